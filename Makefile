@@ -1,0 +1,86 @@
+# Two commands for a newcomer: `make run` and `make test`. Each creates what it needs.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test test-others test-one test-long bench lint format requirements pins clean
+
+VENV := .venv
+BENCH_VENV := .venvs/bench
+PY := $(VENV)/bin/python
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+# What other interpreters need not repeat: the fault programmes prove the storage, not the language.
+QUICK := -m "not slow and not long" --ignore=tests/faults
+export PYTHON
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+run: $(VENV)/.run ## watch the demo: an agent is killed in the middle of a tool call and resumed
+	@$(VENV)/bin/holdfast demo
+
+test: $(VENV)/.dev ## all tests here, and the quick ones on every other Python that is installed
+	$(PY) -m pytest $(PARALLEL) $(ARGS)
+	@$(MAKE) --no-print-directory test-others
+
+test-others:
+	@default=$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	scripts/interpreters | while read -r version python; do \
+	  [ "$$version" = "$$default" ] || \
+	  $(MAKE) --no-print-directory test-one VENV=.venvs/$$version PYTHON=$$python || exit 1; \
+	done
+
+test-one: $(VENV)/.test
+	$(PY) -m pytest $(PARALLEL) $(QUICK) $(ARGS)
+
+test-long: $(VENV)/.dev ## the long fault programmes and the planted bugs; writes tests/results/
+	$(PY) -m pytest -m long $(ARGS)
+	$(PY) scripts/planted_bugs.py --json tests/results/planted-bugs.json
+
+bench: $(BENCH_VENV)/.bench ## speed and memory against raw SQLite and a peer; exit 1 on a miss
+	$(BENCH_VENV)/bin/python -m benchmarks $(ARGS)
+
+lint: $(VENV)/.dev ## style, types and the rooms' import rules
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/basedpyright --pythonpath $(PY) --warnings
+	$(VENV)/bin/lint-imports
+
+format: $(VENV)/.dev ## let ruff mend what it can
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+requirements: $(VENV)/.dev ## which requirement is proved by which tests
+	@$(PY) scripts/requirements.py $(ARGS)
+
+pins: ## renew requirements/*.txt (needs uv on the PATH)
+	scripts/pins
+
+clean: ## remove environments and caches
+	rm -rf .venv .venvs .hypothesis .import_linter_cache .pytest_cache .ruff_cache build dist
+	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# One recipe for every environment: pinned packages by hash, then this project, editable.
+define install
+@test -x $(@D)/bin/python || { \
+  python=$$(scripts/interpreters | sed -n '1s/^[^ ]* //p'); \
+  [ -n "$$python" ] || { echo "Holdfast needs CPython 3.11 or later, with its venv module; none was found."; exit 1; }; \
+  echo "Creating $(@D) with $$python"; "$$python" -m venv --clear $(@D); }
+@echo "Installing requirements/$(1).txt into $(@D) (once)"
+@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/$(1).txt
+@$(@D)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+@touch $@
+endef
+
+$(VENV)/.run: requirements/run.txt pyproject.toml
+	$(call install,run)
+
+$(VENV)/.test: requirements/test.txt pyproject.toml
+	$(call install,test)
+
+# Holds all that the demo needs, so it satisfies `make run` as well.
+$(VENV)/.dev: requirements/dev.txt pyproject.toml
+	$(call install,dev)
+	@touch $(@D)/.run
+
+$(BENCH_VENV)/.bench: requirements/bench.txt pyproject.toml
+	$(call install,bench)
