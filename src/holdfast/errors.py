@@ -1,0 +1,271 @@
+"""Every error Holdfast raises, sorted by what the caller can do about it.
+
+    Error
+    ├── NotFound              the id names nothing
+    │   ├── UnknownSession
+    │   ├── UnknownMessage
+    │   └── UnknownCall
+    ├── Conflict              someone else was first: read again, then retry
+    │   ├── StaleVersion
+    │   ├── DuplicateSession
+    │   ├── DuplicateMessage
+    │   └── KeyReused
+    ├── Refused               the rules forbid it: change the request
+    │   ├── InvalidMessage
+    │   │   ├── WrongRole
+    │   │   ├── NotJson
+    │   │   ├── BadEncoding
+    │   │   ├── TooLarge
+    │   │   └── TooDeep
+    │   ├── PairingError
+    │   │   ├── ResultWithoutCall
+    │   │   ├── SecondResult
+    │   │   └── OpenCalls
+    │   ├── InvalidRequest
+    │   ├── SessionEnded
+    │   ├── EngineClosed
+    │   ├── ForkedEngine
+    │   ├── UnknownScheme
+    │   ├── UnsafeStore
+    │   ├── NotAStore
+    │   └── NewerStore
+    ├── Unavailable           the store can't take it now: retry later, the same key is safe
+    │   ├── StoreBusy
+    │   ├── StoreFull
+    │   └── StoreReadOnly
+    └── Corrupt               stored data is not what was written: never repaired in silence
+
+A class docstring is the error's default message. `code` is stable and appears wherever the error does;
+`facts` holds the numbers and ids as data; `hint` says what to do next. No error carries message text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+NO_FACTS: Mapping[str, object] = MappingProxyType({})
+
+
+class Error(Exception):
+    """Something went wrong in Holdfast."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        hint: str = "",
+        facts: Mapping[str, object] = NO_FACTS,
+    ) -> None:
+        self.message = message or (type(self).__doc__ or "").split("\n\n")[0]
+        self.hint = hint
+        self.facts = dict(facts)
+        super().__init__(f"{self.message} {hint}".rstrip())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.hint, self.facts)
+
+
+def _rebuild(kind: type[Error], message: str, hint: str, facts: Mapping[str, object]) -> Error:
+    return kind(message, hint=hint, facts=facts)
+
+
+class NotFound(Error):
+    """There is nothing by that id."""
+
+    code: ClassVar[str] = "not_found"
+
+
+class UnknownSession(NotFound):
+    """There is no session by that id. List them, or create it with get_or_create_session."""
+
+    code: ClassVar[str] = "unknown_session"
+
+
+class UnknownMessage(NotFound):
+    """There is no message by that id in the session."""
+
+    code: ClassVar[str] = "unknown_message"
+
+
+class UnknownCall(NotFound):
+    """There is no open tool call by that id. pending_calls() lists the open ones."""
+
+    code: ClassVar[str] = "unknown_call"
+
+
+class Conflict(Error):
+    """Someone else was first. Read again, then decide."""
+
+    code: ClassVar[str] = "conflict"
+
+
+class StaleVersion(Conflict):
+    """The session has moved on since that version. Load it again, then retry."""
+
+    code: ClassVar[str] = "stale_version"
+
+
+class DuplicateSession(Conflict):
+    """A session by that id exists already. Use get_or_create_session to open it."""
+
+    code: ClassVar[str] = "duplicate_session"
+
+
+class DuplicateMessage(Conflict):
+    """Another message has that id in this session. Give the new one its own id."""
+
+    code: ClassVar[str] = "duplicate_message"
+
+
+class KeyReused(Conflict):
+    """That idempotency key was used for another command. Use a new key for a new command."""
+
+    code: ClassVar[str] = "key_reused"
+
+
+class Refused(Error):
+    """The rules forbid this."""
+
+    code: ClassVar[str] = "refused"
+
+
+class InvalidMessage(Refused):
+    """This is not a message that can be kept."""
+
+    code: ClassVar[str] = "invalid_message"
+
+
+class WrongRole(InvalidMessage):
+    """A message's role is system, user, assistant or tool, and decides which fields it may have."""
+
+    code: ClassVar[str] = "wrong_role"
+
+
+class NotJson(InvalidMessage):
+    """The value is not JSON: use dict, list, str, int, finite float, bool or None."""
+
+    code: ClassVar[str] = "not_json"
+
+
+class BadEncoding(InvalidMessage):
+    """The text has lone surrogates, which no encoding can carry. Decode it again from its bytes."""
+
+    code: ClassVar[str] = "bad_encoding"
+
+
+class TooLarge(InvalidMessage):
+    """The value is larger than its limit."""
+
+    code: ClassVar[str] = "too_large"
+
+
+class TooDeep(InvalidMessage):
+    """The value is nested deeper than its limit."""
+
+    code: ClassVar[str] = "too_deep"
+
+
+class PairingError(Refused):
+    """Tool calls and their results must stay paired."""
+
+    code: ClassVar[str] = "pairing"
+
+
+class ResultWithoutCall(PairingError):
+    """The result answers no open tool call of this session."""
+
+    code: ClassVar[str] = "result_without_call"
+
+
+class SecondResult(PairingError):
+    """The tool call has its result already."""
+
+    code: ClassVar[str] = "second_result"
+
+
+class OpenCalls(PairingError):
+    """Tool calls are waiting for results; a provider would reject anything else before those."""
+
+    code: ClassVar[str] = "open_calls"
+
+
+class InvalidRequest(Refused):
+    """An argument is not one this verb takes."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class SessionEnded(Refused):
+    """The session has ended. reset_session starts its next generation."""
+
+    code: ClassVar[str] = "session_ended"
+
+
+class EngineClosed(Refused):
+    """The engine is closed. Open it again with holdfast.connect."""
+
+    code: ClassVar[str] = "engine_closed"
+
+
+class ForkedEngine(Refused):
+    """This engine was opened before a fork. Open a new one in the child with holdfast.connect."""
+
+    code: ClassVar[str] = "forked_engine"
+
+
+class UnknownScheme(Refused):
+    """No store is registered for that URL."""
+
+    code: ClassVar[str] = "unknown_scheme"
+
+
+class UnsafeStore(Refused):
+    """A store there could lose or corrupt what it acknowledges."""
+
+    code: ClassVar[str] = "unsafe_store"
+
+
+class NotAStore(Refused):
+    """The file is not a Holdfast store. Nothing was changed in it."""
+
+    code: ClassVar[str] = "not_a_store"
+
+
+class NewerStore(Refused):
+    """A newer Holdfast wrote this. Upgrade with: pip install -U holdfast"""
+
+    code: ClassVar[str] = "newer_store"
+
+
+class Unavailable(Error):
+    """The store can't take it now. Retry later; with the same key it has one effect."""
+
+    code: ClassVar[str] = "unavailable"
+
+
+class StoreBusy(Unavailable):
+    """Another process holds the store's turn and does not pass it on."""
+
+    code: ClassVar[str] = "store_busy"
+
+
+class StoreFull(Unavailable):
+    """The disk is full. Nothing was written; free some space and retry."""
+
+    code: ClassVar[str] = "store_full"
+
+
+class StoreReadOnly(Unavailable):
+    """The store can't be written. Check the permissions of the file and its folder."""
+
+    code: ClassVar[str] = "store_read_only"
+
+
+class Corrupt(Error):
+    """Stored data is not what was written. `holdfast verify` says how far the damage goes."""
+
+    code: ClassVar[str] = "corrupt"

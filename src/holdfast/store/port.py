@@ -1,0 +1,271 @@
+"""The store port: what every backend promises, in prose and in types. Bytes in, bytes out.
+
+A store keeps, per tenant, one log of events, each belonging to one stream, and beside it what is
+derived from the log: claims, idempotency keys, projections, snapshots. It does not know what a
+message is.
+
+Promises, each proved on every backend by `holdfast.testing.contract`:
+
+1. **All or nothing.** An `Append` takes effect whole (events of all its streams, claims, key,
+   projections, snapshots) or leaves no trace. Several appends committed together each have their
+   own outcome.
+2. **Conditional.** A write whose `expected` is not the stream's version has the outcome `Stale`;
+   one whose claim is taken, `Claimed`; one whose key was used, `Replayed`. None leaves a trace.
+3. **Acknowledged means kept.** When `commit` returns, its appends are durable at the level that
+   `durability` names, and visible to every read that begins afterwards, in any process.
+4. **Gapless feed.** Positions of a tenant's events are 1, 2, 3 … in commit order; a reader that has
+   seen position n never finds a lower one appearing later. Versions of a stream likewise.
+5. **Isolation.** No call sees, changes or reveals another tenant's data.
+6. **Damage is found.** Every event read is checked against its digest; `verify` checks the chain.
+   Damage raises Corrupt with the place; it is never skipped, never read as truth.
+7. **Errors are ours.** Driver errors come out as Unavailable or Corrupt with the cause kept; after an
+   Unavailable from `commit` the effect is unknown, and a retry with the same key or the same claims
+   has exactly one effect.
+8. **Safe in company.** Several threads and processes may use one store; `turn` serialises deciding
+   where the backend can (file stores), and is free where it can't (networked stores).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import msgspec
+
+from holdfast.values.frozen import Json
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """An event to append. Everything but the payload becomes its header, which holds no caller's text.
+
+    `ordinal` is a number of the stream's own that never falls (a session counts its messages with it).
+    """
+
+    kind: str
+    schema: int
+    time_us: int
+    payload: bytes
+    ordinal: int = 0
+    tokens: int | None = None
+    counter: str | None = None
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event as read back, checked against its digest. `payload` is None once erased."""
+
+    position: int
+    stream: str
+    version: int
+    kind: str
+    schema: int
+    time_us: int
+    ordinal: int
+    tokens: int | None
+    counter: str | None
+    payload: bytes | None
+    link: bytes
+
+
+class StreamWrite(msgspec.Struct, frozen=True):
+    """Events for one stream, on condition that it is at version `expected` (0: it does not exist).
+
+    `claims` are texts unique in the stream for ever, each paired with the index of the event that
+    makes it.
+    """
+
+    stream: str
+    expected: int
+    events: tuple[NewEvent, ...]
+    claims: tuple[tuple[str, int], ...] = ()
+
+
+class Projection(msgspec.Struct, frozen=True, kw_only=True):
+    """A derived row, one shape for every kind. `terms` are exact-match texts it can be found by."""
+
+    kind: str
+    id: str
+    owner: str = ""
+    status: str = ""
+    time_us: int = 0
+    lookup: str = ""
+    terms: tuple[str, ...] = ()
+    document: bytes = b""
+
+
+class KeyUse(msgspec.Struct, frozen=True):
+    """An idempotency key and the hash of the command it stands for."""
+
+    key: str
+    command_hash: bytes
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A stream's folded state at a version, with the fold's own version."""
+
+    stream: str
+    version: int
+    fold: int
+    state: bytes
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """One atomic step of one tenant."""
+
+    tenant: str
+    writes: tuple[StreamWrite, ...]
+    projections: tuple[Projection, ...] = ()
+    drops: tuple[tuple[str, str], ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
+    key: KeyUse | None = None
+    time_us: int = 0
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """It is in the log, at these positions."""
+
+    first: int
+    last: int
+
+
+class Stale(msgspec.Struct, frozen=True):
+    """A stream was at another version than expected."""
+
+    stream: str
+    actual: int
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A claim is taken, by the event at this version of the stream."""
+
+    stream: str
+    claim: str
+    version: int
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The key was used before, for a command with this hash that made these positions."""
+
+    command_hash: bytes
+    first: int
+    last: int
+
+
+Outcome = Appended | Stale | Claimed | Replayed
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of projections of one kind, newest first, continuing after a cursor or at an offset.
+
+    Every condition given must hold; `terms` must all be among the row's. `after` is the (time_us, id)
+    of the last row of the page before.
+    """
+
+    kind: str
+    owner: str | None = None
+    status: str | None = None
+    lookup: str | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+    terms: tuple[str, ...] = ()
+    after: tuple[int, str] | None = None
+    offset: int = 0
+    limit: int = 100
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What `verify` found: how much was checked, and every fault as a sentence."""
+
+    events: int
+    tenants: int
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is as it was written."""
+        return not self.faults
+
+
+class Store(Protocol):
+    """The verbs of a store. See the promises above."""
+
+    @property
+    def durability(self) -> str:
+        """The level that holds now: `power-loss`, `process-crash` or `none`."""
+        ...
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Hold the right to decide: until the body ends no other process commits (file stores).
+
+        Raises StoreBusy, naming the holder, if it is not had within limits.TURN_WAIT_S.
+        """
+        ...
+
+    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+        """Commit appends together, each with its own outcome, in order. Called inside `turn`."""
+        ...
+
+    def version(self, tenant: str, stream: str) -> int:
+        """Return the stream's version; 0 if it does not exist."""
+        ...
+
+    def read(
+        self, tenant: str, stream: str, *, after: int = 0, until: int | None = None, limit: int = 256
+    ) -> list[StoredEvent]:
+        """Return the stream's events with after < version <= until, in order, at most `limit`."""
+        ...
+
+    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
+        """Return the tenant's events with position > after, in order, at most `limit`."""
+        ...
+
+    def seek(self, tenant: str, stream: str, ordinal: int) -> int:
+        """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
+        ...
+
+    def find_claim(self, tenant: str, stream: str, claim: str) -> int:
+        """Return the version of the event that made the claim; 0 if it is free."""
+        ...
+
+    def find_key(self, tenant: str, key: str) -> Replayed | None:
+        """Return what an idempotency key was used for."""
+        ...
+
+    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+        """Drop idempotency keys used before that moment; return how many."""
+        ...
+
+    def find(self, tenant: str, kind: str, id: str) -> Projection | None:
+        """Return one projection."""
+        ...
+
+    def query(self, tenant: str, query: Query) -> list[Projection]:
+        """Return one page of projections."""
+        ...
+
+    def snapshot(self, tenant: str, stream: str) -> Snapshot | None:
+        """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
+        ...
+
+    def tenants(self) -> list[str]:
+        """Return every tenant that has events."""
+        ...
+
+    def verify(self) -> Iterator[int | Report]:
+        """Check everything; yield events checked so far, and the report last."""
+        ...
+
+    def status(self) -> Mapping[str, Json]:
+        """Return facts for people: path, size, versions, durability, counts."""
+        ...
+
+    def backup(self, target: str) -> Iterator[tuple[int, int]]:
+        """Copy the store, consistent under load, to a new file; yield (done, total)."""
+        ...
+
+    def close(self) -> None:
+        """Give back every resource. Closing twice is fine."""
+        ...
+
+

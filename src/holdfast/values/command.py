@@ -1,0 +1,79 @@
+"""What callers ask for, as values: the engine decides each one against a session's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from holdfast.values.frozen import EMPTY, Json
+from holdfast.values.message import Message
+from holdfast.values.session import EndReason
+
+
+class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
+    """Begin a session, with these messages in it. `or_get`: an existing one is the answer, not an error."""
+
+    session_id: str
+    user_id: str | None = None
+    title: str | None = None
+    metadata: Mapping[str, Json] = EMPTY
+    messages: tuple[Message, ...] = ()
+    or_get: bool = False
+
+
+class AddMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Append messages, all or none. `next_id` is the id of a continuation if this opens one."""
+
+    session_id: str
+    messages: tuple[Message, ...]
+    max_messages: int | None = None
+    next_id: str | None = None
+
+
+class UpdateSession(msgspec.Struct, frozen=True, kw_only=True):
+    """Change title or metadata."""
+
+    session_id: str
+    title: str | None | msgspec.UnsetType = msgspec.UNSET
+    set_metadata: Mapping[str, Json] = EMPTY
+    drop_metadata: tuple[str, ...] = ()
+
+
+class ContinueSession(msgspec.Struct, frozen=True, kw_only=True):
+    """Go on in a new session: carried messages first, then a marker, then the new ones."""
+
+    session_id: str
+    next_id: str
+    carried: tuple[Message, ...] = ()
+    turn: tuple[Message, ...] = ()
+    messages: tuple[Message, ...] = ()
+
+
+class EndSession(msgspec.Struct, frozen=True, kw_only=True):
+    """End a session. With `idle_since_us`, only if nothing happened in it after that moment."""
+
+    session_id: str
+    reason: EndReason = EndReason.ENDED
+    idle_since_us: int | None = None
+
+
+class ResetSession(msgspec.Struct, frozen=True, kw_only=True):
+    """End the present generation and begin the next under the same id, with these messages in it."""
+
+    session_id: str
+    messages: tuple[Message, ...] = ()
+
+
+SessionCommand = (
+    CreateSession | AddMessages | UpdateSession | ContinueSession | EndSession | ResetSession
+)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A command with what the caller demands of it: whose, once only under a key, at which version."""
+
+    tenant: str
+    command: SessionCommand
+    key: str | None = None
+    expected_version: int | None = None

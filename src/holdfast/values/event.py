@@ -1,0 +1,89 @@
+"""Facts about sessions, in the past tense. The log of them is the truth; everything else is derived.
+
+A `kind` is an explicit tag that is stored; it never depends on where a class lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import msgspec
+
+from holdfast.values.frozen import EMPTY, Json
+from holdfast.values.message import Message
+from holdfast.values.session import EndReason
+
+
+class SessionCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session began; again, under the same id, if the one before was deleted."""
+
+    kind: ClassVar[str] = "session.created"
+    id: str
+    user_id: str | None = None
+    title: str | None = None
+    metadata: Mapping[str, Json] = EMPTY
+    root_id: str | None = None
+    continued_from: str | None = None
+    continuation_index: int = 0
+
+
+class MessageAdded(msgspec.Struct, frozen=True):
+    """A message took its place at the end of a session.
+
+    `tokens` is its count and `counter` says who counted: the caller, or a named counter.
+    """
+
+    kind: ClassVar[str] = "session.message_added"
+    message: Message
+    tokens: int
+    counter: str
+
+
+class SessionUpdated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Title or metadata changed: keys in `set_metadata` were set, those in `drop_metadata` removed."""
+
+    kind: ClassVar[str] = "session.updated"
+    title: str | None | msgspec.UnsetType = msgspec.UNSET
+    set_metadata: Mapping[str, Json] = EMPTY
+    drop_metadata: tuple[str, ...] = ()
+
+
+class SessionContinued(msgspec.Struct, frozen=True):
+    """The conversation goes on in another session."""
+
+    kind: ClassVar[str] = "session.continued"
+    to: str
+
+
+class SessionReset(msgspec.Struct, frozen=True):
+    """The present generation ended and the next began, empty, under the same id."""
+
+    kind: ClassVar[str] = "session.reset"
+
+
+class SessionEnded(msgspec.Struct, frozen=True):
+    """The session ended, timed out, or was deleted."""
+
+    kind: ClassVar[str] = "session.ended"
+    reason: EndReason
+
+
+SessionEvent = (
+    SessionCreated | MessageAdded | SessionUpdated | SessionContinued | SessionReset | SessionEnded
+)
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """An event as it stands in the log: what happened, where in the feed and stream, and when."""
+
+    event: SessionEvent
+    session_id: str
+    position: int
+    version: int
+    time_us: int
+
+    @property
+    def kind(self) -> str:
+        """The event's tag, for example session.message_added."""
+        return self.event.kind

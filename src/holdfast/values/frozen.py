@@ -1,0 +1,117 @@
+"""JSON values: checked where they enter, and impossible to change afterwards.
+
+`freeze` is the one gate for structured data. Frozen containers compare equal to, and encode like,
+the plain list or dict of the same content; `thaw` gives those back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn, cast
+
+from holdfast import errors, limits
+
+Json = Any
+"""Any JSON value. The one place where the type checker is told to look away."""
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise TypeError("this value is immutable; make a changed copy with dict(…) or list(…)")
+
+
+class FrozenDict(dict[str, Json]):
+    """A dict that refuses every change."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse  # pyright: ignore[reportAssignmentType]
+    clear = pop = popitem = setdefault = update = _refuse  # pyright: ignore[reportAssignmentType]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return freeze, (dict(self),)
+
+
+class FrozenList(list[Json]):
+    """A list that refuses every change."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # pyright: ignore[reportAssignmentType]
+    append = clear = extend = insert = pop = _refuse  # pyright: ignore[reportAssignmentType]
+    remove = reverse = sort = _refuse  # pyright: ignore[reportAssignmentType]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return freeze, (list(self),)
+
+
+EMPTY: Mapping[str, Json] = FrozenDict()
+
+
+def freeze(value: Json, depth: int = 0) -> Json:
+    """Return an immutable copy of a JSON value; tuples become lists. The input is left alone.
+
+    Raises NotJson for anything JSON can't say (NaN, Infinity, bytes, sets, keys that are not text),
+    BadEncoding for text with lone surrogates, TooDeep past limits.DEPTH_MAX.
+    """
+    if isinstance(value, str):
+        return checked_text(value)
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return _finite(value)
+    if depth >= limits.DEPTH_MAX:
+        raise errors.TooDeep(
+            f"the value is nested deeper than {limits.DEPTH_MAX} levels.",
+            hint="Flatten it, or store it as text.",
+            facts={"depth_max": limits.DEPTH_MAX},
+        )
+    if type(value) is FrozenDict or type(value) is FrozenList:
+        return value if depth == 0 else _again(value, depth)
+    return _again(value, depth)
+
+
+def _again(value: Json, depth: int) -> Json:
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[object, Json]", value).items()
+        return FrozenDict((_key(key), freeze(item, depth + 1)) for key, item in pairs)
+    if isinstance(value, (list, tuple)):
+        return FrozenList(freeze(item, depth + 1) for item in cast("list[Json]", value))
+    raise errors.NotJson(
+        f"a value of type {type(value).__name__} is not JSON.",
+        hint="Use dict, list, str, int, finite float, bool or None.",
+        facts={"type": type(value).__name__},
+    )
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise errors.NotJson(f"{value} is not JSON.", hint="Use None or text for it.")
+    return value
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise errors.NotJson(
+            f"an object's keys must be text, not {type(key).__name__}.",
+            facts={"type": type(key).__name__},
+        )
+    return checked_text(key)
+
+
+def checked_text(text: str) -> str:
+    """Return the text itself, as a plain str; raise BadEncoding if UTF-8 can't carry it."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise errors.BadEncoding(facts={"index": error.start}) from error
+    return text if type(text) is str else str.__str__(text)
+
+
+def thaw(value: Json) -> Json:
+    """Return a plain, changeable copy."""
+    if isinstance(value, dict):
+        items = cast("dict[str, Json]", value).items()
+        return {key: thaw(item) for key, item in items}
+    if isinstance(value, list):
+        return [thaw(item) for item in cast("list[Json]", value)]
+    return value

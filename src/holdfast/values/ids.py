@@ -1,0 +1,75 @@
+"""Where ids and timestamps of values made by a caller come from: one factory, replaceable.
+
+Everything else in this room is free of clocks and randomness. Ids are wide (64 random bits beside
+the millisecond) and sort by time; order in a session is position, never id or timestamp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Factory(msgspec.Struct, frozen=True):
+    """Supplies the time, in microseconds since 1970 UTC, and random bytes."""
+
+    now_us: Callable[[], int]
+    random: Callable[[int], bytes]
+
+
+SYSTEM = Factory(now_us=lambda: time.time_ns() // 1000, random=os.urandom)
+
+_current: ContextVar[Factory] = ContextVar("holdfast_id_factory", default=SYSTEM)
+
+
+def current() -> Factory:
+    """Return the factory in force here."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def using(factory: Factory) -> Iterator[None]:
+    """Put another factory in force for the body: tests that need the same ids every time."""
+    token = _current.set(factory)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def new_id(prefix: str, factory: Factory | None = None) -> str:
+    """Return a fresh id: prefix, millisecond, 64 random bits."""
+    source = factory or _current.get()
+    return f"{prefix}_{source.now_us() // 1000:012x}{source.random(8).hex()}"
+
+
+def new_session_id(factory: Factory | None = None) -> str:
+    """Return a fresh session id with its UTC second readable in it."""
+    source = factory or _current.get()
+    moment = EPOCH + timedelta(microseconds=source.now_us())
+    return f"session_{moment:%Y%m%d_%H%M%S}_{source.random(8).hex()}"
+
+
+def iso(time_us: int) -> str:
+    """Return the moment as ISO 8601, UTC, microseconds, offset written out."""
+    return (EPOCH + timedelta(microseconds=time_us)).isoformat(timespec="microseconds")
+
+
+def microseconds(moment: str | datetime) -> int:
+    """Return the moment as microseconds since 1970; a moment without offset is taken as UTC."""
+    parsed = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return (aware - EPOCH) // timedelta(microseconds=1)
+
+
+def now_iso() -> str:
+    """Return the present moment of the factory in force, as ISO 8601."""
+    return iso(_current.get().now_us())

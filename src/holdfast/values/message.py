@@ -1,0 +1,281 @@
+"""Messages: what agents and models say, as values that never change.
+
+A message checks itself when made, so that no other part of Holdfast can meet a wrong one.
+What it means for the messages before it (pairing) is a rule, and lives in `history`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final, Literal, cast
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from holdfast import errors, limits
+from holdfast.values import estimate, ids
+from holdfast.values.frozen import EMPTY, FrozenDict, FrozenList, Json, freeze, thaw
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: Final = ("system", "user", "assistant", "tool")
+
+
+class MessageCategory(Enum):
+    """What a message is for, in falling order of importance to the window."""
+
+    SYSTEM = 1
+    CONTEXT = 2
+    DIALOG = 3
+    SYSTEM_OUTPUT = 4
+
+
+CATEGORY_OF_ROLE: Final[Mapping[str, MessageCategory]] = {
+    "system": MessageCategory.SYSTEM,
+    "user": MessageCategory.DIALOG,
+    "assistant": MessageCategory.DIALOG,
+    "tool": MessageCategory.SYSTEM_OUTPUT,
+}
+_FOREIGN_CATEGORIES: Final = {
+    "ERROR": MessageCategory.SYSTEM_OUTPUT,
+    "INTERNAL": MessageCategory.SYSTEM_OUTPUT,
+}
+
+
+def category_named(name: str) -> MessageCategory:
+    """Return the category by its name; one that is not ours is DIALOG, or what it comes nearest to."""
+    if name in MessageCategory.__members__:
+        return MessageCategory[name]
+    return _FOREIGN_CATEGORIES.get(name, MessageCategory.DIALOG)
+
+
+class ToolCallRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One tool call of an assistant message. Without an id it gets one.
+
+    `arguments` is the provider's own argument text, kept verbatim where there was one.
+    """
+
+    id: str = ""
+    name: str = ""
+    args: Mapping[str, Json] = EMPTY
+    arguments: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            force_setattr(self, "id", ids.new_id("call"))
+        checked_id("a tool call's id", self.id)
+        checked_id("a tool's name", self.name)
+        if not isinstance(cast("object", self.args), Mapping):
+            raise errors.NotJson(
+                f"args of the call to {self.name!r} must be an object.",
+                hint='Pass a dict, for example args={"city": "Oslo"}.',
+                facts={"type": type(self.args).__name__},
+            )
+        force_setattr(self, "args", freeze(self.args))
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.name))
+
+
+class ToolCallResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a tool call gave: any JSON value, and whether it is an error."""
+
+    tool_call_id: str
+    result: Json = None
+    is_error: bool = False
+
+    def __post_init__(self) -> None:
+        checked_id("tool_call_id", self.tool_call_id)
+        if type(self.is_error) is not bool:
+            raise errors.InvalidMessage("is_error of a tool result is True or False.")
+        force_setattr(self, "result", freeze(self.result))
+
+    def __hash__(self) -> int:
+        return hash((self.tool_call_id, self.is_error))
+
+
+class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """One message of a conversation; immutable, content and metadata included.
+
+    Content is text or parts (a list of dicts). Tool calls belong to an assistant, tool results to
+    role `tool`; a message must have content, calls or results. `id` and `timestamp` are made when
+    not given; `category` follows the role. `tokens` is a count the caller vouches for, 0 = not counted.
+    `origin` names the session that a copy was carried over from. Fields a later version wrote are
+    in `extra`. Raises a kind of InvalidMessage.
+    """
+
+    role: str
+    content: Json = None
+    category: MessageCategory = cast("MessageCategory", None)  # noqa: RUF009 - filled from the role below
+    id: str = ""
+    timestamp: str = ""
+    metadata: Mapping[str, Json] = EMPTY
+    tokens: int = 0
+    tool_calls: Sequence[ToolCallRequest] = ()
+    tool_results: Sequence[ToolCallResult] = ()
+    origin: str | None = None
+    extra: Mapping[str, Json] = EMPTY
+    openai: Mapping[str, Json] | None = None
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise errors.WrongRole(
+                f"{self.role!r} is not a role.",
+                hint="Use system, user, assistant or tool.",
+                facts={"role": str(self.role)},
+            )
+        force_setattr(self, "id", checked_id("a message's id", self.id or ids.new_id("msg")))
+        force_setattr(self, "timestamp", _utc(self.timestamp) if self.timestamp else ids.now_iso())
+        force_setattr(self, "content", _content(self.content))
+        force_setattr(self, "metadata", _object("metadata", self.metadata))
+        force_setattr(self, "tool_calls", tuple(self.tool_calls))
+        force_setattr(self, "tool_results", tuple(self.tool_results))
+        _check_category(self)
+        if type(self.tokens) is not int or self.tokens < 0:
+            raise errors.InvalidMessage("tokens is a count: an int, 0 or more.")
+        _check_fields(self)
+
+    def __hash__(self) -> int:
+        return hash((self.role, self.id))
+
+    def __repr__(self) -> str:
+        calls = f" {len(self.tool_calls)} calls" if self.tool_calls else ""
+        results = f" {len(self.tool_results)} results" if self.tool_results else ""
+        return f"<Message {self.id} {self.role} {self.category.name}{calls}{results}>"
+
+    def raw(self) -> dict[str, Json]:
+        """Return what came in: the provider's dict as it was given, else to_dict()."""
+        return thaw(self.openai) if self.openai is not None else self.to_dict()
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return every field as plain JSON; from_dict takes it back, unknown fields included."""
+        return {
+            **thaw(self.extra),
+            "role": self.role,
+            "content": thaw(self.content),
+            "category": self.category.name,
+            "id": self.id,
+            "timestamp": self.timestamp,
+            "metadata": thaw(self.metadata),
+            "tokens": self.tokens,
+            "tool_calls": [thaw(msgspec.to_builtins(call)) for call in self.tool_calls],
+            "tool_results": [
+                {"tool_call_id": r.tool_call_id, "result": thaw(r.result), "is_error": r.is_error}
+                for r in self.tool_results
+            ],
+            **({"origin": self.origin} if self.origin else {}),
+            **({"openai": thaw(self.openai)} if self.openai is not None else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Json]) -> Message:
+        """Make the message that to_dict described. The input is left alone; unknown fields are kept."""
+        known = {key: data[key] for key in _FIELDS if key in data}
+        extra = {key: value for key, value in data.items() if key not in _FIELDS}
+        name = known.pop("category", None)
+        if name is not None:
+            known["category"] = category_named(name)
+            if name not in MessageCategory.__members__:
+                extra.setdefault("original_category", name)
+        for field, kind in (("tool_calls", ToolCallRequest), ("tool_results", ToolCallResult)):
+            known[field] = tuple(_part(kind, part) for part in known.get(field) or ())
+        if known.get("openai") is not None:
+            known["openai"] = freeze(known["openai"])
+        return cls(**known, extra=cast("FrozenDict", freeze(extra)))
+
+    def to_api_format(self) -> dict[str, Json]:
+        """Return the bare {"role", "content"} that every chat API takes."""
+        return {"role": self.role, "content": thaw(self.content)}
+
+    def fallback_estimate_tokens(self) -> int:
+        """Return `tokens` if somebody counted, else an estimate by script."""
+        if self.tokens > 0:
+            return self.tokens
+        calls = sum(estimate.text_tokens(f"{c.name}{c.arguments or dict(c.args)}") for c in self.tool_calls)
+        results = sum(estimate.content_tokens(result.result) for result in self.tool_results)
+        return max(1, estimate.content_tokens(self.content) + calls + results)
+
+
+_FIELDS: Final = frozenset(Message.__struct_fields__) - {"extra"}
+
+
+def checked_id(what: str, value: str) -> str:
+    """Return the id; raise InvalidRequest unless it is text of 1 to limits.ID_BYTES_MAX bytes without controls."""
+    if not isinstance(cast("object", value), str):
+        raise errors.InvalidRequest(f"{what} must be text, not {type(value).__name__}.")
+    if value.isascii():
+        size = len(value)
+    else:
+        freeze(value)
+        size = len(value.encode())
+    if not 0 < size <= limits.ID_BYTES_MAX:
+        raise errors.InvalidRequest(
+            f"{what} has {size:,} bytes; it must have 1 to {limits.ID_BYTES_MAX}.",
+            facts={"bytes": size, "bytes_max": limits.ID_BYTES_MAX},
+        )
+    if not value.isprintable():
+        raise errors.InvalidRequest(f"{what} must not have control or invisible characters.")
+    return value
+
+
+def _utc(timestamp: str) -> str:
+    try:
+        return ids.iso(ids.microseconds(timestamp))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise errors.InvalidMessage(
+            "a message's timestamp must be ISO 8601, for example 2026-01-31T12:00:00+00:00."
+        ) from error
+
+
+def _content(content: Json) -> Json:
+    frozen = freeze(content)
+    if frozen is None or isinstance(frozen, (str, FrozenList, FrozenDict)):
+        return frozen
+    raise errors.InvalidMessage(
+        "content is text, a list of parts, a dict, or None.",
+        facts={"type": type(content).__name__},
+    )
+
+
+def _object(what: str, value: Mapping[str, Json]) -> Mapping[str, Json]:
+    if not isinstance(cast("object", value), Mapping):
+        raise errors.NotJson(f"{what} must be an object.", facts={"type": type(value).__name__})
+    return freeze(value)
+
+
+def _part(kind: type[ToolCallRequest] | type[ToolCallResult], part: Json) -> Json:
+    if isinstance(part, kind):
+        return part
+    try:
+        fields = {str(key): value for key, value in part.items()}
+        return kind(**fields)
+    except (AttributeError, TypeError) as error:
+        wanted = ", ".join(kind.__struct_fields__)
+        raise errors.InvalidMessage(f"a {kind.__name__} has the fields {wanted}.") from error
+
+
+def _check_category(message: Message) -> None:
+    if message.category is cast("object", None):
+        force_setattr(message, "category", CATEGORY_OF_ROLE[message.role])
+    elif not isinstance(cast("object", message.category), MessageCategory):
+        raise errors.InvalidMessage("category must be a MessageCategory.")
+
+
+def _check_fields(message: Message) -> None:
+    for call in message.tool_calls:
+        if not isinstance(cast("object", call), ToolCallRequest):
+            raise errors.InvalidMessage("tool_calls must hold ToolCallRequest values.")
+    for result in message.tool_results:
+        if not isinstance(cast("object", result), ToolCallResult):
+            raise errors.InvalidMessage("tool_results must hold ToolCallResult values.")
+    if message.tool_calls and message.role != "assistant":
+        raise errors.WrongRole(f"only an assistant makes tool calls, not {message.role}.")
+    if message.tool_results and message.role != "tool":
+        raise errors.WrongRole(f"only role tool carries tool results, not {message.role}.")
+    if message.role == "tool" and not message.tool_results:
+        raise errors.InvalidMessage(
+            "a tool message needs tool_results.",
+            hint="Name the call each one answers: ToolCallResult(tool_call_id=…, result=…).",
+        )
+    if message.content is None and not message.tool_calls and not message.tool_results:
+        raise errors.InvalidMessage("a message needs content, tool calls or tool results.")

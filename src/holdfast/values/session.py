@@ -1,0 +1,160 @@
+"""What a session is at one moment: small, whatever the length of its history.
+
+Messages stay in the store. The state holds heads, totals and open calls, which is all the rules need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from holdfast.values import ids
+from holdfast.values.frozen import EMPTY, Json
+
+DERIVED_METADATA: Final = ("message_count", "continued_from", "continued_to", "continuation_index")
+"""Keys of a session's metadata that Holdfast computes; callers can't set them."""
+
+
+class SessionStatus(StrEnum):
+    """Where a session is in its life."""
+
+    ACTIVE = "active"
+    ENDED = "ended"
+    DELETED = "deleted"
+
+
+class EndReason(StrEnum):
+    """Why a session ended."""
+
+    ENDED = "ended"
+    TIMEOUT = "timeout"
+    DELETED = "deleted"
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    """A tool call that waits for its result, known by its message and its own id."""
+
+    message_id: str
+    call_id: str
+    name: str
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session folded from its events up to `version`.
+
+    `generation` counts resets; `began` and `ordinal_began` are version and message ordinal at which
+    the present generation starts. Ordinals count messages over the stream's whole life.
+    `kept` are the versions of system and context messages, which a continuation carries over;
+    `turn` and `turn_ordinal` are where the newest user message stands.
+    """
+
+    id: str
+    version: int = 0
+    status: SessionStatus = SessionStatus.ACTIVE
+    end_reason: EndReason | None = None
+    user_id: str | None = None
+    title: str | None = None
+    metadata: Mapping[str, Json] = EMPTY
+    created_us: int = 0
+    active_us: int = 0
+    generation: int = 0
+    began: int = 0
+    ordinal: int = 0
+    ordinal_began: int = 0
+    tokens: int = 0
+    carried: int = 0
+    carried_tokens: int = 0
+    open_calls: tuple[OpenCall, ...] = ()
+    answered: tuple[str, ...] = ()
+    kept: tuple[int, ...] = ()
+    turn: int = 0
+    turn_ordinal: int = 0
+    root_id: str | None = None
+    continued_from: str | None = None
+    continuations: tuple[str, ...] = ()
+    continuation_index: int = 0
+
+    @property
+    def message_count(self) -> int:
+        """Messages of the present generation."""
+        return self.ordinal - self.ordinal_began
+
+    @property
+    def own_count(self) -> int:
+        """Messages of the present generation that were not carried over from another session."""
+        return self.message_count - self.carried
+
+    @property
+    def continued_to(self) -> str | None:
+        """The session that goes on from here, the newest if there are several."""
+        return self.continuations[-1] if self.continuations else None
+
+    @property
+    def created_at(self) -> str:
+        """When the present generation began, as ISO 8601."""
+        return ids.iso(self.created_us)
+
+    @property
+    def last_active(self) -> str:
+        """When the session last changed, as ISO 8601."""
+        return ids.iso(self.active_us)
+
+    def full_metadata(self) -> dict[str, Json]:
+        """Return the caller's metadata together with what Holdfast derives."""
+        links = {
+            "continued_from": self.continued_from,
+            "continued_to": self.continued_to,
+            "continuation_index": self.continuation_index if self.continued_from else None,
+        }
+        present = {key: value for key, value in links.items() if value is not None}
+        return {**self.metadata, **present, "message_count": self.message_count}
+
+    def __repr__(self) -> str:
+        return (
+            f"<SessionState {self.id} {self.status} {self.message_count:,} messages,"
+            f" {self.tokens:,} tokens, v{self.version}>"
+        )
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One row of a listing: the projection of a session's state."""
+
+    id: str
+    user_id: str | None = None
+    title: str | None = None
+    status: SessionStatus = SessionStatus.ACTIVE
+    metadata: Mapping[str, Json] = EMPTY
+    created_at: str = ""
+    last_active: str = ""
+    message_count: int = 0
+    total_tokens: int = 0
+    version: int = 0
+    generation: int = 0
+    continued_from: str | None = None
+    continued_to: str | None = None
+    continuation_index: int = 0
+    pending_calls: int = 0
+
+
+def info(state: SessionState) -> SessionInfo:
+    """Return what a listing shows of a state."""
+    return SessionInfo(
+        id=state.id,
+        user_id=state.user_id,
+        title=state.title,
+        status=state.status,
+        metadata=state.metadata,
+        created_at=state.created_at,
+        last_active=state.last_active,
+        message_count=state.message_count,
+        total_tokens=state.tokens,
+        version=state.version,
+        generation=state.generation,
+        continued_from=state.continued_from,
+        continued_to=state.continued_to,
+        continuation_index=state.continuation_index,
+        pending_calls=len(state.open_calls),
+    )
