@@ -1,0 +1,29 @@
+"""What all tests share, kept light. Fixtures of one kind of test live beside those tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A failing build must fail again when it is repeated; searching for new examples is another run:
+# HYPOTHESIS_PROFILE=explore.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=2_000, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path | None:
+    """The folder of recorded conversations, where there is one.
+
+    It is not part of the repository: HOLDFAST_DATA names it, or it lies beside the checkout. A test
+    uses the generated corpus always, and this in addition.
+    """
+    named = os.environ.get("HOLDFAST_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    return folder if folder.is_dir() else None
