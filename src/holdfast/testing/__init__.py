@@ -1,0 +1,5 @@
+"""Helpers for proving a Holdfast store: the contract suite, a generated corpus, a faulty store.
+
+Import the module you need (`from holdfast.testing import corpus`); importing this package
+loads nothing else.
+"""
