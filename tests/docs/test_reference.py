@@ -1,0 +1,77 @@
+"""The reference mentions all there is: names, errors with their codes, limits and commands."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import cyclopts
+import pytest
+
+import holdfast
+import holdfast.cli
+from holdfast import errors, limits
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
+
+
+@pytest.fixture(scope="module")
+def reference() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(REFERENCE.rglob("*.md")))
+
+
+def error_classes() -> list[type[errors.Error]]:
+    classes = [value for value in vars(errors).values() if inspect.isclass(value)]
+    return [value for value in classes if issubclass(value, errors.Error)]
+
+
+def commands(app: cyclopts.App, words: tuple[str, ...]) -> Iterator[str]:
+    """Every command of the program, without options such as --help, as a person types it."""
+    for name in app:
+        if not name.startswith("-"):
+            inner = app[name]
+            below = list(commands(inner, (*words, name)))
+            yield from below or [" ".join((*words, name))]
+
+
+def program() -> cyclopts.App:
+    modules = [holdfast.cli]
+    modules += [
+        importlib.import_module(found.name)
+        for found in pkgutil.iter_modules(holdfast.cli.__path__, "holdfast.cli.")
+        if not found.name.endswith("__main__")
+    ]
+    apps = [
+        app for module in modules for app in vars(module).values() if isinstance(app, cyclopts.App)
+    ]
+    return next(app for app in apps if "holdfast" in app.name)
+
+
+def test_errors_are_documented(reference: str):
+    missing = [kind.__name__ for kind in error_classes() if f"`{kind.__name__}`" not in reference]
+    assert missing == []
+
+
+def test_error_codes_are_documented_and_distinct(reference: str):
+    codes = [kind.code for kind in error_classes()]
+    assert sorted(codes) == sorted(set(codes))
+    assert [code for code in codes if f"`{code}`" not in reference] == []
+
+
+def test_limits_are_documented(reference: str):
+    names = [name for name in vars(limits) if name.isupper()]
+    assert names
+    assert [name for name in names if f"`{name}`" not in reference] == []
+
+
+def test_public_names_are_documented(reference: str):
+    assert [name for name in holdfast.__all__ if name not in reference] == []
+
+
+def test_commands_are_documented(reference: str):
+    found = list(commands(program(), ("holdfast",)))
+    assert "holdfast demo" in found
+    assert [command for command in found if command not in reference] == []

@@ -1,0 +1,41 @@
+"""Every requirement that tests name is listed, and everything due now is proved by a test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import requirements
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNTS = {"A": 21, "B": 25, "C": 29}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "scripts/requirements.py", *arguments],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_listing_is_complete():
+    numbers = [f"{letter}-{n}" for letter, count in COUNTS.items() for n in range(1, count + 1)]
+    assert list(requirements.stages()) == numbers
+    assert set(requirements.stages().values()) == {"now", "later"}
+
+
+def test_all_that_is_due_is_proved():
+    done = run("--expect-now")
+    assert done.returncode == 0, "\n".join(done.stdout.splitlines()[-4:]) + done.stderr
+
+
+@pytest.mark.parametrize("numbers", ["Z-1", "C-28..C-30"])
+def test_unknown_number_is_caught(numbers: str):
+    assert run("--expect", numbers).returncode == 1
+
+
+def test_ranges():
+    assert requirements.expand("A-1..A-3, B-2") == ["A-1", "A-2", "A-3", "B-2"]

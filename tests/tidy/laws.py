@@ -1,0 +1,116 @@
+"""The laws of the source, as functions from a file's text to its offences.
+
+An offence is a line number and a sentence. What ruff and import-linter can check is theirs; here is
+what they can't.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+
+FILE_LINES_MAX = 450
+FUNCTION_LINES_MAX = 60
+
+# Loading data must never run code.
+CODE_LOADERS = {"cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "pickle", "shelve"}
+CODE_RUNNERS = {"__import__", "eval", "exec"}
+
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+SQL = re.compile(
+    r"\s*(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|DROP|ALTER|PRAGMA|ATTACH|DETACH|VACUUM|WITH"
+    r"|BEGIN|SAVEPOINT|RELEASE|ROLLBACK)\s+\S"
+)
+
+Offence = tuple[int, str]
+Law = Callable[[str], Iterator[Offence]]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(text: str) -> Iterator[Function]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, Function):
+            yield node
+
+
+def short_files(text: str) -> Iterator[Offence]:
+    lines = text.count("\n")
+    if lines > FILE_LINES_MAX:
+        yield 1, f"{lines} lines; a file is one idea, at most {FILE_LINES_MAX}"
+
+
+def short_functions(text: str) -> Iterator[Offence]:
+    for function in functions(text):
+        lines = (function.end_lineno or function.lineno) - function.lineno + 1
+        if lines > FUNCTION_LINES_MAX:
+            yield function.lineno, f"{function.name} has {lines} lines, over {FUNCTION_LINES_MAX}"
+
+
+def nothing_unfinished(text: str) -> Iterator[Offence]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if UNFINISHED.search(line):
+            yield number, "unfinished work belongs in an issue"
+
+
+def named_parameters(text: str) -> Iterator[Offence]:
+    for function in functions(text):
+        if function.args.kwarg and not function.name.startswith("_"):
+            yield function.lineno, f"{function.name} takes **{function.args.kwarg.arg}"
+
+
+def data_only(text: str) -> Iterator[Offence]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for module in imported_modules(node):
+                if module.partition(".")[0] in CODE_LOADERS:
+                    yield node.lineno, f"{module} runs code when it loads data"
+        elif isinstance(node, ast.Name) and node.id in CODE_RUNNERS:
+            yield node.lineno, f"{node.id} runs code that is data"
+
+
+def imported_modules(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [alias.name for alias in node.names]
+
+
+def whole_statements(text: str) -> Iterator[Offence]:
+    """SQL is never put together from values: not by f-string, format, % or +."""
+    for node in ast.walk(ast.parse(text)):
+        built = (
+            (isinstance(node, ast.JoinedStr) and interpolates(node) and node.values[0])
+            or (
+                isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod) and node.left
+            )
+            or (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "format"
+                and node.func.value
+            )
+        )
+        if isinstance(built, ast.Constant) and SQL.match(str(built.value)):
+            yield built.lineno, "SQL is put together from pieces; bind parameters instead"
+
+
+def interpolates(node: ast.JoinedStr) -> bool:
+    return any(isinstance(value, ast.FormattedValue) for value in node.values)
+
+
+def narrow_excepts(text: str) -> Iterator[Offence]:
+    """A handler for everything must re-raise as its last step; the others are in the allow-list."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ExceptHandler) and catches_all(node) and not reraises(node):
+            yield node.lineno, "catches everything and goes on"
+
+
+def catches_all(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {part.id for part in caught if isinstance(part, ast.Name)}
+    return handler.type is None or bool(names & {"BaseException", "Exception"})
+
+
+def reraises(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None

@@ -1,0 +1,91 @@
+"""The source keeps our laws, and each law catches what it forbids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.tidy import laws
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "holdfast"
+PROGRAMS = [ROOT / folder for folder in ("benchmarks", "scripts", "tests")]
+
+# Handlers that catch everything and do not re-raise, per file, with the reason. May only shrink.
+BROAD_EXCEPTS: dict[str, int] = {}
+
+SOURCE_LAWS: list[laws.Law] = [
+    laws.short_files,
+    laws.short_functions,
+    laws.nothing_unfinished,
+    laws.named_parameters,
+    laws.data_only,
+    laws.whole_statements,
+]
+
+FORBIDDEN: list[tuple[laws.Law, str]] = [
+    (laws.short_files, "x = 1\n" * 451),
+    (laws.short_functions, "def f():\n" + "    x = 1\n" * 60),
+    (laws.nothing_unfinished, "x = 1  # TO" + "DO: two\n"),
+    (laws.named_parameters, "class A:\n    def open(self, **options): ...\n"),
+    (laws.data_only, "import pickle\n"),
+    (laws.data_only, "def f():\n    from shelve import open\n"),
+    (laws.data_only, "eval('1')\n"),
+    (laws.whole_statements, "q = f'SELECT * FROM {table}'\n"),
+    (laws.whole_statements, "q = 'PRAGMA user_version = %d' % n\n"),
+    (laws.whole_statements, "q = 'DELETE FROM t WHERE id = ' + name\n"),
+    (laws.whole_statements, "q = 'DROP TABLE {}'.format(t)\n"),
+    (laws.narrow_excepts, "try:\n    f()\nexcept Exception:\n    pass\n"),
+    (laws.narrow_excepts, "try:\n    f()\nexcept:\n    g()\n"),
+    (laws.narrow_excepts, "try:\n    f()\nexcept (OSError, BaseException) as e:\n    g(e)\n"),
+]
+
+ALLOWED: list[tuple[laws.Law, str]] = [
+    (laws.named_parameters, "def _inner(**options): ...\n"),
+    (laws.whole_statements, "q = 'SELECT 1'\n"),
+    (laws.whole_statements, "m = f'Update {name} first'\n"),
+    (laws.narrow_excepts, "try:\n    f()\nexcept BaseException:\n    undo()\n    raise\n"),
+    (laws.narrow_excepts, "try:\n    f()\nexcept OSError:\n    pass\n"),
+]
+
+
+def offences(law: laws.Law, folders: list[Path]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{line}: {what}"
+        for folder in folders
+        for path in sorted(folder.rglob("*.py"))
+        for line, what in law(path.read_text(encoding="utf-8"))
+    ]
+
+
+def name(value: object) -> str:
+    return getattr(value, "__name__", "")
+
+
+@pytest.mark.parametrize("law", SOURCE_LAWS, ids=name)
+def test_source_keeps_the_law(law: laws.Law):
+    assert offences(law, [SOURCE]) == []
+
+
+@pytest.mark.parametrize("law", [laws.data_only, laws.short_files], ids=name)
+def test_programs_keep_the_law(law: laws.Law):
+    assert [offence for offence in offences(law, PROGRAMS) if "tests/tidy/" not in offence] == []
+
+
+def test_nothing_is_swallowed():
+    found = Counter(
+        offence.partition(":")[0] for offence in offences(laws.narrow_excepts, [SOURCE])
+    )
+    assert dict(found) == BROAD_EXCEPTS, "a broad except may go (shorten the list), never come"
+
+
+@pytest.mark.parametrize(("law", "text"), FORBIDDEN, ids=name)
+def test_law_catches(law: laws.Law, text: str):
+    assert list(law(text))
+
+
+@pytest.mark.parametrize(("law", "text"), ALLOWED, ids=name)
+def test_law_allows(law: laws.Law, text: str):
+    assert not list(law(text))

@@ -1,0 +1,59 @@
+"""Importing Holdfast is free of surprises, and its public names are in order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import holdfast
+
+RUNTIME = {"apsw", "holdfast", "msgspec"}
+
+# Runs alone in a fresh interpreter: this one has loaded pytest and everything else.
+PROBE = """
+import json, socket, sys, threading
+
+sockets = []
+class Watched(socket.socket):
+    def __init__(self, *args, **kwargs):
+        sockets.append(args)
+        super().__init__(*args, **kwargs)
+socket.socket = Watched
+
+before = set(sys.modules)
+import holdfast
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(json.dumps({
+    "loaded": sorted(loaded - set(sys.stdlib_module_names)),
+    "threads": threading.active_count(),
+    "sockets": len(sockets),
+}))
+"""
+
+
+def test_import_is_light():
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROBE], capture_output=True, text=True, check=True
+    )
+    seen = json.loads(run.stdout)
+    assert set(seen["loaded"]) <= RUNTIME
+    assert seen["threads"] == 1
+    assert seen["sockets"] == 0
+
+
+def test_public_names_are_sorted_and_exist():
+    names = list(holdfast.__all__)
+    assert names == sorted(set(names))
+    assert [name for name in names if not hasattr(holdfast, name)] == []
+
+
+def test_public_names_are_all_that_is_meant_to_be_public():
+    """A name that is importable but unlisted is a promise that nobody decided on."""
+    rooms = {
+        name.split(".")[1]
+        for name in sys.modules
+        if name.startswith("holdfast.") and not name.split(".")[1].startswith("_")
+    }
+    public = {name for name in vars(holdfast) if not name.startswith("_")}
+    assert public - set(holdfast.__all__) - rooms - {"annotations"} == set()
