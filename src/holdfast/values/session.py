@@ -48,7 +48,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `generation` counts resets; `began` and `ordinal_began` are version and message ordinal at which
     the present generation starts. Ordinals count messages over the stream's whole life.
     `kept` are the versions of system and context messages, which a continuation carries over;
-    `turn` and `turn_ordinal` are where the newest user message stands.
+    `turn` and `turn_ordinal` are where the newest user message stands, `group` where the newest calls do.
     """
 
     id: str
@@ -72,6 +72,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kept: tuple[int, ...] = ()
     turn: int = 0
     turn_ordinal: int = 0
+    group: int = 0
     root_id: str | None = None
     continued_from: str | None = None
     continuations: tuple[str, ...] = ()

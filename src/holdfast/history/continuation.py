@@ -1,0 +1,86 @@
+"""When a session is full, and what goes along into the next one.
+
+The cut falls at a user message where one comes in time; otherwise the current turn goes along, so
+that no call loses its result and the model never loses its instruction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import limits
+from holdfast.values.message import Message, MessageCategory
+from holdfast.values.session import SessionState
+
+
+class Carry(msgspec.Struct, frozen=True):
+    """Versions of the messages to carry: single ones, then everything from `since` on (0: nothing)."""
+
+    singles: tuple[int, ...]
+    since: int = 0
+
+
+def full(state: SessionState, max_messages: int) -> bool:
+    """Whether the session has reached its number of messages, those carried into it not counted."""
+    return state.own_count >= max_messages
+
+
+def due(state: SessionState, messages: Sequence[Message], max_messages: int) -> Carry | None:
+    """Return what to carry if these messages belong into a new session, else None."""
+    if not full(state, max_messages):
+        return None
+    if messages[0].role == "user" and not state.open_calls:
+        return Carry(state.kept)
+    if state.own_count < math.ceil(max_messages * (1 + limits.CONTINUE_GRACE)):
+        return None
+    return with_turn(state, max_messages)
+
+
+def on_request(state: SessionState, max_messages: int) -> Carry:
+    """Return what to carry when the caller continues a session now: an open group goes along."""
+    return with_turn(state, max_messages) if state.open_calls else Carry(state.kept)
+
+
+def with_turn(state: SessionState, max_messages: int) -> Carry:
+    """Return what to carry in the middle of a turn.
+
+    A turn longer than a whole session goes along as its instruction and its newest group: copying
+    it all at each boundary would cost the square of its length.
+    """
+    if state.turn and state.ordinal - state.turn_ordinal < max_messages:
+        return Carry(_before(state.kept, state.turn), since=state.turn)
+    since = state.group or state.turn
+    singles = {*_before(state.kept, since), *((state.turn,) if 0 < state.turn < since else ())}
+    return Carry(tuple(sorted(singles)), since=since)
+
+
+def _before(versions: tuple[int, ...], limit: int) -> tuple[int, ...]:
+    return tuple(version for version in versions if version < limit)
+
+
+def opening(source: SessionState, kept: Sequence[Message], turn: Sequence[Message], marker: Message) -> tuple[Message, ...]:
+    """Return the first messages of a continuation: kept copies, the marker, copies of the turn."""
+    copies = [_copy(message, source.id) for message in kept]
+    return (*copies, marker, *(_copy(message, source.id) for message in turn))
+
+
+def _copy(message: Message, source_id: str) -> Message:
+    return msgspec.structs.replace(message, origin=message.origin or source_id)
+
+
+def marker(source: SessionState) -> Message:
+    """Return the message that tells where the conversation comes from. It is never carried further."""
+    return Message(
+        role="system",
+        content=f"Continuing from session {source.id}",
+        category=MessageCategory.SYSTEM_OUTPUT,
+        metadata={
+            "type": "session_transition",
+            "previous_session": source.id,
+            "previous_session_tokens": source.tokens,
+        },
+        origin=source.id,
+    )

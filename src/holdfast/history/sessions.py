@@ -1,0 +1,290 @@
+"""The rules of sessions. `decide` says which events a command makes, or refuses; `evolve` folds them.
+
+Both are pure: no clock, no randomness, no I/O. `evolve` never refuses, for what is in the log has
+happened; `decide` is the only place where something can be forbidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import assert_never
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.history import pairing
+from holdfast.values import command as c
+from holdfast.values import estimate
+from holdfast.values import event as e
+from holdfast.values.frozen import Json, freeze
+from holdfast.values.message import Message, MessageCategory
+from holdfast.values.session import DERIVED_METADATA, EndReason, SessionState, SessionStatus
+
+GIVEN = "given"
+"""The counter's name where the caller vouched for the count."""
+
+KEPT = (MessageCategory.SYSTEM, MessageCategory.CONTEXT)
+
+replace = msgspec.structs.replace
+
+
+class Writing(msgspec.Struct, frozen=True):
+    """Events that one session gets from a command."""
+
+    session_id: str
+    events: tuple[e.SessionEvent, ...]
+
+
+def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writing, ...]:
+    """Return what the command makes happen, per session; nothing if it is so already.
+
+    Raises a kind of Refused, Conflict or NotFound. `state` is that of the command's session.
+    """
+    match command:
+        case c.CreateSession():
+            return _write(command.session_id, _create(state, command))
+        case c.AddMessages():
+            return _write(command.session_id, _added(open_state(state, command.session_id), command.messages))
+        case c.UpdateSession():
+            return _write(command.session_id, _update(known(state, command.session_id), command))
+        case c.ContinueSession():
+            return _continue(open_state(state, command.session_id), command)
+        case c.EndSession():
+            return _write(command.session_id, _end(known(state, command.session_id), command))
+        case c.ResetSession():
+            fresh = evolve_one(known(state, command.session_id), e.SessionReset(), time_us=0)
+            return _write(command.session_id, [e.SessionReset(), *_added(fresh, command.messages)])
+    assert_never(command)
+
+
+def _write(session_id: str, events: Iterable[e.SessionEvent]) -> tuple[Writing, ...]:
+    made = tuple(events)
+    return (Writing(session_id, made),) if made else ()
+
+
+def known(state: SessionState | None, session_id: str) -> SessionState:
+    """Return the state of a session that exists; raise UnknownSession otherwise."""
+    if state is None or state.status is SessionStatus.DELETED:
+        raise errors.UnknownSession(
+            f"there is no session {session_id!r}.",
+            hint="List them, or create it with get_or_create_session.",
+            facts={"session": session_id},
+        )
+    return state
+
+
+def open_state(state: SessionState | None, session_id: str) -> SessionState:
+    """Return the state of a session that takes messages; raise SessionEnded if it has ended."""
+    found = known(state, session_id)
+    if found.status is not SessionStatus.ACTIVE:
+        raise errors.SessionEnded(
+            f"the session {session_id!r} has ended ({found.end_reason}).",
+            hint="reset_session starts its next generation.",
+            facts={"session": session_id, "reason": str(found.end_reason)},
+        )
+    return found
+
+
+def _create(state: SessionState | None, command: c.CreateSession) -> list[e.SessionEvent]:
+    if state is not None and state.status is not SessionStatus.DELETED:
+        if command.or_get and state.status is SessionStatus.ACTIVE:
+            return []
+        if command.or_get:
+            fresh = evolve_one(state, e.SessionReset(), time_us=0)
+            return [e.SessionReset(), *_added(fresh, command.messages)]
+        raise errors.DuplicateSession(
+            f"a session {command.session_id!r} exists already.",
+            hint="Use get_or_create_session to open it, or choose another id.",
+            facts={"session": command.session_id},
+        )
+    created = e.SessionCreated(
+        id=command.session_id,
+        user_id=command.user_id,
+        title=checked_title(command.title),
+        metadata=checked_metadata(command.metadata),
+    )
+    return [created, *_added(evolve_one(state, created, time_us=0), command.messages)]
+
+
+def _added(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEvent]:
+    made: list[e.SessionEvent] = []
+    open_calls, answered = state.open_calls, state.answered
+    for message in messages:
+        pairing.check(open_calls, answered, message)
+        open_calls, answered = pairing.after(open_calls, answered, message)
+        made.append(counted(message))
+    return made
+
+
+def counted(message: Message) -> e.MessageAdded:
+    """Return the event of a message with its tokens and who counted them."""
+    if message.tokens > 0:
+        return e.MessageAdded(message, message.tokens, GIVEN)
+    return e.MessageAdded(message, message.fallback_estimate_tokens(), estimate.NAME)
+
+
+def _update(state: SessionState, command: c.UpdateSession) -> list[e.SessionEvent]:
+    title = command.title
+    if title is not msgspec.UNSET and checked_title(title) == state.title:
+        title = msgspec.UNSET
+    setting = {k: v for k, v in command.set_metadata.items() if k not in state.metadata or state.metadata[k] != v}
+    dropping = tuple(key for key in command.drop_metadata if key in state.metadata)
+    if title is msgspec.UNSET and not setting and not dropping:
+        return []
+    event = e.SessionUpdated(title=title, set_metadata=freeze(setting), drop_metadata=dropping)
+    checked_metadata(_metadata(state, event))
+    return [event]
+
+
+def _metadata(state: SessionState, event: e.SessionUpdated) -> Mapping[str, Json]:
+    merged = {**state.metadata, **event.set_metadata}
+    return freeze({key: value for key, value in merged.items() if key not in event.drop_metadata})
+
+
+def checked_title(title: str | None) -> str | None:
+    """Return the title; raise TooLarge past its limit."""
+    if title is None:
+        return None
+    size = len(freeze(str(title)).encode())
+    if size > limits.TITLE_BYTES_MAX:
+        raise errors.TooLarge(
+            f"the title has {size:,} bytes; at most {limits.TITLE_BYTES_MAX:,} are kept.",
+            facts={"bytes": size, "bytes_max": limits.TITLE_BYTES_MAX},
+        )
+    return str(title)
+
+
+def checked_metadata(metadata: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return frozen metadata; raise TooLarge past its limit, InvalidRequest for derived keys."""
+    frozen = freeze(metadata)
+    size = len(msgspec.json.encode(frozen))
+    if size > limits.METADATA_BYTES_MAX:
+        raise errors.TooLarge(
+            f"the metadata has {size:,} bytes; at most {limits.METADATA_BYTES_MAX:,} are kept.",
+            hint="Keep large values in a message, or outside.",
+            facts={"bytes": size, "bytes_max": limits.METADATA_BYTES_MAX},
+        )
+    for name in DERIVED_METADATA:
+        if name in frozen:
+            raise errors.InvalidRequest(f"metadata {name!r} is derived by Holdfast and can't be set.")
+    return frozen
+
+
+def _end(state: SessionState, command: c.EndSession) -> list[e.SessionEvent]:
+    if command.idle_since_us is not None and state.active_us > command.idle_since_us:
+        return []
+    if state.status is SessionStatus.ENDED and command.reason is not EndReason.DELETED:
+        return []
+    return [e.SessionEnded(command.reason)]
+
+
+def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing, ...]:
+    created = e.SessionCreated(
+        id=command.next_id,
+        user_id=state.user_id,
+        title=state.title,
+        metadata=state.metadata,
+        root_id=state.root_id or state.id,
+        continued_from=state.id,
+        continuation_index=state.continuation_index + 1,
+    )
+    fresh = evolve_one(None, created, time_us=0)
+    messages = (*command.carried, *command.messages)
+    return (
+        Writing(state.id, (e.SessionContinued(command.next_id),)),
+        Writing(command.next_id, (created, *_added(fresh, messages))),
+    )
+
+
+def evolve(state: SessionState | None, recorded: e.Recorded) -> SessionState:
+    """Return the state after an event of the log."""
+    after = evolve_one(state, recorded.event, time_us=recorded.time_us)
+    return replace(after, version=recorded.version)
+
+
+def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
+    """Return the state after an event, one version on."""
+    if isinstance(event, e.SessionCreated):
+        return _begun(state, event, time_us)
+    if state is None:
+        raise errors.Corrupt("a session's log does not begin with its creation.")
+    version = state.version + 1
+    match event:
+        case e.MessageAdded():
+            return _with_message(state, event, time_us)
+        case e.SessionUpdated():
+            title = state.title if event.title is msgspec.UNSET else event.title
+            return replace(
+                state, version=version, active_us=time_us, title=title, metadata=_metadata(state, event)
+            )
+        case e.SessionContinued():
+            links = (*state.continuations, event.to)
+            return replace(
+                state, version=version, active_us=time_us, continuations=links, open_calls=(), answered=()
+            )
+        case e.SessionReset():
+            return _next_generation(state, time_us)
+        case e.SessionEnded():
+            status = SessionStatus.DELETED if event.reason is EndReason.DELETED else SessionStatus.ENDED
+            return replace(
+                state, version=version, active_us=time_us, status=status, end_reason=event.reason
+            )
+    assert_never(event)
+
+
+def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) -> SessionState:
+    before = state or SessionState(id=event.id, generation=-1)
+    return SessionState(
+        id=event.id,
+        version=before.version + 1,
+        user_id=event.user_id,
+        title=event.title,
+        metadata=freeze(event.metadata),
+        created_us=time_us,
+        active_us=time_us,
+        generation=before.generation + 1,
+        began=before.version + 1,
+        ordinal=before.ordinal,
+        ordinal_began=before.ordinal,
+        root_id=event.root_id,
+        continued_from=event.continued_from,
+        continuation_index=event.continuation_index,
+    )
+
+
+def _next_generation(state: SessionState, time_us: int) -> SessionState:
+    return SessionState(
+        id=state.id,
+        version=state.version + 1,
+        user_id=state.user_id,
+        title=state.title,
+        metadata=state.metadata,
+        created_us=time_us,
+        active_us=time_us,
+        generation=state.generation + 1,
+        began=state.version + 1,
+        ordinal=state.ordinal,
+        ordinal_began=state.ordinal,
+    )
+
+
+def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> SessionState:
+    message, version, ordinal = event.message, state.version + 1, state.ordinal + 1
+    open_calls, answered = pairing.after(state.open_calls, state.answered, message)
+    copied = message.origin is not None
+    asked = message.role == "user"
+    return replace(
+        state,
+        version=version,
+        ordinal=ordinal,
+        active_us=time_us,
+        tokens=state.tokens + event.tokens,
+        carried=state.carried + copied,
+        carried_tokens=state.carried_tokens + (event.tokens if copied else 0),
+        open_calls=open_calls,
+        answered=answered,
+        kept=(*state.kept, version) if message.category in KEPT else state.kept,
+        turn=version if asked else state.turn,
+        turn_ordinal=ordinal if asked else state.turn_ordinal,
+        group=version if message.tool_calls else state.group,
+    )

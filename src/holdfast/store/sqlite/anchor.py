@@ -1,0 +1,97 @@
+"""The anchor: what the log's heads were at the last acknowledged commit, kept beside the store.
+
+SQLite takes a damaged end of its write-ahead log for commits that never happened. The anchor knows
+better: a head in it that the log does not have means that acknowledged events are gone. It is
+written after each synced commit, before the acknowledgement, without a sync of its own: a power cut
+may leave an older one, never one ahead of the log. Two slots take turns, so a torn write spoils at
+most the newer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast.store.sqlite.files import Files
+
+SLOT_BYTES = 4096
+HEADS_MAX = 64
+"""Tenants whose heads one slot holds, those last written first. The newest commit is always among them."""
+
+_MAGIC = b"HFANCHR1"
+_FIXED = struct.Struct(">8s16sQH")
+_HEAD = struct.Struct(">QQ32s")
+
+
+class Head(msgspec.Struct, frozen=True):
+    """A tenant's last event: its position and link."""
+
+    position: int
+    link: bytes
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """One reading of the anchor: which store, the how-manieth writing, the heads by tenant number."""
+
+    store_id: bytes
+    count: int
+    heads: Mapping[int, Head]
+
+
+def encode(slot: Slot) -> bytes:
+    """Return a slot's bytes with their checksum."""
+    heads = list(slot.heads.items())
+    body = _FIXED.pack(_MAGIC, slot.store_id, slot.count, len(heads)) + b"".join(
+        _HEAD.pack(tenant, head.position, head.link) for tenant, head in heads
+    )
+    return body + hashlib.sha256(body).digest()
+
+
+def decode(data: bytes) -> Slot | None:
+    """Return the slot, or None if it does not verify."""
+    if len(data) < _FIXED.size:
+        return None
+    magic, store_id, count, size = _FIXED.unpack_from(data)
+    end = _FIXED.size + size * _HEAD.size
+    if magic != _MAGIC or hashlib.sha256(data[:end]).digest() != data[end : end + 32]:
+        return None
+    heads = (_HEAD.unpack_from(data, _FIXED.size + i * _HEAD.size) for i in range(size))
+    return Slot(store_id, count, {tenant: Head(position, link) for tenant, position, link in heads})
+
+
+class Anchor:
+    """The anchor file of one open store. Read and written only by the holder of the turn."""
+
+    def __init__(self, files: Files, path: Path, store_id: bytes) -> None:
+        self._files = files
+        self._store_id = store_id
+        self._fd = files.open(path)
+
+    def read(self) -> tuple[Slot | None, int]:
+        """Return the newest slot that verifies, and how many of the written slots do not."""
+        data = [self._files.read(self._fd, SLOT_BYTES, at * SLOT_BYTES) for at in (0, 1)]
+        slots = [decode(part) for part in data]
+        spoiled = sum(slot is None and any(part) for slot, part in zip(slots, data, strict=True))
+        found = [slot for slot in slots if slot is not None]
+        return max(found, key=lambda slot: slot.count, default=None), spoiled
+
+    def write(self, changed: Mapping[int, Head]) -> None:
+        """Record new heads. Others keep their place while there is room."""
+        before, _ = self.read()
+        mine = before if before is not None and before.store_id == self._store_id else None
+        heads = dict(changed)
+        for tenant, head in mine.heads.items() if mine else ():
+            if len(heads) >= HEADS_MAX:
+                break
+            heads.setdefault(tenant, head)
+        kept = dict(list(heads.items())[:HEADS_MAX])
+        slot = Slot(self._store_id, before.count + 1 if before else 1, kept)
+        self._files.write(self._fd, encode(slot), slot.count % 2 * SLOT_BYTES)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._files.close(self._fd)

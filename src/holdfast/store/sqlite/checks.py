@@ -1,0 +1,181 @@
+"""Looking at a store as a whole: anchor against log, verify, status, backup."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import apsw
+
+from holdfast import errors
+from holdfast.store import chain, port
+from holdfast.store.sqlite import opening
+from holdfast.store.sqlite.anchor import Anchor, Head
+from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.writing import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
+from holdfast.values.frozen import Json
+
+_CHUNK = 512
+_BACKUP_PAGES = 256
+
+
+def unreadable(path: Path) -> errors.Error:
+    """Return the error for a file that does not begin as an SQLite database does."""
+    if path.with_name(path.name + "-anchor").exists():
+        return errors.Corrupt(f"{path} was a Holdfast store, but its first bytes are damaged.", facts={"path": str(path)})
+    return errors.NotAStore(f"{path} is not a Holdfast store. Nothing was changed in it.", hint="Choose another path.")
+
+
+def head(connection: apsw.Connection, tenant: int) -> Head:
+    """Return a tenant's last event."""
+    base = tenant << TENANT_SHIFT
+    return head_of(first(connection, opening.queries()["head"], (base, base | NUMBER_MASK)))
+
+
+def tenants(connection: apsw.Connection) -> dict[int, str]:
+    """Return tenants by number."""
+    rows = connection.execute(opening.queries()["tenants"])
+    return {key: str(name) for key, name in rows if isinstance(key, int)}
+
+
+def compare_anchor(connection: apsw.Connection, anchor: Anchor, store_id: bytes) -> tuple[str, ...]:
+    """Compare anchor and log; raise Corrupt if the anchor is ahead. Return notes; mend an anchor that lags."""
+    faults, notes = anchor_faults(connection, anchor, store_id)
+    if faults:
+        raise errors.Corrupt(
+            faults[0],
+            hint="Restore a backup. If an older copy was put here on purpose, remove the -anchor file.",
+        )
+    if notes:
+        anchor.write({tenant: head(connection, tenant) for tenant in tenants(connection)})
+    return notes
+
+
+def anchor_faults(connection: apsw.Connection, anchor: Anchor, store_id: bytes) -> tuple[list[str], tuple[str, ...]]:
+    """Return what in the anchor the log does not bear out, and what is merely worth a note."""
+    slot, spoiled = anchor.read()
+    notes = ["one half of the anchor was damaged and has been written anew"] if spoiled else list[str]()
+    known = tenants(connection)
+    if slot is None:
+        if any(head(connection, tenant).position for tenant in known):
+            notes.append("the anchor was missing and has been written anew")
+        return [], tuple(notes)
+    if slot.store_id != store_id:
+        return [], (*notes, "the anchor belonged to another store and has been written anew")
+    faults: list[str] = []
+    for tenant, kept in slot.heads.items():
+        faults += _head_faults(connection, tenant, kept)
+        if not faults and head(connection, tenant).position > kept.position:
+            notes.append("the anchor was behind the log, as after a crash, and has been written anew")
+    return faults, tuple(dict.fromkeys(notes))
+
+
+def _head_faults(connection: apsw.Connection, tenant: int, kept: Head) -> list[str]:
+    present = head(connection, tenant).position
+    if present < kept.position:
+        lost = kept.position - present
+        return [f"the log ends at position {present:,}, but {lost:,} more event(s) had been acknowledged."]
+    row = first(connection, opening.queries()["link_at"], (tenant << TENANT_SHIFT | kept.position,))
+    if row is None or row[0] != kept.link:
+        return [f"the log differs from what was acknowledged at position {kept.position:,}."]
+    return []
+
+
+def verify(connection: apsw.Connection, anchor: Anchor, notes: tuple[str, ...]) -> Iterator[int | port.Report]:
+    """Check every event's digest and link, every page, the streams' gaplessness, the anchor."""
+    seen, faults = 0, list[str]()
+    connection.execute("BEGIN")
+    try:
+        named = tenants(connection)
+        for tenant in named:
+            for checked, fault in _events(connection, tenant):
+                seen += checked
+                faults += [fault] if fault else []
+                yield seen
+        for stream, count, last in connection.execute(opening.queries()["holes"]):
+            faults.append(f"stream {int(str(stream)) & NUMBER_MASK:,} has {count} of {last} events.")
+        for (text,) in connection.execute("PRAGMA integrity_check(20)"):
+            faults += [] if text == "ok" else [f"SQLite: {text}"]
+        row = first(connection, opening.queries()["store_id"], ())
+        store_id = row[0] if row and isinstance(row[0], bytes) else b""
+        faults += anchor_faults(connection, anchor, store_id)[0]
+    finally:
+        connection.execute("ROLLBACK")
+    yield port.Report(seen, len(named), tuple(faults), notes)
+
+
+def _events(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:
+    before, position = chain.GENESIS, 0
+    base = tenant << TENANT_SHIFT
+    while rows := list(connection.execute(opening.queries()["read_feed"], (base | position, base | NUMBER_MASK, _CHUNK))):
+        for raw in rows:
+            row = row_of(raw)
+            fault = _fault(row, before, position + 1)
+            before, position = row.link, row.place.position
+            if fault:
+                yield 0, fault
+        yield len(rows), ""
+
+
+def _fault(row: chain.Row, before: bytes, expected: int) -> str:
+    if row.place.position != expected:
+        return f"events {expected:,} to {row.place.position - 1:,} are missing."
+    try:
+        chain.opened(row, "")
+    except errors.Corrupt as error:
+        return error.message
+    if not chain.linked(row, before):
+        return chain.damaged(row.place, "the chain breaks here").message
+    return ""
+
+
+def status(connection: apsw.Connection, path: Path) -> Mapping[str, Json]:
+    """Return what a person wants to know of the store first."""
+    usage = shutil.disk_usage(path.parent)
+    counts: dict[str, dict[str, int]] = {}
+    for kind, state, count in connection.execute(opening.queries()["counts"]):
+        counts.setdefault(str(kind), {})[str(state)] = int(str(count))
+    heads = {name: head(connection, tenant) for tenant, name in tenants(connection).items()}
+    return {
+        "store": str(path),
+        "backend": "sqlite",
+        "sqlite": apsw.sqlite_lib_version(),
+        "bytes": sum(os.path.getsize(f) for f in _present(path)),
+        "bytes_free": usage.free,
+        "journal_mode": connection.pragma("journal_mode"),
+        "synchronous": connection.pragma("synchronous"),
+        "page_checksums": connection.reserve_bytes() == opening.RESERVE_BYTES,
+        "schema": number(connection, "PRAGMA user_version", ()),
+        "events": sum(found.position for found in heads.values()),
+        "heads": {name: {"position": h.position, "link": h.link.hex()} for name, h in heads.items()},
+        "holds": counts,
+    }
+
+
+def _present(path: Path) -> list[Path]:
+    return [f for f in (path, Path(f"{path}-wal"), Path(f"{path}-anchor")) if f.exists()]
+
+
+def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tuple[int, int]]:
+    """Copy a consistent state of the store to a new file, page by page."""
+    if target.exists():
+        raise errors.InvalidRequest(f"{target} exists already.", hint="Name a new file; a backup never overwrites.")
+    opening.check_place(files, target)
+    fresh = target.with_name(target.name + "-new")
+    files.remove(fresh)
+    files.close(files.open(fresh))
+    source.execute("BEGIN")
+    first(source, opening.queries()["store_id"], ())
+    copy = apsw.Connection(str(fresh), vfs=opening.VFS)
+    try:
+        with copy.backup("main", source, "main") as job:
+            while not job.done:
+                job.step(_BACKUP_PAGES)
+                yield job.page_count - job.remaining, job.page_count
+    finally:
+        copy.close()
+        source.execute("ROLLBACK")
+    files.sync(fresh)
+    files.rename(fresh, target)

@@ -1,0 +1,92 @@
+"""The file operations of the SQLite store that SQLite does not do itself: lock, anchor, creation.
+
+One small class, so that a test can put another under the same store and record or fail each one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+NETWORK = frozenset(
+    "9p afs beegfs ceph cifs davfs fuse.glusterfs fuse.rclone fuse.s3fs fuse.sshfs gfs2 glusterfs gpfs"
+    " lustre ncpfs nfs nfs4 smb3 smbfs".split()
+)
+"""File systems whose locks or shared memory do not hold between machines."""
+
+
+class Files:
+    """The real file system."""
+
+    def open(self, path: Path) -> int:
+        """Open a file for reading and writing, creating it for its owner only."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def close(self, fd: int) -> None:
+        """Close a file."""
+        os.close(fd)
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """Read at an offset."""
+        return os.pread(fd, size, offset)
+
+    def write(self, fd: int, data: bytes, offset: int) -> None:
+        """Write at an offset, all of it, without syncing."""
+        while data:
+            written = os.pwrite(fd, data, offset)
+            data, offset = data[written:], offset + written
+
+    def sync(self, path: Path) -> None:
+        """Bring a file or folder to the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put a file in another's place, and bring that to the disk."""
+        source.replace(target)
+        self.sync(target.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file if it is there."""
+        path.unlink(missing_ok=True)
+
+    def identity(self, path: str) -> tuple[int, int] | None:
+        """Return device and inode of a path, None if nothing is there."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def try_lock(self, fd: int) -> bool:
+        """Take the exclusive lock if it is free."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def lock(self, fd: int) -> None:
+        """Wait for the exclusive lock."""
+        fcntl.flock(fd, fcntl.LOCK_EX)
+
+    def unlock(self, fd: int) -> None:
+        """Give the lock back."""
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def kind(self, path: Path) -> str:
+        """Return the type of the file system that holds a folder; empty where it can't be known."""
+        best, kind = -1, ""
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+                fields = line.split(" ")
+                point = Path(fields[4].encode().decode("unicode_escape"))
+                depth = len(point.parts)
+                if depth >= best and path.is_relative_to(point):
+                    best, kind = depth, fields[fields.index("-") + 1]
+        return kind

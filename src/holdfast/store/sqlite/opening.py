@@ -1,0 +1,164 @@
+"""How a store comes to be open: safe place, safe library, known format, settings read back.
+
+A new store is built whole under another name and renamed into place, so that no crash leaves half
+of one. Page checksums need the `cksumvfs` extension and eight reserved bytes in every page.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from importlib import resources
+from pathlib import Path
+from typing import Final, cast
+
+import apsw
+import apsw.sqlite_extra
+
+from holdfast import errors, limits
+from holdfast.store.sqlite.files import NETWORK, Files
+
+APPLICATION_ID: Final = 0x48464453
+SCHEMA: Final = 1
+"""The newest schema that this version knows; also `PRAGMA user_version` of a store."""
+
+VFS: Final = "cksmvfs"
+RESERVE_BYTES: Final = 8
+LIBRARY_MIN: Final = (3, 51, 3)
+"""Older SQLite can corrupt a file that two connections checkpoint (the WAL-reset bug)."""
+
+MIGRATIONS: Final[dict[int, str]] = {}
+"""From a schema version to the SQL file that lifts a store to the next one."""
+
+_loading = threading.Lock()
+
+
+def sql(name: str) -> str:
+    """Return the text of one of this package's SQL files."""
+    return resources.files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def queries() -> dict[str, str]:
+    """Return the store's statements by name."""
+    named = sql("queries.sql").split("-- name: ")[1:]
+    return {text.split("\n", 1)[0].strip(): text.split("\n", 1)[1].strip() for text in named}
+
+
+def check_library(version: str) -> None:
+    """Raise UnsafeStore for a SQLite that has the WAL-reset bug."""
+    if tuple(int(part) for part in version.split(".")) < LIBRARY_MIN:
+        raise errors.UnsafeStore(
+            f"SQLite {version} can corrupt a store that two processes use (the WAL-reset bug).",
+            hint="Upgrade with: pip install -U apsw",
+            facts={"sqlite": version},
+        )
+
+
+def check_place(files: Files, path: Path) -> None:
+    """Raise UnsafeStore on a network file system, InvalidRequest where no file can be."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise errors.InvalidRequest(
+            f"{path} is not a place for a file.",
+            hint=f"Name a file in an existing folder, for example {path.parent / 'state.db'}.",
+        )
+    kind = files.kind(path.parent)
+    if kind in NETWORK:
+        raise errors.UnsafeStore(
+            f"{path} lies on a network file system ({kind}), whose locks do not hold.",
+            hint="Use a local disk, or a server database.",
+            facts={"filesystem": kind},
+        )
+
+
+def load_checksums() -> None:
+    """Register the checksum VFS once, leaving the process's default VFS as it was."""
+    with _loading:
+        if VFS in apsw.vfs_names():
+            return
+        default = apsw.vfs_names()[0]
+        with_memory = apsw.Connection(":memory:")
+        apsw.sqlite_extra.load(with_memory, "cksumvfs")
+        with_memory.close()
+        apsw.set_default_vfs(default)
+
+
+def connect(path: Path, *, write: bool) -> apsw.Connection:
+    """Open a connection with every setting made and read back."""
+    flags = apsw.SQLITE_OPEN_READWRITE
+    connection = apsw.Connection(str(path), flags=flags, vfs=VFS)
+    connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
+    connection.execute(f"PRAGMA cache_size = -{limits.CACHE_PAGES_KIB}")
+    connection.execute("PRAGMA mmap_size = 0")
+    connection.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
+    connection.execute("PRAGMA synchronous = FULL")
+    pages = limits.CHECKPOINT_PAGES if write else 0
+    connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+    if not write:
+        connection.execute("PRAGMA query_only = ON")
+    check_settings(connection, path)
+    return connection
+
+
+def check_settings(connection: apsw.Connection, path: Path) -> None:
+    """Raise UnsafeStore unless journal and sync settings are those that survive a power cut."""
+    mode = connection.pragma("journal_mode")
+    synchronous = connection.pragma("synchronous")
+    if (mode, synchronous) != ("wal", 2):
+        raise errors.UnsafeStore(
+            f"{path} runs with journal_mode {mode}, synchronous {synchronous}; it needs wal and 2 (FULL).",
+            facts={"journal_mode": mode, "synchronous": synchronous},
+        )
+
+
+def create(files: Files, path: Path, store_id: bytes) -> None:
+    """Build an empty store and put it into place. The caller holds the turn."""
+    fresh = path.with_name(path.name + "-new")
+    for leftover in (fresh, Path(f"{fresh}-journal"), Path(f"{fresh}-wal"), Path(f"{fresh}-shm")):
+        files.remove(leftover)
+    files.close(files.open(fresh))
+    connection = apsw.Connection(str(fresh), vfs=VFS)
+    try:
+        connection.reserve_bytes("main", RESERVE_BYTES)
+        connection.execute("PRAGMA page_size = 4096")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        with connection:
+            connection.execute(sql("schema.sql"))
+            connection.execute("INSERT INTO store VALUES ('id', ?)", (store_id,))
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute("PRAGMA journal_mode = WAL")
+    finally:
+        connection.close()
+    files.sync(fresh)
+    files.rename(fresh, path)
+
+
+def check_format(connection: apsw.Connection, path: Path) -> int:
+    """Return the store's schema version; raise NotAStore or NewerStore for a file that is not ours to open."""
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise errors.NotAStore(
+            f"{path} is an SQLite database, but not a Holdfast store. Nothing was changed in it.",
+            hint="Choose another path.",
+        )
+    version = cast("int", connection.pragma("user_version"))
+    if version > SCHEMA:
+        raise errors.NewerStore(
+            f"{path} has schema {version}; this Holdfast knows {SCHEMA}.",
+            hint="Upgrade with: pip install -U holdfast",
+            facts={"schema": version, "known": SCHEMA},
+        )
+    return version
+
+
+def migrate(connection: apsw.Connection, version: int) -> None:
+    """Lift a store to the present schema, each step in one transaction. The caller holds the turn."""
+    for step in range(version, SCHEMA):
+        with connection:
+            connection.execute(sql(MIGRATIONS[step]))
+            connection.execute(f"PRAGMA user_version = {step + 1}")
+
+
+def looks_like_sqlite(path: Path) -> bool:
+    """Whether a file that has content begins as an SQLite database does."""
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\x00"

@@ -1,0 +1,84 @@
+-- Every statement the store runs after it is open, by name.
+
+-- name: tenant_number
+SELECT number FROM tenants WHERE name = ?;
+-- name: add_tenant
+INSERT INTO tenants (name) VALUES (?) RETURNING number;
+-- name: tenants
+SELECT number, name FROM tenants ORDER BY number;
+-- name: stream_key
+SELECT key FROM streams WHERE tenant = ? AND name = ?;
+-- name: stream_name
+SELECT name FROM streams WHERE key = ?;
+-- name: add_stream
+INSERT INTO streams (key, tenant, name) VALUES (?, ?, ?);
+-- name: stream_version
+SELECT version FROM events WHERE stream = ? ORDER BY version DESC LIMIT 1;
+-- name: head
+SELECT key, link FROM events WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1;
+-- name: link_at
+SELECT link FROM events WHERE key = ?;
+-- name: add_event
+INSERT INTO events (key, stream, version, header, payload, salt, digest, link) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- name: read_stream
+SELECT key, stream, version, header, payload, salt, digest, link FROM events
+WHERE stream = ? AND version > ? AND version <= ? ORDER BY version LIMIT ?;
+-- name: read_feed
+SELECT key, stream, version, header, payload, salt, digest, link FROM events
+WHERE key > ? AND key <= ? ORDER BY key LIMIT ?;
+-- name: header_at
+SELECT key, stream, version, header, payload, salt, digest, link FROM events WHERE stream = ? AND version = ?;
+-- name: claim
+SELECT version FROM claims WHERE stream = ? AND claim = ?;
+-- name: add_claim
+INSERT INTO claims (stream, claim, version) VALUES (?, ?, ?);
+-- name: key
+SELECT command_hash, first, last FROM keys WHERE tenant = ? AND key = ?;
+-- name: add_key
+INSERT INTO keys (tenant, key, command_hash, first, last, time_us) VALUES (?, ?, ?, ?, ?, ?);
+-- name: forget_keys
+DELETE FROM keys WHERE tenant = ? AND time_us < ?;
+-- name: projection
+SELECT kind, id, owner, status, time_us, lookup, terms, document FROM projections
+WHERE tenant = ? AND kind = ? AND id = ?;
+-- name: projection_terms
+SELECT terms FROM projections WHERE tenant = ? AND kind = ? AND id = ?;
+-- name: put_projection
+INSERT INTO projections (tenant, kind, id, owner, status, time_us, lookup, terms, document)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET owner = excluded.owner, status = excluded.status, time_us = excluded.time_us,
+    lookup = excluded.lookup, terms = excluded.terms, document = excluded.document;
+-- name: drop_projection
+DELETE FROM projections WHERE tenant = ? AND kind = ? AND id = ?;
+-- name: add_term
+INSERT INTO projection_terms (tenant, kind, term, id) VALUES (?, ?, ?, ?);
+-- name: drop_term
+DELETE FROM projection_terms WHERE tenant = ? AND kind = ? AND term = ? AND id = ?;
+-- name: query
+SELECT kind, id, owner, status, time_us, lookup, terms, document FROM projections AS p
+WHERE p.tenant = :tenant AND p.kind = :kind AND p.time_us >= :since AND p.time_us <= :until
+  AND (p.time_us, p.id) < (:after_time, :after_id)
+-- name: query_owner
+  AND p.owner = :owner
+-- name: query_status
+  AND p.status = :status
+-- name: query_lookup
+  AND p.lookup = :lookup AND p.lookup <> ''
+-- name: query_terms
+  AND p.id IN (SELECT id FROM projection_terms WHERE tenant = :tenant AND kind = :kind
+               AND term IN (SELECT value FROM json_each(:terms))
+               GROUP BY id HAVING count(*) = :terms_count)
+-- name: query_page
+ORDER BY p.time_us DESC, p.id DESC LIMIT :limit OFFSET :offset;
+-- name: snapshot
+SELECT version, fold, state, checksum FROM snapshots WHERE stream = ?;
+-- name: put_snapshot
+INSERT INTO snapshots (stream, version, fold, state, checksum) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET version = excluded.version, fold = excluded.fold, state = excluded.state,
+    checksum = excluded.checksum;
+-- name: holes
+SELECT stream, count(*), max(version) FROM events GROUP BY stream HAVING count(*) <> max(version) LIMIT 100;
+-- name: counts
+SELECT kind, status, count(*) FROM projections GROUP BY kind, status;
+-- name: store_id
+SELECT value FROM store WHERE name = 'id';

@@ -1,0 +1,314 @@
+"""The store on one SQLite file: the verbs of the port. What it promises is in `store.port`.
+
+Writes go through one connection, by the holder of the turn; reads through a small pool, or through
+the writing connection while the turn is held, so that deciding sees exactly what it will append to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.store import chain, port
+from holdfast.store.sqlite import checks, opening, writing
+from holdfast.store.sqlite.anchor import Anchor
+from holdfast.store.sqlite.connections import Readers
+from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.translate import Translated
+from holdfast.store.sqlite.turns import Turns
+from holdfast.store.sqlite.writing import NUMBER_MASK, TENANT_SHIFT, first, number
+from holdfast.values.frozen import Json
+
+_LATEST = (1 << 62) - 1
+
+
+class SQLiteStore:
+    """A store on one SQLite file, for many threads and processes. Made by `open`."""
+
+    def __init__(self, path: Path, *, files: Files, random: Callable[[int], bytes]) -> None:
+        self.path = path
+        self._files = files
+        self._random = random
+        self._sql = opening.queries()
+        self._translated = Translated(str(path))
+        self._thread_turn = threading.Lock()
+        self._holder: int | None = None
+        self._closed = False
+        self._turns = Turns(files, Path(f"{path}-lock"))
+        try:
+            self._open()
+        except BaseException:
+            self._turns.close()
+            raise
+        self._readers = Readers(lambda: opening.connect(path, write=False))
+
+    def _open(self) -> None:
+        with self._translated:
+            self._turns.take(limits.TURN_WAIT_S)
+            try:
+                if self.path.exists() and self.path.stat().st_size:
+                    if not opening.looks_like_sqlite(self.path):
+                        raise checks.unreadable(self.path)
+                else:
+                    opening.create(self._files, self.path, self._random(16))
+                self._writer = self._connect()
+                row = first(self._writer, self._sql["store_id"], ())
+                store_id = row[0] if row and isinstance(row[0], bytes) else bytes(16)
+                self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
+                self.notes = checks.compare_anchor(self._writer, self._anchor, store_id)
+            finally:
+                self._turns.give()
+
+    def _connect(self) -> apsw.Connection:
+        plain = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=opening.VFS)
+        try:
+            version = opening.check_format(plain, self.path)
+            opening.migrate(plain, version)
+        finally:
+            plain.close()
+        writer = opening.connect(self.path, write=True)
+        first(writer, self._sql["store_id"], ())
+        self._log_identity = self._files.identity(f"{self.path}-wal")
+        return writer
+
+    @property
+    def durability(self) -> str:
+        """`power-loss`: WAL with synchronous FULL, read back when the store was opened."""
+        return "power-loss"
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold the turn among this process's threads and among processes."""
+        if not self._thread_turn.acquire(timeout=limits.TURN_WAIT_S):
+            raise errors.StoreBusy("another thread of this process has held the store too long.")
+        try:
+            self._check_open()
+            with self._translated:
+                self._turns.take(limits.TURN_WAIT_S)
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = None
+                self._turns.give()
+        finally:
+            self._thread_turn.release()
+
+    def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
+        """Commit appends in one transaction; the anchor is written before this returns."""
+        assert self._holder == threading.get_ident(), "commit belongs inside turn()"
+        with self._translated:
+            try:
+                return self._commit(appends)
+            except BaseException:
+                self._renew_writer()
+                raise
+
+    def _commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
+        writer = self._writer
+        writer.execute("BEGIN IMMEDIATE")
+        batch = writing.Batch(writer, self._random)
+        outcomes = [batch.append(append) for append in appends]
+        if not any(isinstance(outcome, port.Appended) for outcome in outcomes):
+            writer.execute("ROLLBACK")
+            return outcomes
+        writer.execute("COMMIT")
+        if self._files.identity(f"{self.path}-wal") != self._log_identity:
+            raise errors.Unavailable(
+                f"the write-ahead log of {self.path} was removed while in use, so this write is not safe.",
+                hint="Another SQLite library in this process opened the same file; keep it away from it.",
+            )
+        self._anchor.write(batch.heads)
+        return outcomes
+
+    def _renew_writer(self) -> None:
+        # After a failed write the state of the connection's cache and of the kernel's is unknown:
+        # a sync that failed once must not be retried on the same file handle.
+        with contextlib.suppress(apsw.Error):
+            self._writer.close(True)
+        with contextlib.suppress(apsw.Error, errors.Error):
+            self._writer = self._connect()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.EngineClosed
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[apsw.Connection]:
+        self._check_open()
+        with self._translated:
+            if self._holder == threading.get_ident():
+                yield self._writer
+            else:
+                with self._readers.borrow() as connection:
+                    yield connection
+
+    def _tenant(self, connection: apsw.Connection, tenant: str) -> int:
+        return number(connection, self._sql["tenant_number"], (tenant,))
+
+    def _stream(self, connection: apsw.Connection, tenant: str, stream: str) -> int:
+        known = self._tenant(connection, tenant)
+        return number(connection, self._sql["stream_key"], (known, stream)) if known else 0
+
+    def version(self, tenant: str, stream: str) -> int:
+        """Return the stream's version; 0 if it does not exist."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            return number(connection, self._sql["stream_version"], (key,)) if key else 0
+
+    def read(
+        self, tenant: str, stream: str, *, after: int = 0, until: int | None = None, limit: int = 256
+    ) -> list[port.StoredEvent]:
+        """Return the stream's events with after < version <= until, in order, at most `limit`."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            last = _LATEST if until is None else until
+            rows = connection.execute(self._sql["read_stream"], (key, after, last, limit)) if key else ()
+            return [chain.opened(writing.row_of(row), stream) for row in rows]
+
+    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
+        """Return the tenant's events with position > after, in order, at most `limit`."""
+        with self._reading() as connection:
+            base = self._tenant(connection, tenant) << TENANT_SHIFT
+            if not base:
+                return []
+            found = connection.execute(self._sql["read_feed"], (base | after, base | NUMBER_MASK, limit))
+            rows = [writing.row_of(row) for row in found]
+            names = {row.place.stream: "" for row in rows}
+            for stream in names:
+                name = first(connection, self._sql["stream_name"], (base | stream,))
+                names[stream] = str(name[0]) if name else ""
+            return [chain.opened(row, names[row.place.stream]) for row in rows]
+
+    def seek(self, tenant: str, stream: str, ordinal: int) -> int:
+        """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            low, high = 1, (number(connection, self._sql["stream_version"], (key,)) if key else 0) + 1
+            last = high
+            while low < high:
+                middle = (low + high) // 2
+                row = first(connection, self._sql["header_at"], (key, middle))
+                if row is None:
+                    raise errors.Corrupt(f"version {middle:,} of a stream is missing.", facts={"version": middle})
+                if chain.opened(writing.row_of(row), stream).ordinal >= ordinal:
+                    high = middle
+                else:
+                    low = middle + 1
+            return low if low < last else 0
+
+    def find_claim(self, tenant: str, stream: str, claim: str) -> int:
+        """Return the version of the event that made the claim; 0 if it is free."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            return number(connection, self._sql["claim"], (key, claim)) if key else 0
+
+    def find_key(self, tenant: str, key: str) -> port.Replayed | None:
+        """Return what an idempotency key was used for."""
+        with self._reading() as connection:
+            row = first(connection, self._sql["key"], (self._tenant(connection, tenant), key))
+            return writing.replayed(row) if row else None
+
+    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+        """Drop idempotency keys used before that moment; return how many."""
+        with self.turn(), self._translated:
+            self._writer.execute(self._sql["forget_keys"], (self._tenant(self._writer, tenant), before_us))
+            return self._writer.changes()
+
+    def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
+        """Return one projection."""
+        with self._reading() as connection:
+            row = first(connection, self._sql["projection"], (self._tenant(connection, tenant), kind, id))
+            return _projection(row) if row else None
+
+    def query(self, tenant: str, query: port.Query) -> list[port.Projection]:
+        """Return one page of projections."""
+        after_time, after_id = query.after or (_LATEST, "")
+        bindings: dict[str, apsw.SQLiteValue] = {
+            "kind": query.kind,
+            "since": query.since_us if query.since_us is not None else -_LATEST,
+            "until": query.until_us if query.until_us is not None else _LATEST,
+            "after_time": after_time,
+            "after_id": after_id,
+            "limit": query.limit,
+            "offset": query.offset,
+        }
+        parts = [self._sql["query"]]
+        for name in ("owner", "status", "lookup"):
+            if (wanted := getattr(query, name)) is not None:
+                parts.append(self._sql[f"query_{name}"])
+                bindings[name] = wanted
+        if query.terms:
+            parts.append(self._sql["query_terms"])
+            terms = sorted(set(query.terms))
+            bindings |= {"terms": msgspec.json.encode(terms).decode(), "terms_count": len(terms)}
+        parts.append(self._sql["query_page"])
+        with self._reading() as connection:
+            bindings["tenant"] = self._tenant(connection, tenant)
+            return [_projection(row) for row in connection.execute("\n".join(parts), bindings)]
+
+    def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
+        """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            row = first(connection, self._sql["snapshot"], (key,)) if key else None
+        match row:
+            case (int(version), int(fold), bytes(state), bytes(check)):
+                whole = writing.checksum(key, version, fold, state) == check
+                return port.Snapshot(stream, version, fold, state) if whole else None
+            case _:
+                return None
+
+    def tenants(self) -> list[str]:
+        """Return every tenant that has events."""
+        with self._reading() as connection:
+            return [str(name) for _, name in connection.execute(self._sql["tenants"])]
+
+    def verify(self) -> Iterator[int | port.Report]:
+        """Check every event, every page and the anchor; yield events checked so far, the report last."""
+        self._check_open()
+        with self._translated, contextlib.closing(opening.connect(self.path, write=False)) as connection:
+            yield from checks.verify(connection, self._anchor, self.notes)
+
+    def status(self) -> Mapping[str, Json]:
+        """Return facts for people: path, size, versions, durability, counts."""
+        with self._reading() as connection:
+            return {**checks.status(connection, self.path), "durability": self.durability, "notes": list(self.notes)}
+
+    def backup(self, target: str) -> Iterator[tuple[int, int]]:
+        """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
+        self._check_open()
+        with self._translated, contextlib.closing(opening.connect(self.path, write=False)) as connection:
+            yield from checks.backup(self._files, connection, Path(target))
+
+    def close(self) -> None:
+        """Give back every connection and file. Closing twice is fine."""
+        with self._thread_turn:
+            if self._closed:
+                return
+            self._closed = True
+            self._readers.close()
+            with self._translated:
+                self._writer.close()
+            self._anchor.close()
+            self._turns.close()
+
+
+def _projection(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
+    match row:
+        case (str(kind), str(id_), str(owner), str(status), int(time_us), str(lookup), str(terms), bytes(document)):
+            return port.Projection(
+                kind=kind, id=id_, owner=owner, status=status, time_us=time_us, lookup=lookup,
+                terms=msgspec.json.decode(terms, type=tuple[str, ...]), document=document,
+            )  # fmt: skip
+        case _:
+            raise errors.Corrupt("a stored projection's columns are not what was written.")
+
+
+_conforms: type[port.Store] = SQLiteStore

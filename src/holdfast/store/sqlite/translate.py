@@ -1,0 +1,58 @@
+"""SQLite's errors as ours: the one table, applied at the edge of the adapter, the cause kept."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import apsw
+
+from holdfast import errors
+
+_DAMAGE = frozenset({apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS})
+
+
+class Translated:
+    """A context manager that turns whatever SQLite raises in its body into a Holdfast error."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and isinstance(error, (apsw.Error, OSError, UnicodeDecodeError)):
+            raise of(error, self._path) from error
+
+
+def of(error: Exception, path: str) -> errors.Error:
+    """Return our error for one of SQLite's or the system's."""
+    facts = {"path": path}
+    match error:
+        case apsw.FullError():
+            return errors.StoreFull(facts=facts)
+        case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError() | PermissionError():
+            return errors.StoreReadOnly(f"{path} can't be written.", hint="Check the permissions of the file and its folder.", facts=facts)
+        case apsw.BusyError() | apsw.LockedError():
+            return errors.StoreBusy(
+                f"another program holds a lock on {path}.", hint="Close it and retry.", facts=facts
+            )
+        case apsw.ConnectionClosedError():
+            return errors.EngineClosed()
+        case apsw.CorruptError() | apsw.NotADBError() | apsw.FormatError() | apsw.SQLError() | UnicodeDecodeError() | apsw.SchemaChangeError() | apsw.MismatchError():
+            return _corrupt(path, str(error))
+        case apsw.IOError() if getattr(error, "extendedresult", 0) in _DAMAGE:
+            return _corrupt(path, "a page's checksum does not match")
+        case OSError() if error.errno == 28:  # noqa: PLR2004 - ENOSPC
+            return errors.StoreFull(facts=facts)
+        case _:
+            return errors.Unavailable(f"{path} can't be used now: {error}.", facts=facts)
+
+
+def _corrupt(path: str, why: str) -> errors.Corrupt:
+    return errors.Corrupt(
+        f"{path} is damaged: {why}.",
+        hint="Nothing was changed. `holdfast verify` says how far it goes; a backup can replace it.",
+        facts={"path": path},
+    )

@@ -1,0 +1,83 @@
+"""The turn between processes: one lock on one file, taken for each batch and given back after it.
+
+Uncontended it is one system call. When another process holds it, a thread of its own waits in the
+kernel for it, so that the caller can give up after a time limit and name the holder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+from holdfast import errors
+from holdfast.store.sqlite.files import Files
+
+
+class Turns:
+    """Takes and passes the turn of one store. Used by one thread at a time, which the store ensures."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self._fd = files.open(path)
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._wanted = self._granted = self._waiting = self._closed = False
+
+    def take(self, timeout_s: float) -> None:
+        """Take the turn; raise StoreBusy naming the holder if it does not come in time."""
+        if self._waiting or not self._files.try_lock(self._fd):
+            self._wait(timeout_s)
+        self._files.write(self._fd, f"{os.getpid():<15}\n".encode(), 0)
+
+    def give(self) -> None:
+        """Pass the turn on."""
+        self._files.unlock(self._fd)
+
+    def close(self) -> None:
+        """Stop waiting and close the lock file."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if not self._waiting:
+            self._files.close(self._fd)
+
+    def _wait(self, timeout_s: float) -> None:
+        with self._changed:
+            self._wanted = self._waiting = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._stand_in_line, name="holdfast-turn", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+            came = self._changed.wait_for(lambda: self._granted, timeout_s)
+            self._wanted = self._granted = False
+            if came:
+                self._waiting = False
+                return
+        raise errors.StoreBusy(
+            f"process {self._holder()} has held the store for more than {timeout_s:g} s.",
+            hint="See whether it is stopped (ps), and continue or end it; then retry.",
+            facts={"holder": self._holder(), "timeout_s": timeout_s, "path": str(self._path)},
+        )
+
+    def _stand_in_line(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or (self._wanted and not self._granted))
+                if self._closed:
+                    return
+            self._files.lock(self._fd)
+            with self._changed:
+                if self._wanted and not self._closed:
+                    self._granted = True
+                    self._changed.notify_all()
+                else:
+                    self._files.unlock(self._fd)
+                    self._waiting = False
+
+    def _holder(self) -> str:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return self._files.read(self._fd, 16, 0).decode().strip() or "unknown"
+        return "unknown"

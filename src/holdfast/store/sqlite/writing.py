@@ -1,0 +1,171 @@
+"""Appending, inside one open transaction: conditions first, then rows. Nothing here commits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+import apsw
+import msgspec
+
+from holdfast import errors
+from holdfast.store import chain, port
+from holdfast.store.sqlite import opening
+from holdfast.store.sqlite.anchor import Head
+
+TENANT_SHIFT = 40
+"""Bits of a key that count within a tenant: a trillion events each, eight million tenants."""
+
+NUMBER_MASK = (1 << TENANT_SHIFT) - 1
+
+
+def first(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]) -> tuple[apsw.SQLiteValue, ...] | None:
+    """Return the first row of a query, if there is one."""
+    return next(connection.execute(query, bindings), None)
+
+
+def number(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]) -> int:
+    """Return the integer that a query finds, 0 if none."""
+    row = first(connection, query, bindings)
+    return row[0] if row and isinstance(row[0], int) else 0
+
+
+def checksum(stream: int, version: int, fold: int, state: bytes) -> bytes:
+    """Return the checksum that a snapshot is stored with."""
+    return hashlib.sha256(f"{stream} {version} {fold} ".encode() + state).digest()
+
+
+class Batch:
+    """Appends of one transaction, and the heads that they lead to."""
+
+    def __init__(self, connection: apsw.Connection, random: Callable[[int], bytes]) -> None:
+        self._connection = connection
+        self._random = random
+        self._sql = opening.queries()
+        self._tenants: dict[str, int] = {}
+        self.heads: dict[int, Head] = {}
+
+    def append(self, append: port.Append) -> port.Outcome:
+        """Check one append's conditions and write it; on any other outcome than Appended nothing is written."""
+        tenant = self._tenant(append.tenant)
+        if append.key is not None:
+            row = first(self._connection, self._sql["key"], (tenant, append.key.key))
+            if row is not None:
+                return replayed(row)
+        keys = [self._stream(tenant, write) for write in append.writes]
+        for refused in self._refusals(append, keys):
+            return refused
+        head = self._head(tenant)
+        begin = head.position + 1
+        for write, key in zip(append.writes, keys, strict=True):
+            head = self._write(tenant, write, key, head)
+        self.heads[tenant] = head
+        self._derive(tenant, append, begin, head.position)
+        return port.Appended(begin, head.position)
+
+    def _tenant(self, name: str) -> int:
+        found = self._tenants.get(name) or number(self._connection, self._sql["tenant_number"], (name,))
+        if not found:
+            found = number(self._connection, self._sql["add_tenant"], (name,))
+        self._tenants[name] = found
+        return found
+
+    def _stream(self, tenant: int, write: port.StreamWrite) -> int:
+        return number(self._connection, self._sql["stream_key"], (tenant, write.stream))
+
+    def _refusals(self, append: port.Append, keys: list[int]) -> Iterator[port.Outcome]:
+        for write, key in zip(append.writes, keys, strict=True):
+            actual = number(self._connection, self._sql["stream_version"], (key,)) if key else 0
+            if actual != write.expected:
+                yield port.Stale(write.stream, actual)
+        for write, key in zip(append.writes, keys, strict=True):
+            made: dict[str, int] = {}
+            for claim, index in write.claims:
+                taken = number(self._connection, self._sql["claim"], (key, claim)) if key else 0
+                if taken or claim in made:
+                    yield port.Claimed(write.stream, claim, taken or made[claim])
+                made[claim] = write.expected + index + 1
+
+    def _head(self, tenant: int) -> Head:
+        if tenant not in self.heads:
+            base = tenant << TENANT_SHIFT
+            row = first(self._connection, self._sql["head"], (base, base | NUMBER_MASK))
+            self.heads[tenant] = head_of(row)
+        return self.heads[tenant]
+
+    def _write(self, tenant: int, write: port.StreamWrite, key: int, head: Head) -> Head:
+        base = tenant << TENANT_SHIFT
+        if not key:
+            key = base | (head.position + 1)
+            self._connection.execute(self._sql["add_stream"], (key, tenant, write.stream))
+        position, link = head.position, head.link
+        rows: list[tuple[apsw.SQLiteValue, ...]] = []
+        for version, event in enumerate(write.events, write.expected + 1):
+            position += 1
+            header = chain.header(event, chain.Place(position, key & NUMBER_MASK, version))
+            salt = self._random(chain.SALT_BYTES)
+            digest = chain.digest(salt, header, event.payload)
+            link = chain.link(link, digest, header)
+            rows.append((base | position, key, version, header, event.payload, salt, digest, link))
+        self._connection.executemany(self._sql["add_event"], rows)
+        if write.claims:
+            claims = [(key, claim, write.expected + index + 1) for claim, index in write.claims]
+            self._connection.executemany(self._sql["add_claim"], claims)
+        return Head(position, link)
+
+    def _derive(self, tenant: int, append: port.Append, begin: int, end: int) -> None:
+        execute, sql = self._connection.execute, self._sql
+        for projection in append.projections:
+            self._put(tenant, projection)
+        for kind, id_ in append.drops:
+            self._change_terms(tenant, kind, id_, ())
+            execute(sql["drop_projection"], (tenant, kind, id_))
+        for snap in append.snapshots:
+            key = number(self._connection, sql["stream_key"], (tenant, snap.stream))
+            check = checksum(key, snap.version, snap.fold, snap.state)
+            execute(sql["put_snapshot"], (key, snap.version, snap.fold, snap.state, check))
+        if append.key is not None:
+            used = append.key
+            execute(sql["add_key"], (tenant, used.key, used.command_hash, begin, end, append.time_us))
+
+    def _put(self, tenant: int, p: port.Projection) -> None:
+        self._change_terms(tenant, p.kind, p.id, p.terms)
+        terms = msgspec.json.encode(p.terms).decode()
+        self._connection.execute(
+            self._sql["put_projection"],
+            (tenant, p.kind, p.id, p.owner, p.status, p.time_us, p.lookup, terms, p.document),
+        )
+
+    def _change_terms(self, tenant: int, kind: str, id_: str, terms: tuple[str, ...]) -> None:
+        row = first(self._connection, self._sql["projection_terms"], (tenant, kind, id_))
+        before = set(msgspec.json.decode(str(row[0]), type=list[str])) if row else set[str]()
+        for term in before - set(terms):
+            self._connection.execute(self._sql["drop_term"], (tenant, kind, term, id_))
+        for term in set(terms) - before:
+            self._connection.execute(self._sql["add_term"], (tenant, kind, term, id_))
+
+
+def replayed(row: tuple[apsw.SQLiteValue, ...]) -> port.Replayed:
+    command_hash, begin, end = row
+    assert isinstance(command_hash, bytes) and isinstance(begin, int) and isinstance(end, int)
+    return port.Replayed(command_hash, begin, end)
+
+
+def head_of(row: tuple[apsw.SQLiteValue, ...] | None) -> Head:
+    if row is None:
+        return Head(0, chain.GENESIS)
+    key, link = row
+    assert isinstance(key, int) and isinstance(link, bytes)
+    return Head(key & NUMBER_MASK, link)
+
+
+def row_of(row: tuple[apsw.SQLiteValue, ...]) -> chain.Row:
+    """Return an event's columns with their types checked; raise Corrupt if they are others."""
+    match row:
+        case (int(key), int(stream), int(version), bytes(header), payload, salt, bytes(digest), bytes(link)):
+            place = chain.Place(key & NUMBER_MASK, stream & NUMBER_MASK, version)
+            if isinstance(payload, bytes | None) and isinstance(salt, bytes | None):
+                return chain.Row(place, header, payload, salt, digest, link)
+        case _:
+            pass
+    raise errors.Corrupt("a stored event's columns are not what was written.")

@@ -1,0 +1,180 @@
+"""Events to payload bytes and back. Tags and versions are explicit; data only, nothing is revived.
+
+A payload written by an older version climbs `UPCASTERS` step by step on reading. One written by a
+newer version is refused if its kind or schema is unknown; unknown fields of a message are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, cast
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.values import command, event
+from holdfast.values.frozen import Json, freeze
+from holdfast.values.message import CATEGORY_OF_ROLE, Message
+from holdfast.values.session import SessionInfo, SessionState
+from holdfast.wire import openai
+
+SCHEMAS: Final[Mapping[str, int]] = {
+    event.SessionCreated.kind: 1,
+    event.MessageAdded.kind: 1,
+    event.SessionUpdated.kind: 1,
+    event.SessionContinued.kind: 1,
+    event.SessionReset.kind: 1,
+    event.SessionEnded.kind: 1,
+}
+"""The schema that this version writes, by kind of event."""
+
+Upcaster = Callable[[dict[str, Json]], dict[str, Json]]
+UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {}
+"""From (kind, schema) to the function that lifts such a payload to the next schema."""
+
+FOLD: Final = 1
+"""Version of the folded state. A snapshot of another fold is not read but folded anew."""
+
+_PLAIN: Final = {
+    kind.kind: msgspec.json.Decoder(kind)
+    for kind in (
+        event.SessionCreated,
+        event.SessionUpdated,
+        event.SessionContinued,
+        event.SessionReset,
+        event.SessionEnded,
+    )
+}
+_encoder = msgspec.json.Encoder()
+_sorting = msgspec.json.Encoder(order="sorted")
+_json = msgspec.json.Decoder()
+_state = msgspec.json.Decoder(SessionState)
+_info = msgspec.json.Decoder(SessionInfo)
+
+
+def encode_event(fact: event.SessionEvent) -> bytes:
+    """Return the payload of an event; raise TooLarge if a message is larger than its limit."""
+    if isinstance(fact, event.MessageAdded):
+        return encode_message(fact.message)
+    return _encoder.encode(fact)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return a message's bytes: what came in, and whatever of its fields is not a default."""
+    data: dict[str, Json] = {"id": message.id, "timestamp": message.timestamp}
+    if message.openai is not None:
+        data["openai"] = message.openai
+    else:
+        data["role"] = message.role
+        if message.content is not None:
+            data["content"] = message.content
+        if message.tool_calls:
+            data["tool_calls"] = message.tool_calls
+        if message.tool_results:
+            data["tool_results"] = message.tool_results
+    if message.category is not CATEGORY_OF_ROLE[message.role]:
+        data["category"] = message.category.name
+    for field in ("metadata", "tokens", "origin"):
+        if value := getattr(message, field):
+            data[field] = value
+    payload = _encoder.encode({**message.extra, **data} if message.extra else data)
+    if len(payload) > limits.MESSAGE_BYTES_MAX:
+        raise errors.TooLarge(
+            f"the message has {len(payload):,} bytes; at most {limits.MESSAGE_BYTES_MAX:,} are kept.",
+            hint="Keep large content outside and put a reference to it into the message.",
+            facts={"bytes": len(payload), "bytes_max": limits.MESSAGE_BYTES_MAX},
+        )
+    return payload
+
+
+def decode_event(kind: str, schema: int, payload: bytes, *, tokens: int | None, counter: str | None) -> event.SessionEvent:
+    """Return the event of a payload that has passed its digest.
+
+    Raises NewerStore for a kind or schema this version does not know, Corrupt for bytes it can't be.
+    """
+    known = SCHEMAS.get(kind, 0)
+    if schema > known:
+        raise errors.NewerStore(
+            f"an event of kind {kind} with schema {schema} was written by a newer Holdfast.",
+            hint="Upgrade with: pip install -U holdfast",
+            facts={"kind": kind, "schema": schema},
+        )
+    try:
+        if kind == event.MessageAdded.kind:
+            data = lift(kind, schema, _json.decode(payload))
+            return event.MessageAdded(message_of(data), tokens or 0, counter or "")
+        if schema == known:
+            return _PLAIN[kind].decode(payload)
+        lifted = lift(kind, schema, _json.decode(payload))
+        return _PLAIN[kind].decode(_encoder.encode(lifted))
+    except (msgspec.MsgspecError, errors.Refused) as error:
+        raise errors.Corrupt(f"a stored {kind} can't be read.", facts={"kind": kind}) from error
+
+
+def lift(kind: str, schema: int, data: dict[str, Json]) -> dict[str, Json]:
+    """Climb the upcasters from a stored schema to the one in force."""
+    for step in range(schema, SCHEMAS[kind]):
+        data = UPCASTERS[kind, step](data)
+    return data
+
+
+def message_of(data: Mapping[str, Json]) -> Message:
+    """Return the message that encode_message described."""
+    raw = data.get("openai")
+    return Message.from_dict(data) if raw is None else openai.message(raw, envelope=data)
+
+
+def encode_state(state: SessionState) -> bytes:
+    """Return a state's bytes, for a snapshot."""
+    return _encoder.encode(state)
+
+
+def decode_state(data: bytes) -> SessionState | None:
+    """Return the state of a snapshot, or None if it is not one (it is folded anew then)."""
+    try:
+        return _frozen_metadata(_state.decode(data))
+    except msgspec.MsgspecError:
+        return None
+
+
+def _frozen_metadata(state: SessionState) -> SessionState:
+    return msgspec.structs.replace(state, metadata=freeze(state.metadata))
+
+
+def encode_info(row: SessionInfo) -> bytes:
+    """Return a listing row's bytes."""
+    return _encoder.encode(row)
+
+
+def decode_info(data: bytes) -> SessionInfo:
+    """Return a listing row."""
+    try:
+        return _info.decode(data)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a stored session row can't be read.") from error
+
+
+def canonical(value: object) -> bytes:
+    """Return JSON bytes that are the same for equal values, whatever the order of their keys."""
+    return _sorting.encode(value)
+
+
+def command_bytes(request: command.SessionCommand) -> bytes:
+    """Return what makes two commands the same: everything the caller said, nothing made on the way.
+
+    Ids and timestamps that Holdfast generates differ at each attempt, so a message counts by what it
+    says; an id is part of that only where the caller chose it.
+    """
+    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name != "next_id"}
+    if "messages" in fields:
+        said = cast("tuple[Message, ...]", fields["messages"])
+        fields["messages"] = [_said(message) for message in said]
+    return canonical([type(request).__name__, fields])
+
+
+def _said(message: Message) -> Json:
+    whole = message.to_dict()
+    return {key: whole[key] for key in ("role", "content", "category", "metadata", "tool_results")} | {
+        "tool_calls": [[call.name, call.args] for call in message.tool_calls],
+        "openai": message.openai,
+    }

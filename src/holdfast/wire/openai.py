@@ -1,0 +1,137 @@
+"""OpenAI Chat dicts in. The dict is kept verbatim beside what is read from it, so it goes out as it came.
+
+Nothing here decides whether a message may be added; it only says what the dict means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+import msgspec
+
+from holdfast import errors
+from holdfast.values.frozen import EMPTY, Json, freeze
+from holdfast.values.message import (
+    CATEGORY_OF_ROLE,
+    Message,
+    ToolCallRequest,
+    ToolCallResult,
+    category_named,
+)
+
+_ROLES: Final = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+_ENVELOPE: Final = frozenset({"id", "timestamp", "category", "metadata", "tokens", "origin", "openai"})
+_OURS: Final = frozenset({"tool_results", "category", "timestamp", "openai"})
+"""Keys that only a dict made by Message.to_dict has."""
+
+
+def accept(value: Message | Mapping[str, Json]) -> Message:
+    """Return a message from whatever a caller may hand in: a Message, its dict, or an OpenAI chat dict."""
+    if isinstance(value, Message):
+        return value
+    if not isinstance(cast("object", value), Mapping):
+        raise errors.InvalidMessage(
+            f"a message is a Message or a dict, not {type(value).__name__}.",
+            hint='For example {"role": "user", "content": "Hello"}.',
+        )
+    return Message.from_dict(value) if _OURS & value.keys() else message(value)
+
+
+def message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) -> Message:
+    """Return the message that an OpenAI chat dict stands for; its raw() gives the dict back.
+
+    `envelope` holds the fields that are not in the dict, as they were stored beside it.
+    """
+    kept = cast("Mapping[str, Json]", freeze(raw))
+    role = _ROLES.get(cast("str", kept.get("role")))
+    if role is None:
+        raise errors.WrongRole(
+            f"{kept.get('role')!r} is not a role.",
+            hint="Use system, developer, user, assistant or tool.",
+        )
+    given = envelope.get("id") or kept.get("id")
+    category = envelope.get("category")
+    return Message(
+        role=role,
+        content=None if role == "tool" else _content(kept),
+        category=category_named(category) if category else CATEGORY_OF_ROLE[role],
+        id=given if isinstance(given, str) else "",
+        timestamp=envelope.get("timestamp", ""),
+        metadata=envelope.get("metadata", EMPTY),
+        tokens=envelope.get("tokens", 0),
+        tool_calls=_calls(kept),
+        tool_results=_results(kept) if role == "tool" else (),
+        origin=envelope.get("origin"),
+        extra=freeze({key: envelope[key] for key in envelope.keys() - _ENVELOPE}) if envelope else EMPTY,
+        openai=kept,
+    )
+
+
+def _content(raw: Mapping[str, Json]) -> Json:
+    if raw.get("content") is None:
+        for kind in ("refusal", "audio"):
+            if raw.get(kind) is not None:
+                return [{"type": kind, kind: raw[kind]}]
+    return raw.get("content")
+
+
+def _calls(raw: Mapping[str, Json]) -> tuple[ToolCallRequest, ...]:
+    calls = raw.get("tool_calls")
+    if calls is None:
+        return ()
+    if not isinstance(calls, list):
+        raise errors.InvalidMessage("tool_calls must be a list of calls.")
+    return tuple(_call(call) for call in cast("list[Json]", calls))
+
+
+def _call(call: Json) -> ToolCallRequest:
+    try:
+        if call.get("type", "function") == "custom":
+            text = call["custom"]["input"]
+            return ToolCallRequest(id=call["id"], name=call["custom"]["name"], args={"input": text})
+        function = call["function"]
+        name, text = function["name"], function["arguments"]
+        given = call["id"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise errors.InvalidMessage(
+            "a tool call has id, type and function with name and arguments."
+        ) from error
+    return ToolCallRequest(id=given, name=name, args=arguments(name, text), arguments=text)
+
+
+def arguments(name: str, text: Json) -> Mapping[str, Json]:
+    """Return the object that a provider's argument text stands for; empty text means no arguments."""
+    if isinstance(text, str):
+        if not text.strip():
+            return {}
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise _bad_arguments(name) from error
+        if isinstance(value, dict):
+            return cast("Mapping[str, Json]", value)
+    raise _bad_arguments(name)
+
+
+def _bad_arguments(name: str) -> errors.NotJson:
+    return errors.NotJson(
+        f"the arguments of the call to {name!r} are not the text of a JSON object.",
+        hint='Store the call with arguments "{}" and tell the model in its result what was wrong.',
+        facts={"tool": str(name)},
+    )
+
+
+def _results(raw: Mapping[str, Json]) -> tuple[ToolCallResult, ...]:
+    call_id = raw.get("tool_call_id")
+    if not isinstance(call_id, str):
+        raise errors.InvalidMessage(
+            "a tool message needs tool_call_id.", hint="Copy the id from the call it answers."
+        )
+    return (ToolCallResult(tool_call_id=call_id, result=raw.get("content")),)
