@@ -1,7 +1,7 @@
 # Two commands for a newcomer: `make run` and `make test`. Each creates what it needs.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-others test-one test-long bench lint format requirements pins clean
+.PHONY: help run test test-others test-one test-long bench lint lint-style lint-types lint-rooms format requirements pins clean
 
 VENV := .venv
 BENCH_VENV := .venvs/bench
@@ -26,7 +26,7 @@ test-others:
 	@default=$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	scripts/interpreters | while read -r version python; do \
 	  [ "$$version" = "$$default" ] || \
-	  $(MAKE) --no-print-directory test-one VENV=.venvs/$$version PYTHON=$$python || exit 1; \
+	  $(MAKE) --no-print-directory test-one VENV=.venvs/$$version PYTHON=$$python </dev/null || exit 1; \
 	done
 
 test-one: $(VENV)/.test
@@ -39,11 +39,17 @@ test-long: $(VENV)/.dev ## the long fault programmes and the planted bugs; write
 bench: $(BENCH_VENV)/.bench ## speed and memory against raw SQLite and a peer; exit 1 on a miss
 	$(BENCH_VENV)/bin/python -m benchmarks $(ARGS)
 
-lint: $(VENV)/.dev ## style, types and the rooms' import rules
-	$(VENV)/bin/ruff check .
+lint: lint-style lint-types lint-rooms ## style, types and the rooms' import rules
+
+lint-style: $(VENV)/.dev
+	$(VENV)/bin/ruff check --output-format concise .
 	$(VENV)/bin/ruff format --check .
+
+lint-types: $(VENV)/.dev
 	$(VENV)/bin/basedpyright --pythonpath $(PY) --warnings
-	$(VENV)/bin/lint-imports
+
+lint-rooms: $(VENV)/.dev
+	$(VENV)/bin/lint-imports --no-logo --no-cache
 
 format: $(VENV)/.dev ## let ruff mend what it can
 	$(VENV)/bin/ruff check --fix .
@@ -56,7 +62,7 @@ pins: ## renew requirements/*.txt (needs uv on the PATH)
 	scripts/pins
 
 clean: ## remove environments and caches
-	rm -rf .venv .venvs .hypothesis .import_linter_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venvs .hypothesis .pytest_cache .ruff_cache build dist
 	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # One recipe for every environment: pinned packages by hash, then this project, editable.
