@@ -177,7 +177,9 @@ def git(*arguments: str) -> str:
 def write_json(path: Path, verdicts: list[Verdict]) -> None:
     result = {
         "commit": git("rev-parse", "HEAD"),
-        "uncommitted_source": bool(git("status", "--porcelain", "--", "src", "tests")),
+        "uncommitted_source": bool(
+            git("status", "--porcelain", "--", "src", "tests", ":!tests/results")
+        ),
         "python": platform.python_version(),
         "bugs": [dataclasses.asdict(verdict) for verdict in verdicts],
     }
