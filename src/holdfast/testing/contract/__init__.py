@@ -1,0 +1,29 @@
+"""The contract suite: every promise of `holdfast.store.port`, proved on any backend.
+
+To prove a backend, subclass the suite in a test module of your own and run pytest:
+
+    class TestMyStore(contract.StoreContract):
+        def open_store(self, folder: Path) -> Store:     # the same folder again: the same store
+            return MyStore(folder / "state")
+
+A store that keeps nothing between two openings sets `reopens = False`; the tests that need it are
+then skipped. `walk` drives a store with random steps against a plain model, for as long as you like.
+"""
+
+import pytest
+
+for _name in ("appending", "company", "deriving", "keeping", "walking"):
+    pytest.register_assert_rewrite(f"{__name__}.{_name}")
+
+from holdfast.testing.contract.appending import Appending  # noqa: E402 - rewritten asserts explain
+from holdfast.testing.contract.company import Company  # noqa: E402
+from holdfast.testing.contract.deriving import Deriving  # noqa: E402
+from holdfast.testing.contract.keeping import Keeping  # noqa: E402
+from holdfast.testing.contract.walking import walk  # noqa: E402
+
+
+class StoreContract(Appending, Deriving, Keeping, Company):
+    """Everything a store promises. Subclass it and say how your store is opened."""
+
+
+__all__ = ["StoreContract", "walk"]

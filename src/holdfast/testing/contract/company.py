@@ -1,0 +1,112 @@
+"""Promise 8, and 4 under load: threads that write at once; and random walks against a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from holdfast.store.port import Appended, KeyUse, Replayed, Store, StoredEvent
+from holdfast.testing.contract import stage
+from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
+from holdfast.testing.contract.walking import walk
+
+_WRITERS = 4
+_EACH = 25
+_TRIES_MAX = 1_000
+
+
+class Company(stage.Stage):
+    """Several at once."""
+
+    def test_threads_leave_no_gap_and_no_reader_is_passed_by(self, store: Store) -> None:
+        start = Barrier(_WRITERS + 1)
+
+        def work(writer: int) -> None:
+            start.wait()
+            for number in range(_EACH):
+                _persist(store, f"s{number % 3}", b"%d/%d" % (writer, number))
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            jobs = [pool.submit(work, writer) for writer in range(_WRITERS)]
+            start.wait()
+            seen = _follow(store, jobs)
+        for job in jobs:
+            job.result()
+        assert [e.position for e in seen] == list(range(1, _WRITERS * _EACH + 1))
+        assert feed_all(store) == seen
+        every = Counter(b"%d/%d" % (w, n) for w in range(_WRITERS) for n in range(_EACH))
+        assert Counter(e.payload for e in seen) == every, "nothing lost, nothing twice"
+        for stream in ("s0", "s1", "s2"):
+            versions = [e.version for e in store.read(TENANT, stream)]
+            assert versions == list(range(1, len(versions) + 1))
+        assert verified(store).ok
+
+    def test_verify_finds_no_fault_while_others_write(self, store: Store) -> None:
+        take(store, step(write("first", 0, b"1")))
+
+        def work() -> None:
+            for number in range(_EACH * 4):
+                _persist(store, "a", b"%d" % number)
+
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(work)
+            reports = [verified(store)]
+            while not job.done():
+                reports.append(verified(store))
+        job.result()
+        assert [report.faults for report in reports if not report.ok] == []
+        counts = [report.events for report in reports]
+        assert counts == sorted(counts)
+        assert verified(store).events == 1 + _EACH * 4
+
+    def test_of_threads_with_one_key_one_has_the_effect(self, store: Store) -> None:
+        start = Barrier(_WRITERS)
+        once = step(write("a", 0, b"once"), key=KeyUse("k1", b"hash"))
+
+        def work(_: int) -> object:
+            start.wait()
+            return commit(store, once)[0]
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            outcomes = Counter(map(repr, pool.map(work, range(_WRITERS))))
+        replayed = repr(Replayed(b"hash", 1, 1))
+        assert outcomes == {repr(Appended(1, 1)): 1, replayed: _WRITERS - 1}
+
+    def test_a_turn_is_given_back_when_its_body_fails(self, store: Store) -> None:
+        with pytest.raises(ZeroDivisionError), store.turn():
+            raise ZeroDivisionError
+        take(store, step(write("a", 0, b"1")))
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_random_walk_agrees_with_a_plain_model(self, folder: Path, seed: int) -> None:
+        reopen_every = 40 if self.reopens else None
+        walk(
+            lambda: self.open_store(folder),
+            steps=self.walk_steps,
+            seed=seed,
+            reopen_every=reopen_every,
+        )
+
+
+def _persist(store: Store, stream: str, payload: bytes) -> None:
+    for _ in range(_TRIES_MAX):
+        with store.turn():
+            version = store.version(TENANT, stream)
+            (outcome,) = store.commit([step(write(stream, version, payload))])
+        if isinstance(outcome, Appended):
+            return
+    raise AssertionError("a writer is always passed over")
+
+
+def _follow(store: Store, jobs: list[Future[None]]) -> list[StoredEvent]:
+    """Read the feed as it grows; what is read once must never change."""
+    seen: list[StoredEvent] = []
+    while not all(job.done() for job in jobs):
+        seen += store.feed(TENANT, after=len(seen), limit=7)
+    while page := store.feed(TENANT, after=len(seen)):
+        seen += page
+    return seen

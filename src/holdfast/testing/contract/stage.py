@@ -1,0 +1,177 @@
+"""What every part of the suite stands on: how a store is opened, and short ways to say an append."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from holdfast.store.port import (
+    Append,
+    Appended,
+    KeyUse,
+    NewEvent,
+    Outcome,
+    Projection,
+    Query,
+    Report,
+    Snapshot,
+    Store,
+    StoredEvent,
+    StreamWrite,
+)
+
+TENANT = "acme"
+OTHER = "globex"
+
+
+class Stage:
+    """How the suite gets its stores. A subclass overrides `open_store`, and the rest if it can."""
+
+    reopens: ClassVar[bool] = True
+    """Whether a store opened again on the same folder is the same store."""
+
+    walk_steps: ClassVar[int] = 200
+    """Steps of each random walk."""
+
+    def open_store(self, folder: Path) -> Store:
+        """Open the store kept in this folder, making it the first time."""
+        raise NotImplementedError
+
+    def open_backup(self, target: str) -> Store:
+        """Open what `backup` wrote to this path."""
+        pytest.skip(f"this suite was not told how to open a backup such as {target}")
+
+    def damage(self, store: Store, position: int) -> None:
+        """Change one bit of the payload of TENANT's event there, beneath the store."""
+        pytest.skip(f"this suite was not told how to damage event {position} of {store}")
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        return tmp_path
+
+    @pytest.fixture
+    def store(self, folder: Path) -> Iterator[Store]:
+        store = self.open_store(folder)
+        yield store
+        store.close()
+
+    def reopen(self, store: Store, folder: Path) -> Store:
+        """Close the store and open it again, or skip the test."""
+        self.must_reopen()
+        store.close()
+        return self.open_store(folder)
+
+    def must_reopen(self) -> None:
+        """Skip the test if the store keeps nothing between two openings."""
+        if not self.reopens:
+            pytest.skip("this store keeps nothing between two openings")
+
+
+def event(payload: bytes, *, ordinal: int = 0, time_us: int = 0) -> NewEvent:
+    """Return an event."""
+    return NewEvent("thing.happened", 1, time_us, payload, ordinal)
+
+
+def write(
+    stream: str, expected: int, *payloads: bytes, claims: tuple[tuple[str, int], ...] = ()
+) -> StreamWrite:
+    """Return a write of one event for each payload."""
+    return StreamWrite(stream, expected, tuple(event(payload) for payload in payloads), claims)
+
+
+def step(
+    *writes: StreamWrite,
+    tenant: str = TENANT,
+    projections: tuple[Projection, ...] = (),
+    drops: tuple[tuple[str, str], ...] = (),
+    snapshots: tuple[Snapshot, ...] = (),
+    key: KeyUse | None = None,
+    time_us: int = 0,
+) -> Append:
+    """Return an append of the suite's tenant."""
+    return Append(
+        tenant=tenant,
+        writes=writes,
+        projections=projections,
+        drops=drops,
+        snapshots=snapshots,
+        key=key,
+        time_us=time_us,
+    )
+
+
+def commit(store: Store, *appends: Append) -> list[Outcome]:
+    """Commit appends together, in a turn."""
+    with store.turn():
+        return store.commit(appends)
+
+
+def take(store: Store, *appends: Append) -> None:
+    """Commit appends that must all be taken."""
+    outcomes = commit(store, *appends)
+    assert all(isinstance(outcome, Appended) for outcome in outcomes), outcomes
+
+
+def project(store: Store, *rows: Projection, tenant: str = TENANT) -> None:
+    """Write projections, with an event as every append has."""
+    take(store, beside(store, tenant=tenant, projections=rows))
+
+
+def drop(store: Store, *rows: tuple[str, str], tenant: str = TENANT) -> None:
+    """Drop projections, with an event as every append has."""
+    take(store, beside(store, tenant=tenant, drops=rows))
+
+
+def beside(
+    store: Store,
+    *,
+    tenant: str = TENANT,
+    projections: tuple[Projection, ...] = (),
+    drops: tuple[tuple[str, str], ...] = (),
+    snapshots: tuple[Snapshot, ...] = (),
+) -> Append:
+    """Return an append whose event does not matter to the test."""
+    occasion = write("occasions", store.version(tenant, "occasions"), b"")
+    return step(occasion, tenant=tenant, projections=projections, drops=drops, snapshots=snapshots)
+
+
+def feed_all(store: Store, tenant: str = TENANT, limit: int = 256) -> list[StoredEvent]:
+    """Read a tenant's whole feed, page by page."""
+    events: list[StoredEvent] = []
+    while page := store.feed(tenant, after=events[-1].position if events else 0, limit=limit):
+        events += page
+    return events
+
+
+def verified(store: Store) -> Report:
+    """Run `verify` to its end and return the report."""
+    *progress, report = store.verify()
+    assert isinstance(report, Report), "verify yields its report last"
+    assert progress == sorted(progress, key=_count), "verify counts upwards"
+    return report
+
+
+def _count(progress: int | Report) -> int:
+    assert isinstance(progress, int), "verify yields one report"
+    return progress
+
+
+def shown(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
+    """Return all that the suite's small names show of a tenant, to compare before and after."""
+    report = verified(store)
+    streams, claims, keys = "abc", ("c1", "c2", "c3"), ("k1", "k2", "k3")
+    return (
+        feed_all(store, tenant),
+        [store.version(tenant, stream) for stream in streams],
+        [store.read(tenant, stream) for stream in streams],
+        [store.find_claim(tenant, stream, claim) for stream in streams for claim in claims],
+        [store.find_key(tenant, key) for key in keys],
+        [store.snapshot(tenant, stream) for stream in streams],
+        store.query(tenant, Query(kind="row")),
+        [store.query(tenant, Query(kind="row", terms=(term,))) for term in ("t1", "t2")],
+        sorted(store.tenants()),
+        (report.faults, report.events, report.tenants),
+    )

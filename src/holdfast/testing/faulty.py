@@ -1,0 +1,157 @@
+"""A store that fails on demand: for tests of code that must retry without losing or doubling.
+
+Failing before the effect and failing after it look the same to a caller, as they do with a real
+disk or network; code that is right about one and wrong about the other is wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+from holdfast import errors
+from holdfast.store.port import (
+    Append,
+    Outcome,
+    Projection,
+    Query,
+    Replayed,
+    Report,
+    Snapshot,
+    Store,
+    StoredEvent,
+)
+from holdfast.values.frozen import Json
+
+
+class FaultyStore:
+    """Another store, whose N-th mutating call raises Unavailable, before its effect or after it.
+
+    Mutating calls are `commit` and `forget_keys`, counted from 1; `calls` tells how many there were
+    and `failed` whether the fault has happened. All calls but that one pass through.
+    """
+
+    def __init__(self, store: Store, *, fail_at: int, before: bool = True) -> None:
+        assert fail_at >= 1, "calls are counted from 1"
+        self.fail_at = fail_at
+        self.before = before
+        self.calls = 0
+        self._store = store
+        self._lock = threading.Lock()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the fault has happened."""
+        return self.calls >= self.fail_at
+
+    @property
+    def durability(self) -> str:
+        """The wrapped store's."""
+        return self._store.durability
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Pass through."""
+        return self._store.turn()
+
+    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+        """Commit, or fail if this is the call that fails."""
+        fails = self._counted()
+        self._fail(fails and self.before)
+        outcomes = self._store.commit(appends)
+        self._fail(fails)
+        return outcomes
+
+    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+        """Drop old keys, or fail if this is the call that fails."""
+        fails = self._counted()
+        self._fail(fails and self.before)
+        forgotten = self._store.forget_keys(tenant, before_us=before_us)
+        self._fail(fails)
+        return forgotten
+
+    def version(self, tenant: str, stream: str) -> int:
+        """Pass through."""
+        return self._store.version(tenant, stream)
+
+    def read(
+        self,
+        tenant: str,
+        stream: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+    ) -> list[StoredEvent]:
+        """Pass through."""
+        return self._store.read(tenant, stream, after=after, until=until, limit=limit)
+
+    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
+        """Pass through."""
+        return self._store.feed(tenant, after=after, limit=limit)
+
+    def seek(self, tenant: str, stream: str, ordinal: int) -> int:
+        """Pass through."""
+        return self._store.seek(tenant, stream, ordinal)
+
+    def find_claim(self, tenant: str, stream: str, claim: str) -> int:
+        """Pass through."""
+        return self._store.find_claim(tenant, stream, claim)
+
+    def find_key(self, tenant: str, key: str) -> Replayed | None:
+        """Pass through."""
+        return self._store.find_key(tenant, key)
+
+    def find(self, tenant: str, kind: str, id: str) -> Projection | None:
+        """Pass through."""
+        return self._store.find(tenant, kind, id)
+
+    def query(self, tenant: str, query: Query) -> list[Projection]:
+        """Pass through."""
+        return self._store.query(tenant, query)
+
+    def snapshot(self, tenant: str, stream: str) -> Snapshot | None:
+        """Pass through."""
+        return self._store.snapshot(tenant, stream)
+
+    def tenants(self) -> list[str]:
+        """Pass through."""
+        return self._store.tenants()
+
+    def verify(self) -> Iterator[int | Report]:
+        """Pass through."""
+        return self._store.verify()
+
+    def status(self) -> Mapping[str, Json]:
+        """Pass through."""
+        return self._store.status()
+
+    def backup(self, target: str) -> Iterator[tuple[int, int]]:
+        """Pass through."""
+        return self._store.backup(target)
+
+    def close(self) -> None:
+        """Close the wrapped store."""
+        self._store.close()
+
+    def _counted(self) -> bool:
+        with self._lock:
+            self.calls += 1
+            return self.calls == self.fail_at
+
+    def _fail(self, now: bool) -> None:
+        if now:
+            raise errors.Unavailable(
+                f"mutating call {self.fail_at:,} failed, as it was told to.",
+                facts={"call": self.fail_at},
+            )
+
+
+def seeded(store: Store, *, seed: int, within: int) -> FaultyStore:
+    """Return a store that fails once within so many mutating calls, where and how the seed says."""
+    dice = random.Random(seed)
+    return FaultyStore(store, fail_at=dice.randint(1, within), before=dice.random() < 0.5)
+
+
+_: type[Store] = FaultyStore

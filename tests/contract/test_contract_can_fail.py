@@ -1,0 +1,342 @@
+"""Each planted bug is a store that breaks one promise; the named test of the suite must die of it."""
+
+import inspect
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.store.port import (
+    Append,
+    Appended,
+    Outcome,
+    Projection,
+    Query,
+    Replayed,
+    Report,
+    Snapshot,
+    Stale,
+    StoredEvent,
+    StreamWrite,
+)
+from holdfast.store.volatile import VolatileStore
+from holdfast.testing import contract
+from tests.contract.test_volatile import TestVolatileStore as Suite
+
+replace = msgspec.structs.replace
+
+
+class Rewriting(VolatileStore):
+    """Commits something else than what it was given."""
+
+    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+        return [super(Rewriting, self).commit([self.rewritten(each)])[0] for each in appends]
+
+    def rewritten(self, append: Append) -> Append:
+        return replace(append, writes=tuple(self.rewritten_write(append, w) for w in append.writes))
+
+    def rewritten_write(self, append: Append, write: StreamWrite) -> StreamWrite:
+        return write
+
+
+class IgnoresVersions(Rewriting):
+    def rewritten_write(self, append: Append, write: StreamWrite) -> StreamWrite:
+        return replace(write, expected=self.version(append.tenant, write.stream))
+
+
+class ForgetsClaims(Rewriting):
+    def rewritten_write(self, append: Append, write: StreamWrite) -> StreamWrite:
+        return replace(write, claims=())
+
+
+class AllowsClaimsTwiceInOneAppend(Rewriting):
+    def rewritten_write(self, append: Append, write: StreamWrite) -> StreamWrite:
+        return replace(write, claims=tuple(dict(write.claims).items()))
+
+
+class CutsClaimsAtNul(Rewriting):
+    def rewritten_write(self, append: Append, write: StreamWrite) -> StreamWrite:
+        return replace(write, claims=tuple((c.split("\x00")[0], at) for c, at in write.claims))
+
+    def find_claim(self, tenant: str, stream: str, claim: str) -> int:
+        return super().find_claim(tenant, stream, claim.split("\x00", maxsplit=1)[0])
+
+
+class ForgetsKeys(Rewriting):
+    def rewritten(self, append: Append) -> Append:
+        return replace(append, key=None)
+
+
+class DropsNothing(Rewriting):
+    def rewritten(self, append: Append) -> Append:
+        return replace(append, drops=())
+
+
+class KeepsTheFirstSnapshot(Rewriting):
+    def rewritten(self, append: Append) -> Append:
+        new = (s for s in append.snapshots if not self.snapshot(append.tenant, s.stream))
+        return replace(append, snapshots=tuple(new))
+
+
+class KeepsOldTerms(Rewriting):
+    def rewritten(self, append: Append) -> Append:
+        return replace(
+            append, projections=tuple(self.joined(append, p) for p in append.projections)
+        )
+
+    def joined(self, append: Append, row: Projection) -> Projection:
+        old = self.find(append.tenant, row.kind, row.id)
+        return replace(row, terms=tuple({*row.terms, *(old.terms if old else ())}))
+
+
+class CutsPayloads(Rewriting):
+    def rewritten_write(self, append: Append, write: StreamWrite) -> StreamWrite:
+        events = (replace(event, payload=event.payload[:65_536]) for event in write.events)
+        return replace(write, events=tuple(events))
+
+
+class KeepsHalfAnAppend(VolatileStore):
+    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+        return [self.half(append) for append in appends]
+
+    def half(self, append: Append) -> Outcome:
+        (outcome,) = super().commit([append])
+        if not isinstance(outcome, Appended):
+            super().commit([replace(append, writes=append.writes[:1], key=None)])
+        return outcome
+
+
+class KeepsProjectionsOfTheRefused(VolatileStore):
+    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+        outcomes = super().commit(appends)
+        for append in appends:
+            for row in append.projections:
+                self._books[append.tenant].projections.setdefault(row.kind, {})[row.id] = row
+        return outcomes
+
+
+class RefusesTheWholeBatch(VolatileStore):
+    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+        for append in appends:
+            for write in append.writes:
+                actual = self.version(append.tenant, write.stream)
+                if actual != write.expected:
+                    return [Stale(write.stream, actual)] * len(appends)
+        return super().commit(appends)
+
+
+class ChecksClaimsBeforeVersions(VolatileStore):
+    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+        for append in appends:
+            for write in append.writes:
+                for claim, _ in write.claims:
+                    if self.find_claim(append.tenant, write.stream, claim):
+                        forced = replace(write, expected=self.version(append.tenant, write.stream))
+                        return super().commit([replace(append, writes=(forced,), key=None)])
+        return super().commit(appends)
+
+
+class SkipsPositionsOfTheRefused(VolatileStore):
+    refused = 0
+
+    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+        outcomes = super().commit(appends)
+        self.refused += sum(not isinstance(outcome, Appended) for outcome in outcomes)
+        return outcomes
+
+    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
+        found = super().feed(tenant, after=after, limit=limit)
+        return [replace(event, position=event.position + self.refused) for event in found]
+
+
+class ShowsAnEventLate(VolatileStore):
+    calls = 0
+
+    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
+        self.calls += 1
+        page = super().feed(tenant, after=after, limit=limit)
+        return page[:-2] + page[-1:] if self.calls % 2 else page
+
+
+class ReadsUntilExclusively(VolatileStore):
+    def read(
+        self,
+        tenant: str,
+        stream: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+    ) -> list[StoredEvent]:
+        last = until - 1 if until else until
+        return super().read(tenant, stream, after=after, until=last, limit=limit)
+
+
+class SeeksPastEquals(VolatileStore):
+    def seek(self, tenant: str, stream: str, ordinal: int) -> int:
+        return super().seek(tenant, stream, ordinal + 1)
+
+
+class LeaksKeys(VolatileStore):
+    def find_key(self, tenant: str, key: str) -> Replayed | None:
+        everywhere = (super(LeaksKeys, self).find_key(name, key) for name in self.tenants())
+        return next(filter(None, everywhere), None)
+
+
+class LeaksRows(VolatileStore):
+    def query(self, tenant: str, query: Query) -> list[Projection]:
+        pages = (super(LeaksRows, self).query(name, query) for name in self.tenants())
+        return [row for page in pages for row in page]
+
+
+class ForgetsKeysOfAll(VolatileStore):
+    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+        forgotten = super().forget_keys(tenant, before_us=before_us)
+        for other in self.tenants():
+            super().forget_keys(other, before_us=before_us)
+        return forgotten
+
+
+class ForgetsKeysTooSoon(VolatileStore):
+    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+        return super().forget_keys(tenant, before_us=before_us + 1)
+
+
+class ShowsTheOldestFirst(VolatileStore):
+    def query(self, tenant: str, query: Query) -> list[Projection]:
+        return super().query(tenant, query)[::-1]
+
+
+class PagesByTimeAlone(VolatileStore):
+    def query(self, tenant: str, query: Query) -> list[Projection]:
+        cursor = (query.after[0], "") if query.after else None
+        return super().query(tenant, replace(query, after=cursor))
+
+
+class MatchesAnyTerm(VolatileStore):
+    def query(self, tenant: str, query: Query) -> list[Projection]:
+        return super().query(tenant, replace(query, terms=query.terms[:1]))
+
+
+class TakesEmptyForAnyOwner(VolatileStore):
+    def query(self, tenant: str, query: Query) -> list[Projection]:
+        return super().query(tenant, replace(query, owner=query.owner or None))
+
+
+class IgnoresTheOffset(VolatileStore):
+    def query(self, tenant: str, query: Query) -> list[Projection]:
+        return super().query(tenant, replace(query, offset=0))
+
+
+class LosesEmptySnapshots(VolatileStore):
+    def snapshot(self, tenant: str, stream: str) -> Snapshot | None:
+        found = super().snapshot(tenant, stream)
+        return found if found and found.state else None
+
+
+class SaltsWithNothing(VolatileStore):
+    def __init__(self) -> None:
+        super().__init__(salts=bytes)
+
+
+class VerifiesNothing(VolatileStore):
+    def verify(self) -> Iterator[int | Report]:
+        facts = self.status()
+        yield Report(events=facts["events"], tenants=facts["tenants"])
+
+
+class StaysOpen(VolatileStore):
+    def close(self) -> None:
+        pass
+
+
+class KeepsTheTurn(VolatileStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[AbstractContextManager[None]] = []
+
+    @contextmanager
+    def turn(self) -> Generator[None]:
+        self.taken.append(super().turn())
+        self.taken[-1].__enter__()
+        yield
+        self.taken.pop().__exit__(None, None, None)
+
+
+PLANTED: dict[type[VolatileStore], str] = {
+    IgnoresVersions: "test_a_write_on_another_version_is_stale",
+    ForgetsClaims: "test_a_claim_is_unique_in_its_stream_for_ever",
+    AllowsClaimsTwiceInOneAppend: "test_a_claim_made_twice_in_one_append_is_taken_by_the_first",
+    CutsClaimsAtNul: "test_awkward_names_are_kept_apart",
+    ForgetsKeys: "test_a_key_answers_with_its_first_use",
+    DropsNothing: "test_a_projection_is_replaced_and_dropped",
+    KeepsTheFirstSnapshot: "test_a_snapshot_is_replaced",
+    KeepsOldTerms: "test_a_projection_is_replaced_and_dropped",
+    CutsPayloads: "test_every_payload_comes_back",
+    KeepsHalfAnAppend: "test_a_taken_claim_in_a_second_stream_leaves_no_trace",
+    KeepsProjectionsOfTheRefused: "test_a_stale_second_stream_leaves_no_trace",
+    RefusesTheWholeBatch: "test_appends_of_one_commit_each_have_their_outcome",
+    ChecksClaimsBeforeVersions: "test_a_key_is_checked_before_versions_and_those_before_claims",
+    SkipsPositionsOfTheRefused: "test_positions_and_versions_have_no_gaps",
+    ShowsAnEventLate: "test_threads_leave_no_gap_and_no_reader_is_passed_by",
+    ReadsUntilExclusively: "test_a_stream_is_read_in_ranges",
+    SeeksPastEquals: "test_a_stream_is_sought_by_ordinal",
+    LeaksKeys: "test_tenants_do_not_see_one_another",
+    LeaksRows: "test_tenants_do_not_see_one_another",
+    ForgetsKeysOfAll: "test_tenants_use_the_same_names_apart",
+    ForgetsKeysTooSoon: "test_keys_are_forgotten_by_the_time_of_their_use",
+    ShowsTheOldestFirst: "test_pages_are_newest_first_and_the_higher_id_among_equals",
+    PagesByTimeAlone: "test_paging_by_cursor_visits_each_row_once",
+    MatchesAnyTerm: "test_every_condition_given_must_hold",
+    TakesEmptyForAnyOwner: "test_every_condition_given_must_hold",
+    IgnoresTheOffset: "test_an_offset_counts_from_the_cursor",
+    LosesEmptySnapshots: "test_a_snapshot_is_replaced",
+    SaltsWithNothing: "test_each_event_is_linked",
+    VerifiesNothing: "test_damage_is_found",
+    StaysOpen: "test_a_closed_store_says_so",
+    KeepsTheTurn: "test_a_turn_is_given_back_when_its_body_fails",
+}
+
+UNSEEN_BY_THE_WALK = {
+    AllowsClaimsTwiceInOneAppend: "its few claims of one append hardly ever repeat",
+    CutsClaimsAtNul: "its claims have no NUL",
+    CutsPayloads: "its payloads are small",
+    ChecksClaimsBeforeVersions: "it hardly ever breaks two conditions at once",
+    LeaksKeys: "it looks for keys only where they were used",
+    LosesEmptySnapshots: "its snapshots are never empty",
+    SaltsWithNothing: "it does not look at links",
+    VerifiesNothing: "it damages nothing",
+    StaysOpen: "it stops when it has closed the store",
+    KeepsTheTurn: "its turns do not fail",
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.__name__)
+def test_the_suite_dies_of_a_planted_bug(planted: type[VolatileStore], tmp_path: Path):
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        run(PLANTED[planted], planted(), tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(set(PLANTED.values())))
+def test_the_same_test_passes_without_the_bug(name: str, tmp_path: Path):
+    run(name, VolatileStore(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [planted for planted in PLANTED if planted not in UNSEEN_BY_THE_WALK],
+    ids=lambda planted: planted.__name__,
+)
+def test_the_walk_dies_of_a_planted_bug(planted: type[VolatileStore]):
+    with pytest.raises(AssertionError) as info:
+        contract.walk(planted, steps=1_000, seed=1)
+    assert "of the walk with seed 1" in info.value.__notes__[0]
+
+
+def run(name: str, store: VolatileStore, folder: Path) -> None:
+    """Run one test of the suite on a store, as pytest would."""
+    test = getattr(Suite(), name)
+    given = {"store": store, "folder": folder}
+    test(**{wanted: given[wanted] for wanted in inspect.signature(test).parameters})

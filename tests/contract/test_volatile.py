@@ -1,0 +1,101 @@
+"""The contract on the volatile store, and what is its own."""
+
+import threading
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from holdfast import errors, limits
+from holdfast.store.port import Store
+from holdfast.store.volatile import VolatileStore
+from holdfast.testing import contract
+from holdfast.testing.contract.stage import TENANT, feed_all, step, take, write
+
+
+class TestVolatileStore(contract.StoreContract):
+    reopens: ClassVar[bool] = False
+    walk_steps: ClassVar[int] = 1_000
+
+    def open_store(self, folder: Path) -> Store:
+        return VolatileStore()
+
+    def damage(self, store: Store, position: int) -> None:
+        assert isinstance(store, VolatileStore)
+        rows = store._books[TENANT].rows
+        stream, row = rows[position - 1]
+        payload = row.payload or b""
+        flipped = bytes([payload[0] ^ 1]) + payload[1:]
+        rows[position - 1] = stream, msgspec.structs.replace(row, payload=flipped)
+
+
+def test_salts_come_from_the_source_given():
+    links = [_links_with(salt) for salt in (b"s", b"s", b"t")]
+    assert links[0] == links[1]
+    assert set(links[0]).isdisjoint(links[2])
+
+
+def _links_with(salt: bytes) -> list[bytes]:
+    store = VolatileStore(salts=lambda size: salt * size)
+    take(store, step(write("a", 0, b"1", b"2")))
+    return [event.link for event in feed_all(store)]
+
+
+def test_a_failing_source_of_salts_leaves_nothing():
+    salts = iter([b"s" * 16, b"s" * 16])
+    store = VolatileStore(salts=lambda _: next(salts))
+    with pytest.raises(StopIteration):
+        take(store, step(write("a", 0, b"1", b"2"), write("b", 0, b"3")))
+    assert store.tenants() == feed_all(store) == []
+    assert store.version(TENANT, "a") == 0
+
+
+def test_a_verify_that_finds_a_broken_link_names_the_position():
+    store = VolatileStore()
+    take(store, step(write("a", 0, b"1", b"2", b"3")))
+    del store._books[TENANT].rows[1]
+    *_, report = store.verify()
+    assert not isinstance(report, int)
+    assert not report.ok
+    assert "position 2" in report.faults[0]
+
+
+def test_a_backup_is_refused_with_what_to_do_instead(tmp_path: Path):
+    with pytest.raises(errors.Refused, match="connect"):
+        VolatileStore().backup(str(tmp_path / "copy"))
+
+
+def test_a_turn_that_is_not_passed_on_names_its_holder(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.0)
+    store = VolatileStore()
+    caught: list[errors.StoreBusy] = []
+
+    def try_it() -> None:
+        with pytest.raises(errors.StoreBusy) as info, store.turn():
+            raise AssertionError
+        caught.append(info.value)
+
+    with store.turn():
+        other = threading.Thread(target=try_it)
+        other.start()
+        other.join()
+    assert caught[0].facts == {"holder": threading.current_thread().name}
+
+
+def test_misuse_is_an_assertion():
+    store = VolatileStore()
+    with pytest.raises(AssertionError, match="inside turn"):
+        store.commit([])
+    with store.turn(), pytest.raises(AssertionError, match="already"), store.turn():
+        pass
+    twice = step(write("a", 0, b"1"), write("a", 1, b"2"))
+    for wrong in (
+        step(),
+        step(write("a", 0)),
+        twice,
+        step(write("a", 0, b"1", claims=(("c", 1),))),
+    ):
+        with pytest.raises(AssertionError):
+            take(store, wrong)
+        assert store.tenants() == []
