@@ -19,7 +19,7 @@ run: $(VENV)/.run ## watch the demo: an agent is killed in the middle of a tool 
 	@$(VENV)/bin/holdfast demo
 
 test: $(VENV)/.dev ## all tests here, and the quick ones on every other Python that is installed
-	$(PY) -m pytest $(PARALLEL) $(ARGS)
+	$(PY) -m pytest $(PARALLEL) --durations 10 $(ARGS)
 	@$(MAKE) --no-print-directory test-others
 
 test-others:
