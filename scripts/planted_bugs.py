@@ -99,7 +99,7 @@ def environment(tree: Path) -> dict[str, str]:
 def check_import(tree: Path) -> None:
     """The copy must be what the tests import, not the checkout behind the editable install."""
     seen = subprocess.run(
-        [sys.executable, "-c", "import holdfast; print(holdfast.__file__)"],
+        [sys.executable, "-c", "import holdfast.limits; print(holdfast.limits.__file__)"],
         cwd=tree, env=environment(tree), check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     if not Path(seen.strip()).resolve().is_relative_to(tree.resolve()):
