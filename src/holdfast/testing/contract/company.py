@@ -9,7 +9,7 @@ from threading import Barrier
 
 import pytest
 
-from holdfast.store.port import Appended, KeyUse, Replayed, Store, StoredEvent
+from holdfast.store.port import Appended, KeyUse, Replayed, Stale, Store, StoredEvent
 from holdfast.testing.contract import stage
 from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
 from holdfast.testing.contract.walking import walk
@@ -75,6 +75,16 @@ class Company(stage.Stage):
             outcomes = Counter(map(repr, pool.map(work, range(_WRITERS))))
         replayed = repr(Replayed(b"hash", 1, 1))
         assert outcomes == {repr(Appended(1, 1)): 1, replayed: _WRITERS - 1}
+
+    def test_a_turn_may_hold_several_commits_each_seen_at_once(self, store: Store) -> None:
+        with ThreadPoolExecutor(1) as pool, store.turn():
+            for version in range(3):
+                assert store.commit([step(write("a", 9, b"no"))]) == [Stale("a", version)]
+                assert store.version(TENANT, "a") == version
+                taken = store.commit([step(write("a", version, b"x"))])
+                assert taken == [Appended(version + 1, version + 1)]
+                assert store.version(TENANT, "a") == version + 1
+                assert pool.submit(store.version, TENANT, "a").result() == version + 1
 
     def test_a_turn_is_given_back_when_its_body_fails(self, store: Store) -> None:
         with pytest.raises(ZeroDivisionError), store.turn():
