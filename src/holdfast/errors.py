@@ -22,6 +22,7 @@
     │   │   ├── SecondResult
     │   │   └── OpenCalls
     │   ├── InvalidRequest
+    │   │   └── NoCurrentSession
     │   ├── SessionEnded
     │   ├── EngineClosed
     │   ├── ForkedEngine
@@ -197,6 +198,12 @@ class InvalidRequest(Refused):
     """An argument is not one this verb takes."""
 
     code: ClassVar[str] = "invalid_request"
+
+
+class NoCurrentSession(InvalidRequest, ValueError):
+    """There is no current session: create or load one first, or name the session."""
+
+    code: ClassVar[str] = "no_current_session"
 
 
 class SessionEnded(Refused):

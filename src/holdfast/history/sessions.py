@@ -23,6 +23,8 @@ from holdfast.values.session import DERIVED_METADATA, EndReason, SessionState, S
 GIVEN = "given"
 """The counter's name where the caller vouched for the count."""
 
+PREVIEW_CHARS = 80
+
 KEPT = (MessageCategory.SYSTEM, MessageCategory.CONTEXT)
 
 replace = msgspec.structs.replace
@@ -287,4 +289,10 @@ def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> S
         turn=version if asked else state.turn,
         turn_ordinal=ordinal if asked else state.turn_ordinal,
         group=version if message.tool_calls else state.group,
+        preview=state.preview or (_preview(message) if asked else None),
     )
+
+
+def _preview(message: Message) -> str | None:
+    text = message.content if isinstance(message.content, str) else ""
+    return " ".join(text[:PREVIEW_CHARS].split()) or None

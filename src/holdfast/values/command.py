@@ -12,7 +12,10 @@ from holdfast.values.session import EndReason
 
 
 class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
-    """Begin a session, with these messages in it. `or_get`: an existing one is the answer, not an error."""
+    """Begin a session, with these messages in it.
+
+    `or_get`: an existing one is the answer, not an error. `named`: the caller chose the id.
+    """
 
     session_id: str
     user_id: str | None = None
@@ -20,6 +23,7 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, Json] = EMPTY
     messages: tuple[Message, ...] = ()
     or_get: bool = False
+    named: bool = True
 
 
 class AddMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +45,15 @@ class UpdateSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContinueSession(msgspec.Struct, frozen=True, kw_only=True):
-    """Go on in a new session: carried messages first, then a marker, then the new ones."""
+    """Go on in a new session: what is carried over first, then the new messages.
+
+    The engine fills in `carried` from the log; `max_messages` bounds how much of a turn that is.
+    """
 
     session_id: str
     next_id: str
+    max_messages: int = 0
     carried: tuple[Message, ...] = ()
-    turn: tuple[Message, ...] = ()
     messages: tuple[Message, ...] = ()
 
 

@@ -49,6 +49,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     the present generation starts. Ordinals count messages over the stream's whole life.
     `kept` are the versions of system and context messages, which a continuation carries over;
     `turn` and `turn_ordinal` are where the newest user message stands, `group` where the newest calls do.
+    `preview` is how the first user message begins, for listings of sessions without a title.
     """
 
     id: str
@@ -57,6 +58,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     end_reason: EndReason | None = None
     user_id: str | None = None
     title: str | None = None
+    preview: str | None = None
     metadata: Mapping[str, Json] = EMPTY
     created_us: int = 0
     active_us: int = 0
@@ -128,8 +130,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     title: str | None = None
     status: SessionStatus = SessionStatus.ACTIVE
     metadata: Mapping[str, Json] = EMPTY
-    created_at: str = ""
-    last_active: str = ""
+    created_us: int = 0
+    active_us: int = 0
     message_count: int = 0
     total_tokens: int = 0
     version: int = 0
@@ -139,17 +141,26 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     continuation_index: int = 0
     pending_calls: int = 0
 
+    def to_dict(self) -> dict[str, Json]:
+        """Return the row as plain JSON, with times as ISO 8601."""
+        row: dict[str, Json] = {name: getattr(self, name) for name in self.__struct_fields__}
+        row["status"] = str(self.status)
+        row["metadata"] = dict(self.metadata)
+        row["created_at"] = ids.iso(row.pop("created_us"))
+        row["last_active"] = ids.iso(row.pop("active_us"))
+        return row
+
 
 def info(state: SessionState) -> SessionInfo:
     """Return what a listing shows of a state."""
     return SessionInfo(
         id=state.id,
         user_id=state.user_id,
-        title=state.title,
+        title=state.title or state.preview,
         status=state.status,
         metadata=state.metadata,
-        created_at=state.created_at,
-        last_active=state.last_active,
+        created_us=state.created_us,
+        active_us=state.active_us,
         message_count=state.message_count,
         total_tokens=state.tokens,
         version=state.version,

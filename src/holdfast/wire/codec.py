@@ -6,6 +6,7 @@ newer version is refused if its kind or schema is unknown; unknown fields of a m
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
@@ -154,6 +155,11 @@ def decode_info(data: bytes) -> SessionInfo:
         raise errors.Corrupt("a stored session row can't be read.") from error
 
 
+def digest(data: bytes) -> bytes:
+    """Return the SHA-256 of some bytes."""
+    return hashlib.sha256(data).digest()
+
+
 def canonical(value: object) -> bytes:
     """Return JSON bytes that are the same for equal values, whatever the order of their keys."""
     return _sorting.encode(value)
@@ -165,14 +171,18 @@ def command_bytes(request: command.SessionCommand) -> bytes:
     Ids and timestamps that Holdfast generates differ at each attempt, so a message counts by what it
     says; an id is part of that only where the caller chose it.
     """
-    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name != "next_id"}
+    made = {"next_id", "carried"}
+    if isinstance(request, command.CreateSession) and not request.named:
+        made.add("session_id")
+    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in made}
     if "messages" in fields:
-        said = cast("tuple[Message, ...]", fields["messages"])
-        fields["messages"] = [_said(message) for message in said]
+        given = cast("tuple[Message, ...]", fields["messages"])
+        fields["messages"] = [said(message) for message in given]
     return canonical([type(request).__name__, fields])
 
 
-def _said(message: Message) -> Json:
+def said(message: Message) -> Json:
+    """Return what a message says, without the id and timestamp that may have been made for it."""
     whole = message.to_dict()
     return {key: whole[key] for key in ("role", "content", "category", "metadata", "tool_results")} | {
         "tool_calls": [[call.name, call.args] for call in message.tool_calls],

@@ -70,6 +70,7 @@ class Anchor:
         self._files = files
         self._store_id = store_id
         self._fd = files.open(path)
+        self._seen: tuple[bytes, Slot | None] = (b"", None)
 
     def read(self) -> tuple[Slot | None, int]:
         """Return the newest slot that verifies, and how many of the written slots do not."""
@@ -81,7 +82,7 @@ class Anchor:
 
     def write(self, changed: Mapping[int, Head]) -> None:
         """Record new heads. Others keep their place while there is room."""
-        before, _ = self.read()
+        before = self._newest()
         mine = before if before is not None and before.store_id == self._store_id else None
         heads = dict(changed)
         for tenant, head in mine.heads.items() if mine else ():
@@ -90,7 +91,19 @@ class Anchor:
             heads.setdefault(tenant, head)
         kept = dict(list(heads.items())[:HEADS_MAX])
         slot = Slot(self._store_id, before.count + 1 if before else 1, kept)
-        self._files.write(self._fd, encode(slot), slot.count % 2 * SLOT_BYTES)
+        data = encode(slot)
+        self._files.write(self._fd, data, slot.count % 2 * SLOT_BYTES)
+        self._seen = (data[: _FIXED.size], slot)
+
+    def _newest(self) -> Slot | None:
+        # Another process may have written since; a slot's first bytes, its count among them, tell.
+        head, slot = self._seen
+        if slot is not None:
+            other = self._files.read(self._fd, _FIXED.size, (slot.count + 1) % 2 * SLOT_BYTES)
+            mine = self._files.read(self._fd, _FIXED.size, slot.count % 2 * SLOT_BYTES)
+            if mine == head and other < head:
+                return slot
+        return self.read()[0]
 
     def close(self) -> None:
         """Close the file."""

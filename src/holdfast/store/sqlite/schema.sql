@@ -88,7 +88,7 @@ CREATE VIEW sessions AS
 SELECT t.name AS tenant, p.id, nullif(p.owner, '') AS user_id, p.status,
        json_extract(CAST(p.document AS TEXT), '$.title') AS title,
        coalesce(json_extract(CAST(p.document AS TEXT), '$.message_count'), 0) AS message_count,
-       json_extract(CAST(p.document AS TEXT), '$.last_active') AS last_active
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.time_us / 1e6, 'unixepoch') AS last_active
 FROM projections AS p JOIN tenants AS t ON t.number = p.tenant
 WHERE p.kind = 'session';
 

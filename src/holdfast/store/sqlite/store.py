@@ -39,6 +39,7 @@ class SQLiteStore:
         self._translated = Translated(str(path))
         self._thread_turn = threading.Lock()
         self._holder: int | None = None
+        self._numbers = writing.Numbers()
         self._closed = False
         self._turns = Turns(files, Path(f"{path}-lock"))
         try:
@@ -95,10 +96,21 @@ class SQLiteStore:
             try:
                 yield
             finally:
+                self._leave()
                 self._holder = None
                 self._turns.give()
         finally:
             self._thread_turn.release()
+
+    def _enter(self) -> None:
+        # One transaction over everything that is read to decide and then appended: each statement
+        # outside one would take and drop SQLite's own locks.
+        if not self._writer.in_transaction:
+            self._writer.execute("BEGIN IMMEDIATE")
+
+    def _leave(self) -> None:
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
 
     def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         """Commit appends in one transaction; the anchor is written before this returns."""
@@ -107,18 +119,20 @@ class SQLiteStore:
             try:
                 return self._commit(appends)
             except BaseException:
+                self._numbers.drop()
                 self._renew_writer()
                 raise
 
     def _commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         writer = self._writer
-        writer.execute("BEGIN IMMEDIATE")
-        batch = writing.Batch(writer, self._random)
+        self._enter()
+        batch = writing.Batch(writer, self._numbers, self._random)
         outcomes = [batch.append(append) for append in appends]
         if not any(isinstance(outcome, port.Appended) for outcome in outcomes):
-            writer.execute("ROLLBACK")
+            self._numbers.drop()
             return outcomes
         writer.execute("COMMIT")
+        self._numbers.keep()
         if self._files.identity(f"{self.path}-wal") != self._log_identity:
             raise errors.Unavailable(
                 f"the write-ahead log of {self.path} was removed while in use, so this write is not safe.",
@@ -144,17 +158,18 @@ class SQLiteStore:
         self._check_open()
         with self._translated:
             if self._holder == threading.get_ident():
+                self._enter()
                 yield self._writer
             else:
                 with self._readers.borrow() as connection:
                     yield connection
 
     def _tenant(self, connection: apsw.Connection, tenant: str) -> int:
-        return number(connection, self._sql["tenant_number"], (tenant,))
+        return self._numbers.tenant(connection, tenant)
 
     def _stream(self, connection: apsw.Connection, tenant: str, stream: str) -> int:
-        known = self._tenant(connection, tenant)
-        return number(connection, self._sql["stream_key"], (known, stream)) if known else 0
+        known = self._numbers.tenant(connection, tenant)
+        return self._numbers.stream(connection, known, stream) if known else 0
 
     def version(self, tenant: str, stream: str) -> int:
         """Return the stream's version; 0 if it does not exist."""
@@ -218,8 +233,11 @@ class SQLiteStore:
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
         with self.turn(), self._translated:
+            self._enter()
             self._writer.execute(self._sql["forget_keys"], (self._tenant(self._writer, tenant), before_us))
-            return self._writer.changes()
+            forgotten = self._writer.changes()
+            self._writer.execute("COMMIT")
+            return forgotten
 
     def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
         """Return one projection."""

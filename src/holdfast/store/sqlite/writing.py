@@ -16,6 +16,9 @@ from holdfast.store.sqlite.anchor import Head
 TENANT_SHIFT = 40
 """Bits of a key that count within a tenant: a trillion events each, eight million tenants."""
 
+NUMBERS_MAX = 10_000
+"""Stream keys remembered in one process."""
+
 NUMBER_MASK = (1 << TENANT_SHIFT) - 1
 
 
@@ -35,24 +38,76 @@ def checksum(stream: int, version: int, fold: int, state: bytes) -> bytes:
     return hashlib.sha256(f"{stream} {version} {fold} ".encode() + state).digest()
 
 
+class Numbers:
+    """Numbers of tenants and keys of streams, which never change once committed, remembered.
+
+    Those made in the transaction under way are remembered by `keep` once it is committed.
+    """
+
+    def __init__(self) -> None:
+        self._sql = opening.queries()
+        self._tenants: dict[str, int] = {}
+        self._streams: dict[tuple[int, str], int] = {}
+        self._fresh_tenants: dict[str, int] = {}
+        self._fresh_streams: dict[tuple[int, str], int] = {}
+
+    def tenant(self, connection: apsw.Connection, name: str) -> int:
+        """Return a tenant's number, 0 if it has none yet."""
+        known = self._tenants.get(name)
+        if known is None:
+            known = number(connection, self._sql["tenant_number"], (name,))
+            if known and not connection.in_transaction:
+                self._tenants[name] = known
+        return known
+
+    def stream(self, connection: apsw.Connection, tenant: int, name: str) -> int:
+        """Return a stream's key, 0 if it has none yet."""
+        known = self._streams.get((tenant, name))
+        if known is None:
+            known = number(connection, self._sql["stream_key"], (tenant, name))
+            if known:
+                self._fresh_streams[tenant, name] = known
+        return known
+
+    def add_tenant(self, connection: apsw.Connection, name: str) -> int:
+        """Give a tenant its number."""
+        made = number(connection, self._sql["add_tenant"], (name,))
+        self._fresh_tenants[name] = made
+        return made
+
+    def keep(self) -> None:
+        """Remember what the transaction found and made: it is committed."""
+        if len(self._streams) > NUMBERS_MAX:
+            self._streams.clear()
+        self._tenants |= self._fresh_tenants
+        self._streams |= self._fresh_streams
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what the transaction found and made: it is not committed."""
+        self._fresh_tenants.clear()
+        self._fresh_streams.clear()
+
+
 class Batch:
     """Appends of one transaction, and the heads that they lead to."""
 
-    def __init__(self, connection: apsw.Connection, random: Callable[[int], bytes]) -> None:
+    def __init__(self, connection: apsw.Connection, numbers: Numbers, random: Callable[[int], bytes]) -> None:
         self._connection = connection
+        self._numbers = numbers
         self._random = random
         self._sql = opening.queries()
-        self._tenants: dict[str, int] = {}
         self.heads: dict[int, Head] = {}
 
     def append(self, append: port.Append) -> port.Outcome:
         """Check one append's conditions and write it; on any other outcome than Appended nothing is written."""
-        tenant = self._tenant(append.tenant)
+        numbers, connection = self._numbers, self._connection
+        tenant = numbers.tenant(connection, append.tenant) or numbers.add_tenant(connection, append.tenant)
         if append.key is not None:
             row = first(self._connection, self._sql["key"], (tenant, append.key.key))
             if row is not None:
                 return replayed(row)
-        keys = [self._stream(tenant, write) for write in append.writes]
+        keys = [numbers.stream(connection, tenant, write.stream) for write in append.writes]
         for refused in self._refusals(append, keys):
             return refused
         head = self._head(tenant)
@@ -62,16 +117,6 @@ class Batch:
         self.heads[tenant] = head
         self._derive(tenant, append, begin, head.position)
         return port.Appended(begin, head.position)
-
-    def _tenant(self, name: str) -> int:
-        found = self._tenants.get(name) or number(self._connection, self._sql["tenant_number"], (name,))
-        if not found:
-            found = number(self._connection, self._sql["add_tenant"], (name,))
-        self._tenants[name] = found
-        return found
-
-    def _stream(self, tenant: int, write: port.StreamWrite) -> int:
-        return number(self._connection, self._sql["stream_key"], (tenant, write.stream))
 
     def _refusals(self, append: port.Append, keys: list[int]) -> Iterator[port.Outcome]:
         for write, key in zip(append.writes, keys, strict=True):
@@ -121,7 +166,7 @@ class Batch:
             self._change_terms(tenant, kind, id_, ())
             execute(sql["drop_projection"], (tenant, kind, id_))
         for snap in append.snapshots:
-            key = number(self._connection, sql["stream_key"], (tenant, snap.stream))
+            key = self._numbers.stream(self._connection, tenant, snap.stream)
             check = checksum(key, snap.version, snap.fold, snap.state)
             execute(sql["put_snapshot"], (key, snap.version, snap.fold, snap.state, check))
         if append.key is not None:

@@ -1,0 +1,105 @@
+"""Holdfast: the state engine for LLM agents. Durable conversations on one file.
+
+Start with `connect`. The rooms beneath (`values`, `wire`, `history`, `store`, `engine`) can be
+imported, but only the names listed here are stable.
+"""
+
+from __future__ import annotations
+
+from holdfast.engine.aio import AsyncSession
+from holdfast.engine.handles import PendingCall
+from holdfast.engine.sessions import Session
+from holdfast.errors import (
+    BadEncoding,
+    Conflict,
+    Corrupt,
+    DuplicateMessage,
+    DuplicateSession,
+    EngineClosed,
+    Error,
+    ForkedEngine,
+    InvalidMessage,
+    InvalidRequest,
+    KeyReused,
+    NewerStore,
+    NoCurrentSession,
+    NotAStore,
+    NotFound,
+    NotJson,
+    OpenCalls,
+    PairingError,
+    Refused,
+    ResultWithoutCall,
+    SecondResult,
+    SessionEnded,
+    StaleVersion,
+    StoreBusy,
+    StoreFull,
+    StoreReadOnly,
+    TooDeep,
+    TooLarge,
+    Unavailable,
+    UnknownCall,
+    UnknownMessage,
+    UnknownScheme,
+    UnknownSession,
+    UnsafeStore,
+    WrongRole,
+)
+from holdfast.values.message import Message, MessageCategory, ToolCallRequest, ToolCallResult
+from holdfast.values.session import SessionState, SessionStatus
+from holdfast.wiring import AsyncHoldfast, Holdfast, SessionManager, connect, connect_async
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncHoldfast",
+    "AsyncSession",
+    "BadEncoding",
+    "Conflict",
+    "Corrupt",
+    "DuplicateMessage",
+    "DuplicateSession",
+    "EngineClosed",
+    "Error",
+    "ForkedEngine",
+    "Holdfast",
+    "InvalidMessage",
+    "InvalidRequest",
+    "KeyReused",
+    "Message",
+    "MessageCategory",
+    "NewerStore",
+    "NoCurrentSession",
+    "NotAStore",
+    "NotFound",
+    "NotJson",
+    "OpenCalls",
+    "PairingError",
+    "PendingCall",
+    "Refused",
+    "ResultWithoutCall",
+    "SecondResult",
+    "Session",
+    "SessionEnded",
+    "SessionManager",
+    "SessionState",
+    "SessionStatus",
+    "StaleVersion",
+    "StoreBusy",
+    "StoreFull",
+    "StoreReadOnly",
+    "TooDeep",
+    "TooLarge",
+    "ToolCallRequest",
+    "ToolCallResult",
+    "Unavailable",
+    "UnknownCall",
+    "UnknownMessage",
+    "UnknownScheme",
+    "UnknownSession",
+    "UnsafeStore",
+    "WrongRole",
+    "connect",
+    "connect_async",
+]

@@ -1,0 +1,72 @@
+"""The log itself, and the health of the store, for blocking callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from holdfast import errors, limits
+from holdfast.engine.engine import Engine
+from holdfast.engine.states import recorded
+from holdfast.store.port import Report
+from holdfast.values.event import Recorded
+from holdfast.values.frozen import Json
+
+Progress = Callable[[int, int], None]
+"""Called with what is done and what there is in all."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+class Events:
+    """The tenant's log, in order."""
+
+    def __init__(self, engine: Engine, tenant: str) -> None:
+        self._engine = engine
+        self._tenant = tenant
+
+    def feed(self, after: int = 0) -> Iterator[Recorded]:
+        """Yield events after a position up to the present end, in order, without gaps."""
+        while found := self.page(after):
+            yield from found
+            after = found[-1].position
+
+    def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[Recorded]:
+        """Return up to `limit` events after a position."""
+        self._engine.check()
+        if not 1 <= limit <= limits.PAGE_SIZE_MAX:
+            raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
+        return [recorded(stored) for stored in self._engine.store.feed(self._tenant, after=after, limit=limit)]
+
+
+class Admin:
+    """The store as a whole: all tenants."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def status(self) -> Mapping[str, Json]:
+        """Return facts about the store: where, how large, how durable, what it holds."""
+        self._engine.check()
+        return self._engine.store.status()
+
+    def verify(self, progress: Progress = no_progress) -> Report:
+        """Check every event and every page against what was written; return what was found. Changes nothing."""
+        self._engine.check()
+        total = int(self._engine.store.status().get("events", 0))
+        report = Report(0, 0, ("nothing was checked.",))
+        for step in self._engine.store.verify():
+            if isinstance(step, Report):
+                report = step
+            else:
+                progress(step, max(step, total))
+        return report
+
+    def backup(self, target: str | Path, progress: Progress = no_progress) -> Path:
+        """Copy the store, consistent while others write, to a file that does not exist yet."""
+        self._engine.check()
+        for done, total in self._engine.store.backup(str(target)):
+            progress(done, total)
+        return Path(target)

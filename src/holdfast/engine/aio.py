@@ -1,0 +1,340 @@
+"""Sessions for async callers: the same verbs as `sessions`, awaited.
+
+Writes go through the engine's commit queue and wake the awaiting task; reads, which may touch the
+disk, run in a thread. Cancelling an awaiting task does not undo what it submitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from holdfast import limits
+from holdfast.engine import admin, handles
+from holdfast.engine.commits import Answer, Ticket
+from holdfast.engine.engine import Engine
+from holdfast.engine.handles import Handle, PendingCall
+from holdfast.engine.messages import AsyncMessages
+from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Requests, Settings
+from holdfast.engine.sessions import Session, Sessions
+from holdfast.store.port import Report
+from holdfast.values import ids
+from holdfast.values.command import Request
+from holdfast.values.event import Recorded
+from holdfast.values.frozen import Json
+from holdfast.values.message import Message, MessageCategory
+from holdfast.values.session import EndReason, SessionState
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """Delivers finished tickets to one event loop, a whole batch with one wake-up."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._futures: dict[int, asyncio.Future[Answer]] = {}
+
+    def expect(self, ticket: Ticket) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = self.loop.create_future()
+        self._futures[id(ticket)] = future
+        if ticket.done:
+            self._resolve((ticket,))
+        return future
+
+    def deliver(self, tickets: Sequence[Ticket]) -> None:
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._resolve, tickets)
+
+    def _resolve(self, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            future = self._futures.pop(id(ticket), None)
+            if future is None or future.done():
+                continue
+            if ticket.error is not None:
+                future.set_exception(ticket.error)
+            else:
+                future.set_result(ticket.result())
+
+
+class AsyncSessions:
+    """Creates, finds, changes and ends sessions of one tenant. The contract is that of Sessions."""
+
+    def __init__(self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._requests = Requests(settings, factory)
+        self._blocking = Sessions(engine, settings, factory)
+        self._loops: dict[int, _Loop] = {}
+        self.max_messages_per_session = settings.max_messages_per_session
+
+    @staticmethod
+    async def in_thread(work: Callable[[], T]) -> T:
+        """Run something that blocks in a thread."""
+        return await asyncio.to_thread(work)
+
+    async def run(self, request: Request) -> AsyncSession:
+        """Submit a request and await its answer."""
+        loop = asyncio.get_running_loop()
+        channel = self._loops.get(id(loop))
+        if channel is None or channel.loop is not loop:
+            channel = self._loops[id(loop)] = _Loop(loop)
+        answer = await channel.expect(self._engine.submit(request, channel))
+        return self._handle(answer.state)
+
+    def _handle(self, state: SessionState) -> AsyncSession:
+        return AsyncSession(self, self._engine, self._settings.tenant, state)
+
+    def _converted(self, session: Session) -> AsyncSession:
+        return self._handle(session.state)
+
+    async def create_session(
+        self,
+        session_id: str | None = None,
+        *,
+        user_id: str | None = None,
+        system: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        key: str | None = None,
+    ) -> AsyncSession:
+        """Begin a session. `system` is its first message. Raises DuplicateSession if the id is taken."""
+        return await self.run(
+            self._requests.create(
+                session_id, user_id=user_id, system=system, title=title, metadata=metadata, or_get=False, key=key
+            )
+        )
+
+    async def get_or_create_session(
+        self,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        system: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> AsyncSession:
+        """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
+        return await self.run(
+            self._requests.create(
+                session_id, user_id=user_id, system=system, title=title, metadata=metadata, or_get=True, key=None
+            )
+        )
+
+    async def load_session(self, session_id: str) -> AsyncSession | None:
+        """Return the session by that id; None if there is none. Raises Corrupt if its data is damaged."""
+        found = await self.in_thread(lambda: self._blocking.load_session(session_id))
+        return self._converted(found) if found is not None else None
+
+    async def get_session(self, session_id: str) -> AsyncSession:
+        """Return the session by that id; raise UnknownSession if there is none."""
+        return self._converted(await self.in_thread(lambda: self._blocking.get_session(session_id)))
+
+    async def update_session(
+        self,
+        session_id: str,
+        *,
+        title: str | None | msgspec.UnsetType = msgspec.UNSET,
+        metadata: Mapping[str, Json] | None = None,
+        drop_metadata: Sequence[str] = (),
+        key: str | None = None,
+        expected_version: int | None = None,
+    ) -> AsyncSession:
+        """Set the title, set keys of the metadata, remove others. What is not named stays."""
+        return await self.run(
+            self._requests.update(
+                session_id,
+                title=title,
+                metadata=metadata,
+                drop_metadata=drop_metadata,
+                key=key,
+                expected_version=expected_version,
+            )
+        )
+
+    async def list_sessions(
+        self,
+        limit: int = 100,
+        offset: int = 0,
+        *,
+        cursor: str | None = None,
+        user_id: str | None = None,
+        status: str | None = None,
+        active_after: Moment | None = None,
+        active_before: Moment | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> Page:
+        """Return a page of sessions, last active first. `.next_cursor` of the page gets the next one."""
+        return await self.in_thread(
+            lambda: self._blocking.list_sessions(
+                limit,
+                offset,
+                cursor=cursor,
+                user_id=user_id,
+                status=status,
+                active_after=active_after,
+                active_before=active_before,
+                metadata=metadata,
+            )
+        )
+
+    async def add_messages(
+        self,
+        session_id: str,
+        messages: Iterable[MessageLike],
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+    ) -> AsyncSession:
+        """Append messages to the session, or to where its conversation goes on: all of them or none."""
+        return await self.run(self._requests.add(session_id, messages, key=key, expected_version=expected_version))
+
+    async def save_session(self, session: AsyncSession | None = None) -> bool:
+        """Whether there is a session; what async verbs return is on disk already."""
+        self._engine.check()
+        return session is not None
+
+    async def end_session(self, session_id: str, *, key: str | None = None) -> AsyncSession:
+        """End the session. Its history stays readable; messages are no longer taken."""
+        return await self.run(self._requests.end(session_id, EndReason.ENDED, key=key))
+
+    async def reset_session(
+        self, session_id: str, *, system: str | None = None, key: str | None = None
+    ) -> AsyncSession:
+        """End the present generation and begin the next, empty, under the same id."""
+        return await self.run(self._requests.reset(session_id, system=system, key=key))
+
+    async def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
+        """Delete the session: no verb finds it any more. False if there was none."""
+        return await self.in_thread(lambda: self._blocking.delete_session(session_id, key=key))
+
+    async def expire(self, now: Moment | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S) -> list[str]:
+        """End every session that nobody touched for `idle_s` seconds; return their ids."""
+        return await self.in_thread(lambda: self._blocking.expire(now, idle_s=idle_s))
+
+    def check_session_boundary(self, session: AsyncSession) -> bool:
+        """Whether the session has reached its number of messages."""
+        return self._blocking.boundary(session.state)
+
+    async def create_continuation_session(
+        self, source_session: AsyncSession, *, key: str | None = None
+    ) -> AsyncSession:
+        """Go on in a new session that begins with the system and context messages of the source."""
+        return await self.run(self._requests.continue_(source_session.id, key=key))
+
+    async def pending_calls(self, session_id: str) -> list[PendingCall]:
+        """Return the tool calls of the session that have no result yet."""
+        return await self.in_thread(lambda: self._blocking.pending_calls(session_id))
+
+    async def close_pending_calls(
+        self, session_id: str, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
+    ) -> AsyncSession:
+        """Close open calls (None: all) with an error result that says so; the session goes on."""
+        closed = await self.in_thread(
+            lambda: self._blocking.close_pending_calls(session_id, call_ids=call_ids, outcome=outcome)
+        )
+        return self._converted(closed)
+
+    async def session_chain(self, session_id: str) -> list[AsyncSession]:
+        """Return every session of the conversation, first to last, each once."""
+        chain = await self.in_thread(lambda: self._blocking.session_chain(session_id))
+        return [self._converted(session) for session in chain]
+
+    async def chain_tokens(self, session_id: str) -> int:
+        """Return the tokens of the whole conversation; what was carried over counts once."""
+        return await self.in_thread(lambda: self._blocking.chain_tokens(session_id))
+
+
+class AsyncSession(Handle):
+    """A handle on one session, for async callers."""
+
+    __slots__ = ("_manager",)
+
+    def __init__(self, manager: AsyncSessions, engine: Engine, tenant: str, state: SessionState) -> None:
+        super().__init__(engine, tenant, state)
+        self._manager = manager
+
+    @property
+    def messages(self) -> AsyncMessages:
+        """Its messages, read from the store as they are asked for."""
+        return AsyncMessages(self._reader())
+
+    async def add_message(
+        self, message: MessageLike, *, key: str | None = None, expected_version: int | None = None
+    ) -> AsyncSession:
+        """Append a message: a Message or an OpenAI chat dict. It is on disk when this returns."""
+        return await self.add_messages((message,), key=key, expected_version=expected_version)
+
+    async def add_messages(
+        self, messages: Iterable[MessageLike], *, key: str | None = None, expected_version: int | None = None
+    ) -> AsyncSession:
+        """Append messages in order, all or none, in one commit."""
+        after = await self._manager.add_messages(self.id, messages, key=key, expected_version=expected_version)
+        self._state = after.state
+        return self
+
+    async def reload(self) -> AsyncSession:
+        """Move the handle to the session's present state; raise UnknownSession if it was deleted."""
+        self._state = (await self._manager.get_session(self.id)).state
+        return self
+
+    async def get_messages_by_category(self, category: MessageCategory) -> list[Message]:
+        """Return its messages of one category, in order."""
+        return [message async for message in self.messages if message.category is category]
+
+    async def get_formatted_history(self) -> list[dict[str, Json]]:
+        """Return its messages as {"role", "content"} dicts, in order."""
+        return [message.to_api_format() async for message in self.messages]
+
+    async def pending_calls(self) -> list[PendingCall]:
+        """Return its tool calls that have no result yet."""
+        return await AsyncSessions.in_thread(lambda: handles.pending(self._reader(), self.state))
+
+    async def close_pending_calls(
+        self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
+    ) -> AsyncSession:
+        """Close open calls (None: all) with an error result that says the outcome is unknown."""
+        closed = await self._manager.close_pending_calls(self.id, call_ids=call_ids, outcome=outcome)
+        self._state = closed.state
+        return self
+
+
+class AsyncEvents:
+    """The tenant's log, in order."""
+
+    def __init__(self, engine: Engine, tenant: str) -> None:
+        self._events = admin.Events(engine, tenant)
+
+    async def feed(self, after: int = 0) -> AsyncIterator[Recorded]:
+        """Yield events after a position up to the present end, in order, without gaps."""
+        while found := await self.page(after):
+            for event in found:
+                yield event
+            after = found[-1].position
+
+    async def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[Recorded]:
+        """Return up to `limit` events after a position."""
+        return await asyncio.to_thread(self._events.page, after, limit)
+
+
+class AsyncAdmin:
+    """The store as a whole: all tenants."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._admin = admin.Admin(engine)
+
+    async def status(self) -> Mapping[str, Json]:
+        """Return facts about the store: where, how large, how durable, what it holds."""
+        return await asyncio.to_thread(self._admin.status)
+
+    async def verify(self, progress: admin.Progress = admin.no_progress) -> Report:
+        """Check every event and every page against what was written; return what was found."""
+        return await asyncio.to_thread(self._admin.verify, progress)
+
+    async def backup(self, target: str | Path, progress: admin.Progress = admin.no_progress) -> Path:
+        """Copy the store, consistent while others write, to a file that does not exist yet."""
+        return await asyncio.to_thread(self._admin.backup, target, progress)

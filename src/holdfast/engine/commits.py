@@ -1,0 +1,219 @@
+"""Group commit by construction: whoever finds nobody committing commits for all who wait.
+
+Blocking callers lead in turn, which spares them a hop to another thread; a thread of its own leads
+only for callers that can't (async tasks, deferred writes). A leader takes what waits, has it
+processed as one batch, wakes its owners and passes the lead on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from holdfast import errors, limits
+from holdfast.values.command import Request
+from holdfast.values.session import SessionState
+
+
+class Answer:
+    """What a command led to: the state of the session it ended up in, and whether it was a replay."""
+
+    __slots__ = ("replayed", "state")
+
+    def __init__(self, state: SessionState, *, replayed: bool = False) -> None:
+        self.state = state
+        self.replayed = replayed
+
+
+class Channel(Protocol):
+    """Where finished tickets of callers who do not block are delivered, a batch at a time."""
+
+    def deliver(self, tickets: Sequence[Ticket]) -> None:
+        """Take tickets that are done. Called from the committing thread."""
+        ...
+
+
+class Ticket:
+    """One submitted request and, once `done`, its answer or error."""
+
+    __slots__ = ("_wake", "answer", "channel", "done", "error", "leads", "left", "request")
+
+    def __init__(self, request: Request, channel: Channel | None = None) -> None:
+        self.request = request
+        self.channel = channel
+        self.answer: Answer | None = None
+        self.error: BaseException | None = None
+        self.done = self.leads = self.left = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
+
+    def succeed(self, answer: Answer) -> None:
+        """Set the answer; the owner is woken when its batch is through."""
+        self.answer = answer
+
+    def fail(self, error: BaseException) -> None:
+        """Set the error; the owner is woken when its batch is through."""
+        self.error = error
+
+    @property
+    def settled(self) -> bool:
+        """Whether answer or error is known."""
+        return self.answer is not None or self.error is not None
+
+    def wait(self) -> None:
+        """Sleep until done or made leader."""
+        self._wake.acquire()
+
+    def wake(self) -> None:
+        """End the owner's sleep."""
+        self._wake.release()
+
+    def result(self) -> Answer:
+        """Return the answer or raise the error. Only once done."""
+        if self.error is not None:
+            raise self.error
+        assert self.answer is not None
+        return self.answer
+
+
+class CommitQueue:
+    """Requests on their way to the log, in the order they were submitted."""
+
+    def __init__(self, process: Callable[[Sequence[Ticket]], None]) -> None:
+        self._process = process
+        self._mutex = threading.Lock()
+        self._waiting: deque[Ticket] = deque()
+        self._led = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._call = threading.Semaphore(0)
+
+    def run(self, ticket: Ticket) -> Answer:
+        """Submit and wait, leading the commit if nobody does."""
+        with self._mutex:
+            self._enter(ticket)
+            leads = not self._led
+            self._led = True
+        if not leads:
+            self._sleep(ticket)
+        if not ticket.done:
+            self._lead(ticket)
+        return ticket.result()
+
+    def submit(self, ticket: Ticket) -> None:
+        """Submit without waiting; the ticket's channel hears of the outcome."""
+        with self._mutex:
+            self._enter(ticket)
+            if self._led:
+                return
+            self._led = True
+        self._call_thread()
+
+    def _enter(self, ticket: Ticket) -> None:
+        if self._closed:
+            raise errors.EngineClosed
+        if len(self._waiting) >= limits.QUEUE_MAX:
+            raise errors.Unavailable(
+                f"{limits.QUEUE_MAX:,} commands wait for a commit already.",
+                hint="Submit more slowly, or await some of them first.",
+            )
+        self._waiting.append(ticket)
+
+    def _sleep(self, ticket: Ticket) -> None:
+        try:
+            ticket.wait()
+        except BaseException:
+            # The caller was interrupted: its command goes on, but it can't lead any more.
+            with self._mutex:
+                ticket.left = True
+                leads = ticket.leads and not ticket.done
+            if leads:
+                self._pass_on()
+            raise
+
+    def _lead(self, own: Ticket | None) -> None:
+        try:
+            while True:
+                with self._mutex:
+                    batch = self._take()
+                if batch:
+                    self._settle(batch)
+                if own is None and batch:
+                    continue
+                if own is None or own.done:
+                    return
+        finally:
+            self._pass_on()
+
+    def _take(self) -> list[Ticket]:
+        count = min(len(self._waiting), limits.COMMIT_BATCH_MAX)
+        return [self._waiting.popleft() for _ in range(count)]
+
+    def _settle(self, batch: list[Ticket]) -> None:
+        try:
+            self._process(batch)
+        except BaseException as error:
+            unknown = error if isinstance(error, errors.Error) else _interrupted(error)
+            for ticket in batch:
+                if not ticket.settled:
+                    ticket.fail(unknown)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._finish(batch)
+
+    def _finish(self, batch: list[Ticket]) -> None:
+        channels: dict[int, list[Ticket]] = {}
+        for ticket in batch:
+            ticket.done = True
+            if ticket.channel is None:
+                ticket.wake()
+            else:
+                channels.setdefault(id(ticket.channel), []).append(ticket)
+        for tickets in channels.values():
+            channel = tickets[0].channel
+            assert channel is not None
+            channel.deliver(tickets)
+
+    def _pass_on(self) -> None:
+        with self._mutex:
+            if not self._waiting:
+                self._led = False
+                return
+            heir = next((t for t in self._waiting if t.channel is None and not t.left), None)
+            if heir is not None:
+                heir.leads = True
+        if heir is not None:
+            heir.wake()
+        else:
+            self._call_thread()
+
+    def _call_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
+            self._thread.start()
+        self._call.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._call.acquire()
+            if self._closed and not self._waiting:
+                return
+            self._lead(None)
+
+    def close(self) -> None:
+        """Refuse new requests, see those that wait through, stop the thread."""
+        with self._mutex:
+            self._closed = True
+        if self._thread is not None:
+            self._call.release()
+            self._thread.join()
+
+
+def _interrupted(error: BaseException) -> errors.Unavailable:
+    return errors.Unavailable(
+        f"the commit was interrupted ({type(error).__name__}); whether it took effect is unknown.",
+        hint="Retry with the same key or the same message ids: it has one effect.",
+    )

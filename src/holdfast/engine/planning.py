@@ -1,0 +1,217 @@
+"""From a request to an append: load, decide, evolve, encode. The store's outcome comes afterwards.
+
+A `Round` decides several requests one after another, each on the state that those before it lead
+to; none of that is true until the store says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.engine.states import States, message_of, stream_of
+from holdfast.history import continuation, sessions
+from holdfast.store import port
+from holdfast.values import command as c
+from holdfast.values.event import MessageAdded, SessionEvent
+from holdfast.values.frozen import Json
+from holdfast.values.message import Message
+from holdfast.values.session import SessionState, SessionStatus, info
+from holdfast.wire import codec
+
+KIND: Final = "session"
+CHAIN_MAX: Final = 1_000_000
+TERM_BYTES_MAX: Final = 512
+
+
+class Later(Exception):
+    """The request needs what is decided but not committed yet: take it up in the next round."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a request leads to: the append, the states after it, and the one that answers it."""
+
+    append: port.Append | None
+    states: tuple[SessionState, ...]
+    answer: SessionState
+
+
+class Round:
+    """Requests decided together."""
+
+    def __init__(self, store: port.Store, states: States, now_us: Callable[[], int]) -> None:
+        self._store = store
+        self._states = states
+        self._now_us = now_us
+        self._loaded: dict[tuple[str, str], SessionState | None] = {}
+        self._drafts: set[tuple[str, str]] = set()
+
+    def plan(self, request: c.Request) -> Plan:
+        """Decide a request; raise what the rules, or the expected version, say against it."""
+        tenant, command = request.tenant, request.command
+        state = self.state(tenant, command.session_id)
+        _check_version(request, state)
+        if isinstance(command, c.AddMessages) and state is not None:
+            state = self._tail(tenant, state)
+            command = self._continued(tenant, state, command)
+        elif isinstance(command, c.ContinueSession):
+            source = sessions.open_state(state, command.session_id)
+            carry = continuation.on_request(source, command.max_messages)
+            command = self.continuing(tenant, source, carry, next_id=command.next_id)
+        writings = sessions.decide(state, command)
+        if not writings:
+            return Plan(None, (), sessions.known(state, command.session_id))
+        return self._made(request, writings)
+
+    def state(self, tenant: str, session_id: str) -> SessionState | None:
+        """Return a session's state, what this round has decided included."""
+        place = (tenant, session_id)
+        if place not in self._loaded:
+            self._loaded[place] = self._states.current(tenant, session_id)
+        return self._loaded[place]
+
+    def tail(self, tenant: str, session_id: str) -> SessionState:
+        """Return the state of the last session of a chain."""
+        return self._tail(tenant, sessions.known(self.state(tenant, session_id), session_id))
+
+    def _tail(self, tenant: str, state: SessionState) -> SessionState:
+        for _ in range(CHAIN_MAX):
+            if state.continued_to is None:
+                return state
+            state = sessions.known(self.state(tenant, state.continued_to), state.continued_to)
+        raise errors.Corrupt("a chain of sessions does not end.", facts={"session": state.id})
+
+    def _continued(self, tenant: str, state: SessionState, command: c.AddMessages) -> c.SessionCommand:
+        here = msgspec.structs.replace(command, session_id=state.id)
+        if command.max_messages is None or command.next_id is None or state.status is not SessionStatus.ACTIVE:
+            return here
+        carry = continuation.due(state, command.messages, command.max_messages)
+        if carry is None:
+            return here
+        return self.continuing(tenant, state, carry, next_id=command.next_id, messages=command.messages)
+
+    def continuing(
+        self, tenant: str, state: SessionState, carry: continuation.Carry, *, next_id: str,
+        messages: tuple[Message, ...] = (),
+    ) -> c.ContinueSession:  # fmt: skip
+        """Return the command that goes on in a new session, with the messages it carries over."""
+        if (tenant, state.id) in self._drafts:
+            raise Later
+        stream = stream_of(state.id)
+        kept = [message_of(self._event(tenant, stream, version)) for version in carry.singles]
+        turn: list[Message] = []
+        after = carry.since - 1
+        while carry.since and after < state.version:
+            found = self._store.read(tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK)
+            turn += [message_of(stored) for stored in found if stored.kind == MessageAdded.kind]
+            after = found[-1].version
+        opening = continuation.opening(state, kept, turn, continuation.marker(state))
+        return c.ContinueSession(session_id=state.id, next_id=next_id, carried=opening, messages=messages)
+
+    def _event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:
+        found = self._store.read(tenant, stream, after=version - 1, until=version, limit=1)
+        if not found:
+            raise errors.Corrupt(f"version {version:,} of {stream} is missing.", facts={"stream": stream})
+        return found[0]
+
+    def _made(self, request: c.Request, writings: tuple[sessions.Writing, ...]) -> Plan:
+        tenant, key = request.tenant, None
+        if request.key is not None:
+            key = port.KeyUse(request.key, command_hash(request))
+        after = [self._evolved(tenant, writing) for writing in writings]
+        states = tuple(state for state, _ in after)
+        time_us = max(state.active_us for state in states)
+        living = [state for state in states if state.status is not SessionStatus.DELETED]
+        append = port.Append(
+            tenant=tenant,
+            writes=tuple(write for _, write in after),
+            projections=tuple(projection(state) for state in living),
+            drops=tuple((KIND, state.id) for state in states if state not in living),
+            snapshots=tuple(_snapshot(state) for state, write in after if _snapshot_due(state, write)),
+            key=key,
+            time_us=time_us,
+        )
+        for state in states:
+            self._loaded[tenant, state.id] = state
+            self._drafts.add((tenant, state.id))
+        return Plan(append, states, states[-1])
+
+    def _evolved(self, tenant: str, writing: sessions.Writing) -> tuple[SessionState, port.StreamWrite]:
+        state = self.state(tenant, writing.session_id)
+        before = state.version if state else 0
+        time_us = max(self._now_us(), state.active_us if state else 0)
+        events: list[port.NewEvent] = []
+        claims: list[tuple[str, int]] = []
+        for index, fact in enumerate(writing.events):
+            state = sessions.evolve_one(state, fact, time_us=time_us)
+            events.append(_new_event(fact, state, time_us))
+            if isinstance(fact, MessageAdded):
+                claims.append((fact.message.id, index))
+        assert state is not None
+        write = port.StreamWrite(stream_of(writing.session_id), before, tuple(events), tuple(claims))
+        return state, write
+
+
+def _check_version(request: c.Request, state: SessionState | None) -> None:
+    actual = state.version if state else 0
+    if request.expected_version is not None and request.expected_version != actual:
+        raise errors.StaleVersion(
+            f"the session is at version {actual:,}, not {request.expected_version:,}.",
+            hint="Load it again, look at what changed, then retry.",
+            facts={"expected": request.expected_version, "actual": actual},
+        )
+
+
+def command_hash(request: c.Request) -> bytes:
+    """Return the hash by which a repeated command is known."""
+    return codec.digest(codec.command_bytes(request.command))
+
+
+def _new_event(fact: SessionEvent, state: SessionState, time_us: int) -> port.NewEvent:
+    counted = fact if isinstance(fact, MessageAdded) else None
+    return port.NewEvent(
+        fact.kind,
+        codec.SCHEMAS[fact.kind],
+        time_us,
+        codec.encode_event(fact),
+        ordinal=state.ordinal,
+        tokens=counted.tokens if counted else None,
+        counter=counted.counter if counted else None,
+    )
+
+
+def _snapshot_due(state: SessionState, write: port.StreamWrite) -> bool:
+    return state.version // limits.SNAPSHOT_EVERY > write.expected // limits.SNAPSHOT_EVERY
+
+
+def _snapshot(state: SessionState) -> port.Snapshot:
+    return port.Snapshot(stream_of(state.id), state.version, codec.FOLD, codec.encode_state(state))
+
+
+def projection(state: SessionState) -> port.Projection:
+    """Return the row by which a session is listed and found."""
+    return port.Projection(
+        kind=KIND,
+        id=state.id,
+        owner=state.user_id or "",
+        status=str(state.status),
+        time_us=state.active_us,
+        lookup=state.root_id or "",
+        terms=terms(state.metadata),
+        document=codec.encode_info(info(state)),
+    )
+
+
+def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
+    """Return the texts that stand for metadata in a listing filter: one for each plain value."""
+    plain = {k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))}
+    texts = (codec.canonical([key, value]).decode() for key, value in plain.items())
+    return tuple(sorted(text for text in texts if len(text) <= TERM_BYTES_MAX))
+
+
+def same_message(one: Message, other: Message) -> bool:
+    """Whether two messages say the same; when they were made does not matter."""
+    return codec.canonical(codec.said(one)) == codec.canonical(codec.said(other))

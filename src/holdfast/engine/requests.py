@@ -1,0 +1,231 @@
+"""What both faces of a session manager share: arguments in, requests and queries out.
+
+Blocking and async verbs differ only in who waits; every check and every default is here, once.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, Literal
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.engine import planning
+from holdfast.store import port
+from holdfast.values import command as c
+from holdfast.values import ids
+from holdfast.values.frozen import EMPTY, Json, freeze
+from holdfast.values.message import Message, ToolCallResult, checked_id
+from holdfast.values.session import EndReason, OpenCall, SessionStatus
+from holdfast.wire import codec, openai
+
+MessageLike = Message | Mapping[str, Json]
+Moment = str | datetime | int
+"""ISO 8601 text, a datetime, or microseconds since 1970 UTC."""
+
+Write = Literal["durable", "deferred"]
+
+UNKNOWN_OUTCOME: Final = (
+    "The outcome of this call is unknown: the run stopped before its result was recorded."
+    " It may or may not have taken effect."
+)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a session manager works."""
+
+    tenant: str = "default"
+    max_messages_per_session: int = 5000
+    max_sessions_in_memory: int = 20
+    auto_save_interval: float = 60
+    write: Write = "durable"
+
+    def __post_init__(self) -> None:
+        checked_id("a tenant's name", self.tenant)
+        for name in ("max_messages_per_session", "max_sessions_in_memory"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise errors.InvalidRequest(f"{name} must be a whole number of 1 or more.")
+        if self.write not in ("durable", "deferred"):
+            raise errors.InvalidRequest("write is 'durable' or 'deferred'.")
+
+
+class Requests:
+    """Makes requests of one tenant."""
+
+    def __init__(self, settings: Settings, factory: ids.Factory) -> None:
+        self._settings = settings
+        self._factory = factory
+
+    def _request(self, command: c.SessionCommand, key: str | None, expected_version: int | None) -> c.Request:
+        if key is not None:
+            checked_id("an idempotency key", key)
+        if expected_version is not None and type(expected_version) is not int:
+            raise errors.InvalidRequest("expected_version is a session's version: an int.")
+        return c.Request(tenant=self._settings.tenant, command=command, key=key, expected_version=expected_version)
+
+    def create(
+        self, session_id: str | None, *, user_id: str | None, system: str | None, title: str | None,
+        metadata: Mapping[str, Json] | None, or_get: bool, key: str | None,
+    ) -> c.Request:  # fmt: skip
+        """A request that begins a session."""
+        command = c.CreateSession(
+            session_id=checked_id("a session's id", session_id if session_id is not None else ids.new_session_id(self._factory)),
+            user_id=user_id if user_id is None else checked_id("a user's id", user_id),
+            title=title,
+            metadata=freeze(metadata or EMPTY),
+            messages=self.messages([{"role": "system", "content": system}] if system is not None else []),
+            or_get=or_get,
+            named=session_id is not None,
+        )
+        return self._request(command, key, None)
+
+    def messages(self, values: Iterable[MessageLike]) -> tuple[Message, ...]:
+        """Messages from whatever a caller hands in."""
+        made = tuple(openai.accept(value) for value in values)
+        if len(made) > limits.BATCH_MESSAGES_MAX:
+            raise errors.TooLarge(
+                f"{len(made):,} messages at once; at most {limits.BATCH_MESSAGES_MAX:,} are taken.",
+                hint="Add them in several steps.",
+                facts={"messages": len(made), "messages_max": limits.BATCH_MESSAGES_MAX},
+            )
+        return made
+
+    def add(
+        self, session_id: str, values: Iterable[MessageLike], *, key: str | None, expected_version: int | None
+    ) -> c.Request:
+        """A request that appends messages."""
+        messages = self.messages(values)
+        if not messages:
+            raise errors.InvalidRequest("there is no message to add.")
+        command = c.AddMessages(
+            session_id=checked_id("a session's id", session_id),
+            messages=messages,
+            max_messages=self._settings.max_messages_per_session,
+            next_id=ids.new_session_id(self._factory),
+        )
+        return self._request(command, key, expected_version)
+
+    def update(
+        self, session_id: str, *, title: str | None | msgspec.UnsetType, metadata: Mapping[str, Json] | None,
+        drop_metadata: Sequence[str], key: str | None, expected_version: int | None,
+    ) -> c.Request:  # fmt: skip
+        """A request that changes title or metadata."""
+        command = c.UpdateSession(
+            session_id=checked_id("a session's id", session_id),
+            title=title,
+            set_metadata=freeze(metadata or EMPTY),
+            drop_metadata=tuple(drop_metadata),
+        )
+        return self._request(command, key, expected_version)
+
+    def end(self, session_id: str, reason: EndReason, *, idle_since_us: int | None = None, key: str | None = None) -> c.Request:
+        """A request that ends a session."""
+        checked_id("a session's id", session_id)
+        return self._request(c.EndSession(session_id=session_id, reason=reason, idle_since_us=idle_since_us), key, None)
+
+    def reset(self, session_id: str, *, system: str | None, key: str | None) -> c.Request:
+        """A request that begins a session's next generation."""
+        messages = self.messages([{"role": "system", "content": system}] if system is not None else [])
+        return self._request(c.ResetSession(session_id=checked_id("a session's id", session_id), messages=messages), key, None)
+
+    def continue_(self, session_id: str, *, key: str | None) -> c.Request:
+        """A request that goes on in a new session."""
+        next_id = ids.new_session_id(self._factory)
+        command = c.ContinueSession(
+            session_id=session_id, next_id=next_id, max_messages=self._settings.max_messages_per_session
+        )
+        return self._request(command, key, None)
+
+    def closing(self, calls: Sequence[OpenCall], call_ids: Sequence[str] | None, outcome: str) -> Message | None:
+        """The tool message that closes open calls with a truthful result; None if there is none to close."""
+        waiting = [call.call_id for call in calls]
+        chosen = waiting if call_ids is None else list(call_ids)
+        for call_id in chosen:
+            if call_id not in waiting:
+                raise errors.UnknownCall(f"no open call has the id {call_id!r}.", facts={"open": waiting})
+        if not chosen:
+            return None
+        results = [ToolCallResult(call_id, outcome, is_error=True) for call_id in chosen]
+        return Message("tool", tool_results=results, metadata={"type": "outcome_unknown"})
+
+    def query(
+        self, *, limit: int, offset: int, cursor: str | None, user_id: str | None, status: str | None,
+        active_after: Moment | None, active_before: Moment | None, metadata: Mapping[str, Json] | None,
+    ) -> port.Query:  # fmt: skip
+        """A page of the session listing."""
+        if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
+            raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
+        if type(offset) is not int or offset < 0:
+            raise errors.InvalidRequest("offset is a number of rows, 0 or more.")
+        if status is not None and status not in (SessionStatus.ACTIVE, SessionStatus.ENDED):
+            raise errors.InvalidRequest("status is 'active' or 'ended'.")
+        return port.Query(
+            kind=planning.KIND,
+            owner=user_id,
+            status=status,
+            since_us=_moment(active_after),
+            until_us=_moment(active_before),
+            terms=_filter_terms(metadata or EMPTY),
+            after=_from_cursor(cursor) if cursor is not None else None,
+            offset=offset,
+            limit=limit,
+        )
+
+
+def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
+    frozen = freeze(metadata)
+    made = planning.terms(frozen)
+    if len(made) != len(frozen):
+        raise errors.InvalidRequest("a metadata filter compares text, numbers, booleans or None of at most 500 bytes.")
+    if len(made) > limits.FILTER_TERMS_MAX:
+        raise errors.InvalidRequest(f"a metadata filter has at most {limits.FILTER_TERMS_MAX} keys.")
+    return made
+
+
+def _moment(moment: Moment | None) -> int | None:
+    if moment is None or isinstance(moment, int):
+        return moment
+    try:
+        return ids.microseconds(moment)
+    except ValueError as error:
+        raise errors.InvalidRequest("a moment is ISO 8601 text or a datetime, for example 2026-01-31.") from error
+
+
+def cutoff(now: Moment | None, clock: Callable[[], int], idle_s: float) -> int:
+    """Return the moment before which a session's last activity makes it idle."""
+    if not idle_s >= 0:
+        raise errors.InvalidRequest("idle_s is a number of seconds, 0 or more.")
+    moment = _moment(now)
+    return (clock() if moment is None else moment) - int(idle_s * 1_000_000)
+
+
+def idle(before_us: int) -> port.Query:
+    """A page of active sessions whose last activity is not after a moment."""
+    return port.Query(kind=planning.KIND, status=SessionStatus.ACTIVE, until_us=before_us, limit=limits.PAGE_SIZE_MAX)
+
+
+class Page(list[dict[str, Json]]):
+    """Rows of a listing. `next_cursor` gets the next page, None on the last."""
+
+    next_cursor: str | None = None
+
+
+def page(rows: Sequence[port.Projection], limit: int) -> Page:
+    """Return a listing page from its projections, of which there may be one more than asked for."""
+    made = Page(codec.decode_info(row.document).to_dict() for row in rows[:limit])
+    if len(rows) > limit:
+        last = rows[limit - 1]
+        place = msgspec.json.encode((last.time_us, last.id))
+        made.next_cursor = base64.urlsafe_b64encode(place).decode()
+    return made
+
+
+def _from_cursor(cursor: str) -> tuple[int, str]:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(cursor.encode()), type=tuple[int, str])
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise errors.InvalidRequest("that is not a cursor of a listing.", hint="Take it from next_cursor.") from error

@@ -1,0 +1,362 @@
+"""Sessions for blocking callers: the manager of many, and the handle on one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.engine import deferred, handles, requests
+from holdfast.engine.commits import Answer
+from holdfast.engine.engine import Engine
+from holdfast.engine.handles import Handle, PendingCall
+from holdfast.engine.messages import Messages
+from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Settings
+from holdfast.history import continuation
+from holdfast.history import sessions as rules
+from holdfast.values import ids
+from holdfast.values.command import Request
+from holdfast.values.frozen import Json
+from holdfast.values.message import Message, MessageCategory
+from holdfast.values.session import EndReason, SessionState, SessionStatus
+
+
+class Sessions:
+    """Creates, finds, changes and ends sessions of one tenant.
+
+    Every mutating verb takes an optional idempotency `key`: repeated with the same key, a verb has one
+    effect and one answer. What a verb returns is on disk.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._requests = requests.Requests(settings, factory)
+        self._deferred = deferred.Writes(engine, settings.auto_save_interval)
+        self.current_session: Session | None = None
+        self.sessions: OrderedDict[str, Session] = OrderedDict()
+        self.max_messages_per_session = settings.max_messages_per_session
+        self.max_sessions_in_memory = settings.max_sessions_in_memory
+
+    def create_session(
+        self,
+        session_id: str | None = None,
+        *,
+        user_id: str | None = None,
+        system: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        key: str | None = None,
+    ) -> Session:
+        """Begin a session, which becomes the current one. `system` is its first message.
+
+        Raises DuplicateSession if the id is taken.
+        """
+        return self._opened(
+            self._requests.create(
+                session_id, user_id=user_id, system=system, title=title, metadata=metadata, or_get=False, key=key
+            )
+        )
+
+    def get_or_create_session(
+        self,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        system: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> Session:
+        """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
+        return self._opened(
+            self._requests.create(
+                session_id, user_id=user_id, system=system, title=title, metadata=metadata, or_get=True, key=None
+            )
+        )
+
+    def _opened(self, request: Request) -> Session:
+        return self._remember(self._handle(self._run(request).state))
+
+    def load_session(self, session_id: str) -> Session | None:
+        """Return the session by that id, which becomes the current one; None if there is none.
+
+        Raises Corrupt if its data is damaged.
+        """
+        found = self._find(session_id)
+        return self._remember(self._handle(found)) if found else None
+
+    def get_session(self, session_id: str) -> Session:
+        """Return the session by that id; raise UnknownSession if there is none. Changes no current session."""
+        return self._handle(rules.known(self._find(session_id), session_id))
+
+    def _find(self, session_id: str) -> SessionState | None:
+        self._engine.check()
+        self._deferred.wait(session_id)
+        state = self._engine.states.current(self._settings.tenant, session_id)
+        return None if state is None or state.status is SessionStatus.DELETED else state
+
+    def _handle(self, state: SessionState) -> Session:
+        return Session(self, self._engine, self._settings.tenant, state)
+
+    def _remember(self, session: Session) -> Session:
+        self.current_session = session
+        self.sessions[session.id] = session
+        self.sessions.move_to_end(session.id)
+        while len(self.sessions) > self.max_sessions_in_memory:
+            evicted, _ = self.sessions.popitem(last=False)
+            self._deferred.wait(evicted)
+        return session
+
+    def _run(self, request: Request) -> Answer:
+        self._deferred.wait(request.command.session_id)
+        return self._engine.run(request)
+
+    def update_session(
+        self,
+        session_id: str,
+        *,
+        title: str | None | msgspec.UnsetType = msgspec.UNSET,
+        metadata: Mapping[str, Json] | None = None,
+        drop_metadata: Sequence[str] = (),
+        key: str | None = None,
+        expected_version: int | None = None,
+    ) -> Session:
+        """Set the title, set keys of the metadata, remove others. What is not named stays."""
+        request = self._requests.update(
+            session_id,
+            title=title,
+            metadata=metadata,
+            drop_metadata=drop_metadata,
+            key=key,
+            expected_version=expected_version,
+        )
+        return self._handle(self._run(request).state)
+
+    def list_sessions(
+        self,
+        limit: int = 100,
+        offset: int = 0,
+        *,
+        cursor: str | None = None,
+        user_id: str | None = None,
+        status: str | None = None,
+        active_after: Moment | None = None,
+        active_before: Moment | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> Page:
+        """Return a page of sessions, last active first. `.next_cursor` of the page gets the next one.
+
+        Every filter given must hold; `metadata` compares top-level values.
+        """
+        self._engine.check()
+        self._deferred.wait()
+        query = self._requests.query(
+            limit=limit,
+            offset=offset,
+            cursor=cursor,
+            user_id=user_id,
+            status=status,
+            active_after=active_after,
+            active_before=active_before,
+            metadata=metadata,
+        )
+        rows = self._engine.store.query(
+            self._settings.tenant, msgspec.structs.replace(query, limit=query.limit + 1)
+        )
+        return requests.page(rows, limit)
+
+    def add_messages(
+        self,
+        session_id: str,
+        messages: Iterable[MessageLike],
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+    ) -> Session:
+        """Append messages to the session, or to where its conversation goes on: all of them or none."""
+        request = self._requests.add(session_id, messages, key=key, expected_version=expected_version)
+        return self._handle(self._run(request).state)
+
+    def save_session(self, session: Session | None = None) -> bool:
+        """Wait until everything written to the session is on disk. False if there is no session.
+
+        Raises what a deferred write was refused for.
+        """
+        chosen = session or self.current_session
+        if chosen is None:
+            return False
+        self._engine.check()
+        self._deferred.wait(chosen.id)
+        return True
+
+    def end_session(self, session_id: str, *, key: str | None = None) -> Session:
+        """End the session. Its history stays readable; messages are no longer taken."""
+        return self._handle(self._run(self._requests.end(session_id, EndReason.ENDED, key=key)).state)
+
+    def reset_session(self, session_id: str, *, system: str | None = None, key: str | None = None) -> Session:
+        """End the present generation and begin the next, empty, under the same id."""
+        return self._handle(self._run(self._requests.reset(session_id, system=system, key=key)).state)
+
+    def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
+        """Delete the session: no verb finds it any more. False if there was none."""
+        try:
+            self._run(self._requests.end(session_id, EndReason.DELETED, key=key))
+        except errors.UnknownSession:
+            return False
+        self.sessions.pop(session_id, None)
+        if self.current_session is not None and self.current_session.id == session_id:
+            self.current_session = None
+        return True
+
+    def expire(self, now: Moment | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S) -> list[str]:
+        """End every session that nobody touched for `idle_s` seconds; return their ids."""
+        self._deferred.wait()
+        cutoff = requests.cutoff(now, self._engine.now_us, idle_s)
+        ended: list[str] = []
+        while rows := self._engine.store.query(self._settings.tenant, requests.idle(cutoff)):
+            fresh = [row.id for row in rows if row.id not in ended]
+            for session_id in fresh:
+                self._run(self._requests.end(session_id, EndReason.TIMEOUT, idle_since_us=cutoff))
+            ended += fresh
+            if not fresh:
+                break
+        return ended
+
+    def check_session_boundary(self, session: Session | None = None) -> bool:
+        """Whether the session (None: the current one) has reached its number of messages."""
+        chosen = session or self.current_session
+        return chosen is not None and self.boundary(chosen.state)
+
+    def boundary(self, state: SessionState) -> bool:
+        """Whether a state has reached the number of messages of a session."""
+        return continuation.full(state, self.max_messages_per_session)
+
+    def create_continuation_session(self, source_session: Session | None = None, *, key: str | None = None) -> Session:
+        """Go on in a new session that begins with the system and context messages of the source."""
+        chosen = source_session or self.current_session
+        if chosen is None:
+            raise errors.NoCurrentSession
+        answer = self._run(self._requests.continue_(chosen.id, key=key))
+        return self._remember(self._handle(answer.state))
+
+    def pending_calls(self, session_id: str) -> list[PendingCall]:
+        """Return the tool calls of the session that have no result yet."""
+        return self.get_session(session_id).pending_calls()
+
+    def close_pending_calls(
+        self, session_id: str, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
+    ) -> Session:
+        """Close open calls (None: all) with an error result that says so; the session goes on."""
+        state = rules.known(self._find(session_id), session_id)
+        message = self._requests.closing(state.open_calls, call_ids, outcome)
+        if message is None:
+            return self._handle(state)
+        return self.add_messages(session_id, [message])
+
+    def session_chain(self, session_id: str) -> list[Session]:
+        """Return every session of the conversation, first to last, each once."""
+        state = rules.known(self._find(session_id), session_id)
+        backwards: list[Session] = []
+        link = state.continued_from
+        while link is not None:
+            session = self.get_session(link)
+            backwards.append(session)
+            link = session.state.continued_from
+        chain = [*reversed(backwards), self._handle(state)]
+        while (following := chain[-1].state.continued_to) is not None:
+            chain.append(self.get_session(following))
+        return chain
+
+    def chain_tokens(self, session_id: str) -> int:
+        """Return the tokens of the whole conversation; what was carried over counts once."""
+        chain = self.session_chain(session_id)
+        return sum(session.state.tokens - session.state.carried_tokens for session in chain)
+
+    def append(self, session: Session, messages: Iterable[MessageLike], key: str | None, expected_version: int | None) -> SessionState | None:
+        """Append for a handle; None if the write is deferred and the state is not known yet."""
+        request = self._requests.add(session.id_now, messages, key=key, expected_version=expected_version)
+        if self._settings.write == "deferred":
+            self._deferred.add(request)
+            return None
+        return self._engine.run(request).state
+
+    def settled(self, state: SessionState) -> SessionState:
+        """Return the state once deferred writes to its session are through."""
+        if not self._deferred.wait(state.id):
+            return state
+        found = self._engine.states.current(self._settings.tenant, state.id)
+        while found is not None and found.continued_to is not None:
+            found = self._engine.states.current(self._settings.tenant, found.continued_to)
+        return found or state
+
+    def flush(self) -> None:
+        """Wait for every deferred write."""
+        self._deferred.wait()
+
+
+class Session(Handle):
+    """A handle on one session. `add_message` appends and moves the handle to the new state."""
+
+    __slots__ = ("_manager",)
+
+    def __init__(self, manager: Sessions, engine: Engine, tenant: str, state: SessionState) -> None:
+        super().__init__(engine, tenant, state)
+        self._manager = manager
+
+    @property
+    def state(self) -> SessionState:
+        """The session's state as this handle last saw it, its own deferred writes included."""
+        self._state = self._manager.settled(self._state)
+        return self._state
+
+    @property
+    def id_now(self) -> str:
+        """The id without waiting for deferred writes."""
+        return self._state.id
+
+    @property
+    def messages(self) -> Messages:
+        """Its messages, read from the store as they are asked for."""
+        return Messages(self._reader())
+
+    def add_message(
+        self, message: MessageLike, *, key: str | None = None, expected_version: int | None = None
+    ) -> Session:
+        """Append a message: a Message or an OpenAI chat dict. It is on disk when this returns.
+
+        Raises a kind of InvalidMessage or PairingError, SessionEnded, DuplicateMessage, StaleVersion.
+        """
+        return self.add_messages((message,), key=key, expected_version=expected_version)
+
+    def add_messages(
+        self, messages: Iterable[MessageLike], *, key: str | None = None, expected_version: int | None = None
+    ) -> Session:
+        """Append messages in order, all or none, in one commit."""
+        after = self._manager.append(self, messages, key, expected_version)
+        if after is not None:
+            self._state = after
+        return self
+
+    def reload(self) -> Session:
+        """Move the handle to the session's present state; raise UnknownSession if it was deleted."""
+        self._state = self._manager.get_session(self.id).state
+        return self
+
+    def get_messages_by_category(self, category: MessageCategory) -> list[Message]:
+        """Return its messages of one category, in order."""
+        return [message for message in self.messages if message.category is category]
+
+    def get_formatted_history(self) -> list[dict[str, Json]]:
+        """Return its messages as {"role", "content"} dicts, in order."""
+        return [message.to_api_format() for message in self.messages]
+
+    def pending_calls(self) -> list[PendingCall]:
+        """Return its tool calls that have no result yet."""
+        return handles.pending(self._reader(), self.state)
+
+    def close_pending_calls(self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME) -> Session:
+        """Close open calls (None: all) with an error result that says the outcome is unknown."""
+        self._state = self._manager.close_pending_calls(self.id, call_ids=call_ids, outcome=outcome).state
+        return self

@@ -1,0 +1,97 @@
+"""Session states: folded from the log, kept in a bounded cache, brought up to date from the tail."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from holdfast import errors, limits
+from holdfast.history import sessions
+from holdfast.store import port
+from holdfast.values.event import MessageAdded, Recorded
+from holdfast.values.message import Message
+from holdfast.values.session import SessionState
+from holdfast.wire import codec
+
+PREFIX = "session/"
+
+
+def stream_of(session_id: str) -> str:
+    """Return the name of a session's stream."""
+    return PREFIX + session_id
+
+
+def recorded(stored: port.StoredEvent) -> Recorded:
+    """Return a stored event as the fact it holds; raise Corrupt with its place if it can't be read."""
+    if stored.payload is None:
+        raise errors.NotFound(f"the event at position {stored.position:,} was erased.")
+    try:
+        fact = codec.decode_event(
+            stored.kind, stored.schema, stored.payload, tokens=stored.tokens, counter=stored.counter
+        )
+    except errors.Corrupt as error:
+        error.facts |= {"position": stored.position, "stream": stored.stream, "version": stored.version}
+        raise
+    session_id = stored.stream.removeprefix(PREFIX)
+    return Recorded(fact, session_id, stored.position, stored.version, stored.time_us)
+
+
+def message_of(stored: port.StoredEvent) -> Message:
+    """Return the message that a stored event added."""
+    fact = recorded(stored).event
+    if not isinstance(fact, MessageAdded):
+        raise errors.UnknownMessage(f"the event at position {stored.position:,} added no message.")
+    return fact.message
+
+
+class States:
+    """The cache of session states over one store, at most `size` of them."""
+
+    def __init__(self, store: port.Store, size: int) -> None:
+        self._store = store
+        self._size = size
+        self._mutex = threading.Lock()
+        self._cached: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
+
+    def current(self, tenant: str, session_id: str) -> SessionState | None:
+        """Return the session's state as of now, None if it never existed. Cost: the tail, not the history."""
+        with self._mutex:
+            state = self._cached.get((tenant, session_id))
+        stream = stream_of(session_id)
+        known = state or self._snapshot(tenant, stream)
+        fresh = self._fold(tenant, stream, known)
+        if fresh is not None and fresh is not state:
+            self.keep(tenant, fresh)
+        return fresh
+
+    def _snapshot(self, tenant: str, stream: str) -> SessionState | None:
+        found = self._store.snapshot(tenant, stream)
+        return codec.decode_state(found.state) if found and found.fold == codec.FOLD else None
+
+    def _fold(self, tenant: str, stream: str, state: SessionState | None) -> SessionState | None:
+        while True:
+            after = state.version if state else 0
+            tail = self._store.read(tenant, stream, after=after, limit=limits.READ_CHUNK)
+            for stored in tail:
+                state = sessions.evolve(state, recorded(stored))
+            if len(tail) < limits.READ_CHUNK:
+                return state
+
+    def keep(self, tenant: str, state: SessionState) -> None:
+        """Remember a state that is in the log, unless a newer one is remembered."""
+        place = (tenant, state.id)
+        with self._mutex:
+            present = self._cached.get(place)
+            if present is None or present.version < state.version:
+                self._cached[place] = state
+            self._cached.move_to_end(place)
+            while len(self._cached) > self._size:
+                self._cached.popitem(last=False)
+
+    def forget(self, tenant: str, session_id: str) -> None:
+        """Drop a state from the cache."""
+        with self._mutex:
+            self._cached.pop((tenant, session_id), None)
+
+    def __len__(self) -> int:
+        return len(self._cached)
