@@ -1,0 +1,119 @@
+"""Thirty-two callers of one store, each with its own session: as threads and as asyncio tasks."""
+
+import asyncio
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import holdfast
+from benchmarks import harness, ours, raw
+from benchmarks.harness import Bench, Figure
+from benchmarks.loads import Load
+from holdfast.testing.corpus import ChatMessage
+
+CALLERS = 32
+
+
+def run(bench: Bench) -> list[Figure]:
+    figures: list[Figure] = []
+    for load in (bench.loads[0], bench.loads[-1]):
+        measured = harness.rates(
+            bench,
+            {
+                "raw": raw.appender(bench.disk / f"raw-{load.name}.db", load, bench.closing),
+                "threads": _threads(bench.disk / f"threads-{load.name}.db", load, bench.closing),
+                "tasks": _tasks(bench.disk / f"tasks-{load.name}.db", load, bench.closing),
+            },
+        )
+        for kind in ("threads", "tasks"):
+            rounds = harness.ratio(measured[kind], measured["raw"])
+            figures.append(
+                Figure(
+                    name=f"append, {CALLERS} {kind} together, disk, {load.name}: of raw",
+                    value=statistics.median(rounds),
+                    unit="x",
+                    at_least=1.3,
+                    rounds=rounds,
+                    beside=harness.medians({name: measured[name] for name in ("raw", kind)}),
+                )
+            )
+    return figures
+
+
+def _own_messages(load: Load) -> list[Iterator[ChatMessage]]:
+    return [load.laid_end_to_end(3 * number) for number in range(CALLERS)]
+
+
+def _threads(path: Path, load: Load, closing: contextlib.ExitStack) -> harness.Slice:
+    store = closing.enter_context(ours.connect(path))
+    callers: list[Callable[[], object]] = [
+        _thread_step(store.sessions.create_session(user_id=f"user-{number}"), messages)
+        for number, messages in enumerate(_own_messages(load))
+    ]
+
+    def measure(seconds: float) -> tuple[int, float]:
+        done: list[int] = []
+        ready = threading.Barrier(CALLERS + 1)
+
+        def work(step: Callable[[], object]) -> None:
+            ready.wait()
+            done.append(harness.repeat_for(seconds, step)[0])
+
+        threads = [threading.Thread(target=work, args=(step,)) for step in callers]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+        began = time.perf_counter()
+        for thread in threads:
+            thread.join()
+        assert len(done) == CALLERS
+        return sum(done), time.perf_counter() - began
+
+    return measure
+
+
+def _thread_step(
+    session: holdfast.Session, messages: Iterator[ChatMessage]
+) -> Callable[[], object]:
+    return lambda: session.add_message(next(messages))
+
+
+def _tasks(path: Path, load: Load, closing: contextlib.ExitStack) -> harness.Slice:
+    loop = asyncio.new_event_loop()
+    closing.callback(loop.close)
+    store = loop.run_until_complete(_connect(path))
+    closing.callback(lambda: loop.run_until_complete(store.close()))
+    callers = loop.run_until_complete(_open_sessions(store, load))
+
+    async def work(
+        caller: tuple[holdfast.AsyncSession, Iterator[ChatMessage]], until: float
+    ) -> int:
+        session, messages = caller
+        done = 0
+        while time.perf_counter() < until:
+            await session.add_message(next(messages))
+            done += 1
+        return done
+
+    async def all_together(seconds: float) -> tuple[int, float]:
+        began = time.perf_counter()
+        done = await asyncio.gather(*(work(caller, began + seconds) for caller in callers))
+        return sum(done), time.perf_counter() - began
+
+    return lambda seconds: loop.run_until_complete(all_together(seconds))
+
+
+async def _connect(path: Path) -> holdfast.AsyncHoldfast:
+    return await holdfast.connect_async(path, max_messages_per_session=ours.SESSION_MAX)
+
+
+async def _open_sessions(
+    store: holdfast.AsyncHoldfast, load: Load
+) -> list[tuple[holdfast.AsyncSession, Iterator[ChatMessage]]]:
+    return [
+        (await store.sessions.create_session(user_id=f"user-{number}"), messages)
+        for number, messages in enumerate(_own_messages(load))
+    ]
