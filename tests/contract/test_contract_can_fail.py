@@ -157,7 +157,7 @@ class ShowsAnEventLate(VolatileStore):
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
         page = super().feed(tenant, after=after, limit=limit)
         shown = [event for event in page if event.position != self.late]
-        if shown and shown[-1].position > self.late:
+        if len(shown) < len(page) and shown and shown[-1].position > self.late:
             self.late = 0
             return shown
         return page
