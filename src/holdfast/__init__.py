@@ -6,7 +6,8 @@ imported, but only the names listed here are stable.
 
 from __future__ import annotations
 
-from holdfast.engine.aio import AsyncSession
+from typing import TYPE_CHECKING
+
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.sessions import Session
 from holdfast.errors import (
@@ -48,7 +49,11 @@ from holdfast.errors import (
 )
 from holdfast.values.message import Message, MessageCategory, ToolCallRequest, ToolCallResult
 from holdfast.values.session import SessionState, SessionStatus
-from holdfast.wiring import AsyncHoldfast, Holdfast, SessionManager, connect, connect_async
+from holdfast.wiring import Holdfast, SessionManager, connect, connect_async
+
+if TYPE_CHECKING:
+    from holdfast.engine.aio import AsyncSession
+    from holdfast.wiring.async_client import AsyncHoldfast
 
 __version__ = "0.1.0"
 
@@ -103,3 +108,16 @@ __all__ = [
     "connect",
     "connect_async",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Async names load asyncio, which takes longer to import than all of Holdfast.
+    if name == "AsyncSession":
+        from holdfast.engine.aio import AsyncSession  # noqa: PLC0415 - as said
+
+        return AsyncSession
+    if name == "AsyncHoldfast":
+        from holdfast.wiring.async_client import AsyncHoldfast  # noqa: PLC0415 - as said
+
+        return AsyncHoldfast
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

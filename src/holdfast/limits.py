@@ -55,6 +55,9 @@ IDEMPOTENCY_KEEP_S: Final = 7 * 86_400
 CHECKPOINT_PAGES: Final = 1_000
 """Pages in the write-ahead log that trigger a checkpoint."""
 
+WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
+"""What a checkpoint leaves of an overgrown write-ahead log file."""
+
 CACHED_SESSIONS: Final = 1_000
 """Session states kept in memory by one engine."""
 

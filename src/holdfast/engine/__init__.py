@@ -1,0 +1,1 @@
+"""Joins the rooms: loads, decides, appends, answers. Start with `engine.py`."""

@@ -38,7 +38,10 @@ class Events:
         self._engine.check()
         if not 1 <= limit <= limits.PAGE_SIZE_MAX:
             raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
-        return [recorded(stored) for stored in self._engine.store.feed(self._tenant, after=after, limit=limit)]
+        return [
+            recorded(stored)
+            for stored in self._engine.store.feed(self._tenant, after=after, limit=limit)
+        ]
 
 
 class Admin:

@@ -18,7 +18,7 @@ from holdfast.engine import admin, handles
 from holdfast.engine.commits import Answer, Ticket
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import Handle, PendingCall
-from holdfast.engine.messages import AsyncMessages
+from holdfast.engine.messages import Reader
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Requests, Settings
 from holdfast.engine.sessions import Session, Sessions
 from holdfast.store.port import Report
@@ -61,10 +61,46 @@ class _Loop:
                 future.set_result(ticket.result())
 
 
+class AsyncMessages:
+    """The same for async callers: `async for`, `await messages.at(i)`, `await messages.slice(i, j)`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def __len__(self) -> int:
+        return self._reader.count()
+
+    async def at(self, index: int) -> Message:
+        """Return one message; negative indices count from the end."""
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError("the session has no message at that index")
+        return await asyncio.to_thread(self._reader.at, at)
+
+    async def slice(self, start: int | None = None, stop: int | None = None) -> list[Message]:
+        """Return the messages from start up to stop, as a slice of a list would."""
+        return await asyncio.to_thread(self._reader.slice, slice(start, stop))
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        after, remaining = self._reader.start(), len(self)
+        while remaining:
+            found, after = await asyncio.to_thread(
+                self._reader.chunk, after, min(remaining, limits.READ_CHUNK)
+            )
+            remaining -= len(found)
+            for message in found:
+                yield message
+
+    def __repr__(self) -> str:
+        return f"<AsyncMessages {len(self):,}>"
+
+
 class AsyncSessions:
     """Creates, finds, changes and ends sessions of one tenant. The contract is that of Sessions."""
 
-    def __init__(self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._requests = Requests(settings, factory)
@@ -105,7 +141,13 @@ class AsyncSessions:
         """Begin a session. `system` is its first message. Raises DuplicateSession if the id is taken."""
         return await self.run(
             self._requests.create(
-                session_id, user_id=user_id, system=system, title=title, metadata=metadata, or_get=False, key=key
+                session_id,
+                user_id=user_id,
+                system=system,
+                title=title,
+                metadata=metadata,
+                or_get=False,
+                key=key,
             )
         )
 
@@ -121,7 +163,13 @@ class AsyncSessions:
         """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
         return await self.run(
             self._requests.create(
-                session_id, user_id=user_id, system=system, title=title, metadata=metadata, or_get=True, key=None
+                session_id,
+                user_id=user_id,
+                system=system,
+                title=title,
+                metadata=metadata,
+                or_get=True,
+                key=None,
             )
         )
 
@@ -191,7 +239,9 @@ class AsyncSessions:
         expected_version: int | None = None,
     ) -> AsyncSession:
         """Append messages to the session, or to where its conversation goes on: all of them or none."""
-        return await self.run(self._requests.add(session_id, messages, key=key, expected_version=expected_version))
+        return await self.run(
+            self._requests.add(session_id, messages, key=key, expected_version=expected_version)
+        )
 
     async def save_session(self, session: AsyncSession | None = None) -> bool:
         """Whether there is a session; what async verbs return is on disk already."""
@@ -212,7 +262,9 @@ class AsyncSessions:
         """Delete the session: no verb finds it any more. False if there was none."""
         return await self.in_thread(lambda: self._blocking.delete_session(session_id, key=key))
 
-    async def expire(self, now: Moment | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S) -> list[str]:
+    async def expire(
+        self, now: Moment | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S
+    ) -> list[str]:
         """End every session that nobody touched for `idle_s` seconds; return their ids."""
         return await self.in_thread(lambda: self._blocking.expire(now, idle_s=idle_s))
 
@@ -231,11 +283,17 @@ class AsyncSessions:
         return await self.in_thread(lambda: self._blocking.pending_calls(session_id))
 
     async def close_pending_calls(
-        self, session_id: str, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
+        self,
+        session_id: str,
+        *,
+        call_ids: Sequence[str] | None = None,
+        outcome: str = UNKNOWN_OUTCOME,
     ) -> AsyncSession:
         """Close open calls (None: all) with an error result that says so; the session goes on."""
         closed = await self.in_thread(
-            lambda: self._blocking.close_pending_calls(session_id, call_ids=call_ids, outcome=outcome)
+            lambda: self._blocking.close_pending_calls(
+                session_id, call_ids=call_ids, outcome=outcome
+            )
         )
         return self._converted(closed)
 
@@ -254,7 +312,9 @@ class AsyncSession(Handle):
 
     __slots__ = ("_manager",)
 
-    def __init__(self, manager: AsyncSessions, engine: Engine, tenant: str, state: SessionState) -> None:
+    def __init__(
+        self, manager: AsyncSessions, engine: Engine, tenant: str, state: SessionState
+    ) -> None:
         super().__init__(engine, tenant, state)
         self._manager = manager
 
@@ -270,10 +330,16 @@ class AsyncSession(Handle):
         return await self.add_messages((message,), key=key, expected_version=expected_version)
 
     async def add_messages(
-        self, messages: Iterable[MessageLike], *, key: str | None = None, expected_version: int | None = None
+        self,
+        messages: Iterable[MessageLike],
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
     ) -> AsyncSession:
         """Append messages in order, all or none, in one commit."""
-        after = await self._manager.add_messages(self.id, messages, key=key, expected_version=expected_version)
+        after = await self._manager.add_messages(
+            self.id, messages, key=key, expected_version=expected_version
+        )
         self._state = after.state
         return self
 
@@ -298,7 +364,9 @@ class AsyncSession(Handle):
         self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
     ) -> AsyncSession:
         """Close open calls (None: all) with an error result that says the outcome is unknown."""
-        closed = await self._manager.close_pending_calls(self.id, call_ids=call_ids, outcome=outcome)
+        closed = await self._manager.close_pending_calls(
+            self.id, call_ids=call_ids, outcome=outcome
+        )
         self._state = closed.state
         return self
 
@@ -335,6 +403,8 @@ class AsyncAdmin:
         """Check every event and every page against what was written; return what was found."""
         return await asyncio.to_thread(self._admin.verify, progress)
 
-    async def backup(self, target: str | Path, progress: admin.Progress = admin.no_progress) -> Path:
+    async def backup(
+        self, target: str | Path, progress: admin.Progress = admin.no_progress
+    ) -> Path:
         """Copy the store, consistent while others write, to a file that does not exist yet."""
         return await asyncio.to_thread(self._admin.backup, target, progress)

@@ -155,10 +155,9 @@ class CommitQueue:
         try:
             self._process(batch)
         except BaseException as error:
-            unknown = error if isinstance(error, errors.Error) else _interrupted(error)
             for ticket in batch:
                 if not ticket.settled:
-                    ticket.fail(unknown)
+                    ticket.fail(_own(error))
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -212,8 +211,14 @@ class CommitQueue:
             self._thread.join()
 
 
-def _interrupted(error: BaseException) -> errors.Unavailable:
-    return errors.Unavailable(
-        f"the commit was interrupted ({type(error).__name__}); whether it took effect is unknown.",
-        hint="Retry with the same key or the same message ids: it has one effect.",
-    )
+def _own(error: BaseException) -> errors.Error:
+    """Return an error for one of several callers: each raises its own, none sees another's traceback."""
+    if isinstance(error, errors.Error):
+        made = type(error)(error.message, hint=error.hint, facts=error.facts)
+    else:
+        made = errors.Unavailable(
+            f"the commit was interrupted ({type(error).__name__}); whether it took effect is unknown.",
+            hint="Retry with the same key or the same message ids: it has one effect.",
+        )
+    made.__cause__ = error
+    return made

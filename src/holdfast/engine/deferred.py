@@ -37,6 +37,7 @@ class Writes:
 
     def deliver(self, tickets: Sequence[Ticket]) -> None:
         """Wake whoever waits for these."""
+        assert all(ticket.done for ticket in tickets)
         with self._changed:
             self._changed.notify_all()
 

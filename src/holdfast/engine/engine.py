@@ -33,7 +33,11 @@ class Engine:
     """State of many sessions over one store. Threads may share it; a forked child may not use it."""
 
     def __init__(
-        self, store: port.Store, *, now_us: Callable[[], int], cached_sessions: int = limits.CACHED_SESSIONS
+        self,
+        store: port.Store,
+        *,
+        now_us: Callable[[], int],
+        cached_sessions: int = limits.CACHED_SESSIONS,
     ) -> None:
         self.store = store
         self.now_us = now_us
@@ -156,7 +160,9 @@ class Engine:
             )
             return
         made = self.store.feed(request.tenant, after=used.last - 1, limit=1)
-        session_id = made[0].stream.removeprefix(stream_of("")) if made else request.command.session_id
+        session_id = (
+            made[0].stream.removeprefix(stream_of("")) if made else request.command.session_id
+        )
         state = self.states.current(request.tenant, session_id)
         if state is None:
             ticket.fail(errors.Corrupt("an idempotency key names events that are not there."))
@@ -183,10 +189,16 @@ class Engine:
         stream = stream_of(state.id)
         for message in request.command.messages:
             version = self.store.find_claim(request.tenant, stream, message.id)
-            found = self.store.read(request.tenant, stream, after=version - 1, until=version) if version else []
+            found = (
+                self.store.read(request.tenant, stream, after=version - 1, until=version)
+                if version
+                else []
+            )
             if not found or not planning.same_message(message_of(found[0]), message):
                 return False
         return True
 
     def _tail_state(self, request: c.Request) -> SessionState:
-        return Round(self.store, self.states, self.now_us).tail(request.tenant, request.command.session_id)
+        return Round(self.store, self.states, self.now_us).tail(
+            request.tenant, request.command.session_id
+        )

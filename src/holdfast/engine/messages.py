@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import overload
 
 from holdfast import errors, limits
@@ -40,14 +39,18 @@ class Reader:
         if index <= 0:
             return self._state.began
         ordinal = self._state.ordinal_began + index + 1
-        return (self._engine.store.seek(self._tenant, self._stream, ordinal) or self._state.version + 1) - 1
+        return (
+            self._engine.store.seek(self._tenant, self._stream, ordinal) or self._state.version + 1
+        ) - 1
 
     def chunk(self, after: int, limit: int) -> tuple[list[Message], int]:
         """Return up to `limit` messages after a version, and the version to go on from."""
         self._engine.check()
         until, found = self._state.version, list[Message]()
         while after < until and len(found) < limit:
-            stored = self._engine.store.read(self._tenant, self._stream, after=after, until=until, limit=limit)
+            stored = self._engine.store.read(
+                self._tenant, self._stream, after=after, until=until, limit=limit
+            )
             if not stored:
                 raise errors.Corrupt(
                     f"the log of session {self._state.id!r} ends before its state does.",
@@ -105,35 +108,3 @@ class Messages(Sequence[Message]):
 
     def __repr__(self) -> str:
         return f"<Messages {len(self):,}>"
-
-
-class AsyncMessages:
-    """The same for async callers: `async for`, `await messages.at(i)`, `await messages.slice(i, j)`."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    def __len__(self) -> int:
-        return self._reader.count()
-
-    async def at(self, index: int) -> Message:
-        """Return one message; negative indices count from the end."""
-        at = index + len(self) if index < 0 else index
-        if not 0 <= at < len(self):
-            raise IndexError("the session has no message at that index")
-        return await asyncio.to_thread(self._reader.at, at)
-
-    async def slice(self, start: int | None = None, stop: int | None = None) -> list[Message]:
-        """Return the messages from start up to stop, as a slice of a list would."""
-        return await asyncio.to_thread(self._reader.slice, slice(start, stop))
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        after, remaining = self._reader.start(), len(self)
-        while remaining:
-            found, after = await asyncio.to_thread(self._reader.chunk, after, min(remaining, limits.READ_CHUNK))
-            remaining -= len(found)
-            for message in found:
-                yield message
-
-    def __repr__(self) -> str:
-        return f"<AsyncMessages {len(self):,}>"

@@ -84,14 +84,22 @@ class Round:
             state = sessions.known(self.state(tenant, state.continued_to), state.continued_to)
         raise errors.Corrupt("a chain of sessions does not end.", facts={"session": state.id})
 
-    def _continued(self, tenant: str, state: SessionState, command: c.AddMessages) -> c.SessionCommand:
+    def _continued(
+        self, tenant: str, state: SessionState, command: c.AddMessages
+    ) -> c.SessionCommand:
         here = msgspec.structs.replace(command, session_id=state.id)
-        if command.max_messages is None or command.next_id is None or state.status is not SessionStatus.ACTIVE:
+        if (
+            command.max_messages is None
+            or command.next_id is None
+            or state.status is not SessionStatus.ACTIVE
+        ):
             return here
         carry = continuation.due(state, command.messages, command.max_messages)
         if carry is None:
             return here
-        return self.continuing(tenant, state, carry, next_id=command.next_id, messages=command.messages)
+        return self.continuing(
+            tenant, state, carry, next_id=command.next_id, messages=command.messages
+        )
 
     def continuing(
         self, tenant: str, state: SessionState, carry: continuation.Carry, *, next_id: str,
@@ -105,16 +113,22 @@ class Round:
         turn: list[Message] = []
         after = carry.since - 1
         while carry.since and after < state.version:
-            found = self._store.read(tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK)
+            found = self._store.read(
+                tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK
+            )
             turn += [message_of(stored) for stored in found if stored.kind == MessageAdded.kind]
             after = found[-1].version
         opening = continuation.opening(state, kept, turn, continuation.marker(state))
-        return c.ContinueSession(session_id=state.id, next_id=next_id, carried=opening, messages=messages)
+        return c.ContinueSession(
+            session_id=state.id, next_id=next_id, carried=opening, messages=messages
+        )
 
     def _event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:
         found = self._store.read(tenant, stream, after=version - 1, until=version, limit=1)
         if not found:
-            raise errors.Corrupt(f"version {version:,} of {stream} is missing.", facts={"stream": stream})
+            raise errors.Corrupt(
+                f"version {version:,} of {stream} is missing.", facts={"stream": stream}
+            )
         return found[0]
 
     def _made(self, request: c.Request, writings: tuple[sessions.Writing, ...]) -> Plan:
@@ -130,7 +144,9 @@ class Round:
             writes=tuple(write for _, write in after),
             projections=tuple(projection(state) for state in living),
             drops=tuple((KIND, state.id) for state in states if state not in living),
-            snapshots=tuple(_snapshot(state) for state, write in after if _snapshot_due(state, write)),
+            snapshots=tuple(
+                _snapshot(state) for state, write in after if _snapshot_due(state, write)
+            ),
             key=key,
             time_us=time_us,
         )
@@ -139,7 +155,9 @@ class Round:
             self._drafts.add((tenant, state.id))
         return Plan(append, states, states[-1])
 
-    def _evolved(self, tenant: str, writing: sessions.Writing) -> tuple[SessionState, port.StreamWrite]:
+    def _evolved(
+        self, tenant: str, writing: sessions.Writing
+    ) -> tuple[SessionState, port.StreamWrite]:
         state = self.state(tenant, writing.session_id)
         before = state.version if state else 0
         time_us = max(self._now_us(), state.active_us if state else 0)
@@ -151,7 +169,9 @@ class Round:
             if isinstance(fact, MessageAdded):
                 claims.append((fact.message.id, index))
         assert state is not None
-        write = port.StreamWrite(stream_of(writing.session_id), before, tuple(events), tuple(claims))
+        write = port.StreamWrite(
+            stream_of(writing.session_id), before, tuple(events), tuple(claims)
+        )
         return state, write
 
 
@@ -207,7 +227,9 @@ def projection(state: SessionState) -> port.Projection:
 
 def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     """Return the texts that stand for metadata in a listing filter: one for each plain value."""
-    plain = {k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))}
+    plain = {
+        k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))
+    }
     texts = (codec.canonical([key, value]).decode() for key, value in plain.items())
     return tuple(sorted(text for text in texts if len(text) <= TERM_BYTES_MAX))
 

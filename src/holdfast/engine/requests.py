@@ -60,12 +60,19 @@ class Requests:
         self._settings = settings
         self._factory = factory
 
-    def _request(self, command: c.SessionCommand, key: str | None, expected_version: int | None) -> c.Request:
+    def _request(
+        self, command: c.SessionCommand, key: str | None, expected_version: int | None
+    ) -> c.Request:
         if key is not None:
             checked_id("an idempotency key", key)
         if expected_version is not None and type(expected_version) is not int:
             raise errors.InvalidRequest("expected_version is a session's version: an int.")
-        return c.Request(tenant=self._settings.tenant, command=command, key=key, expected_version=expected_version)
+        return c.Request(
+            tenant=self._settings.tenant,
+            command=command,
+            key=key,
+            expected_version=expected_version,
+        )
 
     def create(
         self, session_id: str | None, *, user_id: str | None, system: str | None, title: str | None,
@@ -73,11 +80,16 @@ class Requests:
     ) -> c.Request:  # fmt: skip
         """A request that begins a session."""
         command = c.CreateSession(
-            session_id=checked_id("a session's id", session_id if session_id is not None else ids.new_session_id(self._factory)),
+            session_id=checked_id(
+                "a session's id",
+                session_id if session_id is not None else ids.new_session_id(self._factory),
+            ),
             user_id=user_id if user_id is None else checked_id("a user's id", user_id),
             title=title,
             metadata=freeze(metadata or EMPTY),
-            messages=self.messages([{"role": "system", "content": system}] if system is not None else []),
+            messages=self.messages(
+                [{"role": "system", "content": system}] if system is not None else []
+            ),
             or_get=or_get,
             named=session_id is not None,
         )
@@ -95,7 +107,12 @@ class Requests:
         return made
 
     def add(
-        self, session_id: str, values: Iterable[MessageLike], *, key: str | None, expected_version: int | None
+        self,
+        session_id: str,
+        values: Iterable[MessageLike],
+        *,
+        key: str | None,
+        expected_version: int | None,
     ) -> c.Request:
         """A request that appends messages."""
         messages = self.messages(values)
@@ -122,31 +139,54 @@ class Requests:
         )
         return self._request(command, key, expected_version)
 
-    def end(self, session_id: str, reason: EndReason, *, idle_since_us: int | None = None, key: str | None = None) -> c.Request:
+    def end(
+        self,
+        session_id: str,
+        reason: EndReason,
+        *,
+        idle_since_us: int | None = None,
+        key: str | None = None,
+    ) -> c.Request:
         """A request that ends a session."""
         checked_id("a session's id", session_id)
-        return self._request(c.EndSession(session_id=session_id, reason=reason, idle_since_us=idle_since_us), key, None)
+        return self._request(
+            c.EndSession(session_id=session_id, reason=reason, idle_since_us=idle_since_us),
+            key,
+            None,
+        )
 
     def reset(self, session_id: str, *, system: str | None, key: str | None) -> c.Request:
         """A request that begins a session's next generation."""
-        messages = self.messages([{"role": "system", "content": system}] if system is not None else [])
-        return self._request(c.ResetSession(session_id=checked_id("a session's id", session_id), messages=messages), key, None)
+        messages = self.messages(
+            [{"role": "system", "content": system}] if system is not None else []
+        )
+        return self._request(
+            c.ResetSession(session_id=checked_id("a session's id", session_id), messages=messages),
+            key,
+            None,
+        )
 
     def continue_(self, session_id: str, *, key: str | None) -> c.Request:
         """A request that goes on in a new session."""
         next_id = ids.new_session_id(self._factory)
         command = c.ContinueSession(
-            session_id=session_id, next_id=next_id, max_messages=self._settings.max_messages_per_session
+            session_id=session_id,
+            next_id=next_id,
+            max_messages=self._settings.max_messages_per_session,
         )
         return self._request(command, key, None)
 
-    def closing(self, calls: Sequence[OpenCall], call_ids: Sequence[str] | None, outcome: str) -> Message | None:
+    def closing(
+        self, calls: Sequence[OpenCall], call_ids: Sequence[str] | None, outcome: str
+    ) -> Message | None:
         """The tool message that closes open calls with a truthful result; None if there is none to close."""
         waiting = [call.call_id for call in calls]
         chosen = waiting if call_ids is None else list(call_ids)
         for call_id in chosen:
             if call_id not in waiting:
-                raise errors.UnknownCall(f"no open call has the id {call_id!r}.", facts={"open": waiting})
+                raise errors.UnknownCall(
+                    f"no open call has the id {call_id!r}.", facts={"open": waiting}
+                )
         if not chosen:
             return None
         results = [ToolCallResult(call_id, outcome, is_error=True) for call_id in chosen]
@@ -180,9 +220,13 @@ def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     frozen = freeze(metadata)
     made = planning.terms(frozen)
     if len(made) != len(frozen):
-        raise errors.InvalidRequest("a metadata filter compares text, numbers, booleans or None of at most 500 bytes.")
+        raise errors.InvalidRequest(
+            "a metadata filter compares text, numbers, booleans or None of at most 500 bytes."
+        )
     if len(made) > limits.FILTER_TERMS_MAX:
-        raise errors.InvalidRequest(f"a metadata filter has at most {limits.FILTER_TERMS_MAX} keys.")
+        raise errors.InvalidRequest(
+            f"a metadata filter has at most {limits.FILTER_TERMS_MAX} keys."
+        )
     return made
 
 
@@ -192,7 +236,9 @@ def _moment(moment: Moment | None) -> int | None:
     try:
         return ids.microseconds(moment)
     except ValueError as error:
-        raise errors.InvalidRequest("a moment is ISO 8601 text or a datetime, for example 2026-01-31.") from error
+        raise errors.InvalidRequest(
+            "a moment is ISO 8601 text or a datetime, for example 2026-01-31."
+        ) from error
 
 
 def cutoff(now: Moment | None, clock: Callable[[], int], idle_s: float) -> int:
@@ -205,7 +251,12 @@ def cutoff(now: Moment | None, clock: Callable[[], int], idle_s: float) -> int:
 
 def idle(before_us: int) -> port.Query:
     """A page of active sessions whose last activity is not after a moment."""
-    return port.Query(kind=planning.KIND, status=SessionStatus.ACTIVE, until_us=before_us, limit=limits.PAGE_SIZE_MAX)
+    return port.Query(
+        kind=planning.KIND,
+        status=SessionStatus.ACTIVE,
+        until_us=before_us,
+        limit=limits.PAGE_SIZE_MAX,
+    )
 
 
 class Page(list[dict[str, Json]]):
@@ -228,4 +279,6 @@ def _from_cursor(cursor: str) -> tuple[int, str]:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor.encode()), type=tuple[int, str])
     except (ValueError, msgspec.MsgspecError) as error:
-        raise errors.InvalidRequest("that is not a cursor of a listing.", hint="Take it from next_cursor.") from error
+        raise errors.InvalidRequest(
+            "that is not a cursor of a listing.", hint="Take it from next_cursor."
+        ) from error

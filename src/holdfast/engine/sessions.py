@@ -30,7 +30,9 @@ class Sessions:
     effect and one answer. What a verb returns is on disk.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._requests = requests.Requests(settings, factory)
@@ -56,7 +58,13 @@ class Sessions:
         """
         return self._opened(
             self._requests.create(
-                session_id, user_id=user_id, system=system, title=title, metadata=metadata, or_get=False, key=key
+                session_id,
+                user_id=user_id,
+                system=system,
+                title=title,
+                metadata=metadata,
+                or_get=False,
+                key=key,
             )
         )
 
@@ -72,7 +80,13 @@ class Sessions:
         """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
         return self._opened(
             self._requests.create(
-                session_id, user_id=user_id, system=system, title=title, metadata=metadata, or_get=True, key=None
+                session_id,
+                user_id=user_id,
+                system=system,
+                title=title,
+                metadata=metadata,
+                or_get=True,
+                key=None,
             )
         )
 
@@ -176,7 +190,9 @@ class Sessions:
         expected_version: int | None = None,
     ) -> Session:
         """Append messages to the session, or to where its conversation goes on: all of them or none."""
-        request = self._requests.add(session_id, messages, key=key, expected_version=expected_version)
+        request = self._requests.add(
+            session_id, messages, key=key, expected_version=expected_version
+        )
         return self._handle(self._run(request).state)
 
     def save_session(self, session: Session | None = None) -> bool:
@@ -193,11 +209,17 @@ class Sessions:
 
     def end_session(self, session_id: str, *, key: str | None = None) -> Session:
         """End the session. Its history stays readable; messages are no longer taken."""
-        return self._handle(self._run(self._requests.end(session_id, EndReason.ENDED, key=key)).state)
+        return self._handle(
+            self._run(self._requests.end(session_id, EndReason.ENDED, key=key)).state
+        )
 
-    def reset_session(self, session_id: str, *, system: str | None = None, key: str | None = None) -> Session:
+    def reset_session(
+        self, session_id: str, *, system: str | None = None, key: str | None = None
+    ) -> Session:
         """End the present generation and begin the next, empty, under the same id."""
-        return self._handle(self._run(self._requests.reset(session_id, system=system, key=key)).state)
+        return self._handle(
+            self._run(self._requests.reset(session_id, system=system, key=key)).state
+        )
 
     def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
         """Delete the session: no verb finds it any more. False if there was none."""
@@ -210,7 +232,9 @@ class Sessions:
             self.current_session = None
         return True
 
-    def expire(self, now: Moment | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S) -> list[str]:
+    def expire(
+        self, now: Moment | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S
+    ) -> list[str]:
         """End every session that nobody touched for `idle_s` seconds; return their ids."""
         self._deferred.wait()
         cutoff = requests.cutoff(now, self._engine.now_us, idle_s)
@@ -233,7 +257,9 @@ class Sessions:
         """Whether a state has reached the number of messages of a session."""
         return continuation.full(state, self.max_messages_per_session)
 
-    def create_continuation_session(self, source_session: Session | None = None, *, key: str | None = None) -> Session:
+    def create_continuation_session(
+        self, source_session: Session | None = None, *, key: str | None = None
+    ) -> Session:
         """Go on in a new session that begins with the system and context messages of the source."""
         chosen = source_session or self.current_session
         if chosen is None:
@@ -246,7 +272,11 @@ class Sessions:
         return self.get_session(session_id).pending_calls()
 
     def close_pending_calls(
-        self, session_id: str, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
+        self,
+        session_id: str,
+        *,
+        call_ids: Sequence[str] | None = None,
+        outcome: str = UNKNOWN_OUTCOME,
     ) -> Session:
         """Close open calls (None: all) with an error result that says so; the session goes on."""
         state = rules.known(self._find(session_id), session_id)
@@ -274,9 +304,17 @@ class Sessions:
         chain = self.session_chain(session_id)
         return sum(session.state.tokens - session.state.carried_tokens for session in chain)
 
-    def append(self, session: Session, messages: Iterable[MessageLike], key: str | None, expected_version: int | None) -> SessionState | None:
+    def append(
+        self,
+        session: Session,
+        messages: Iterable[MessageLike],
+        key: str | None,
+        expected_version: int | None,
+    ) -> SessionState | None:
         """Append for a handle; None if the write is deferred and the state is not known yet."""
-        request = self._requests.add(session.id_now, messages, key=key, expected_version=expected_version)
+        request = self._requests.add(
+            session.id_now, messages, key=key, expected_version=expected_version
+        )
         if self._settings.write == "deferred":
             self._deferred.add(request)
             return None
@@ -331,7 +369,11 @@ class Session(Handle):
         return self.add_messages((message,), key=key, expected_version=expected_version)
 
     def add_messages(
-        self, messages: Iterable[MessageLike], *, key: str | None = None, expected_version: int | None = None
+        self,
+        messages: Iterable[MessageLike],
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
     ) -> Session:
         """Append messages in order, all or none, in one commit."""
         after = self._manager.append(self, messages, key, expected_version)
@@ -356,7 +398,11 @@ class Session(Handle):
         """Return its tool calls that have no result yet."""
         return handles.pending(self._reader(), self.state)
 
-    def close_pending_calls(self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME) -> Session:
+    def close_pending_calls(
+        self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
+    ) -> Session:
         """Close open calls (None: all) with an error result that says the outcome is unknown."""
-        self._state = self._manager.close_pending_calls(self.id, call_ids=call_ids, outcome=outcome).state
+        self._state = self._manager.close_pending_calls(
+            self.id, call_ids=call_ids, outcome=outcome
+        ).state
         return self

@@ -30,7 +30,11 @@ def recorded(stored: port.StoredEvent) -> Recorded:
             stored.kind, stored.schema, stored.payload, tokens=stored.tokens, counter=stored.counter
         )
     except errors.Corrupt as error:
-        error.facts |= {"position": stored.position, "stream": stored.stream, "version": stored.version}
+        error.facts |= {
+            "position": stored.position,
+            "stream": stored.stream,
+            "version": stored.version,
+        }
         raise
     session_id = stored.stream.removeprefix(PREFIX)
     return Recorded(fact, session_id, stored.position, stored.version, stored.time_us)

@@ -61,7 +61,9 @@ def _before(versions: tuple[int, ...], limit: int) -> tuple[int, ...]:
     return tuple(version for version in versions if version < limit)
 
 
-def opening(source: SessionState, kept: Sequence[Message], turn: Sequence[Message], marker: Message) -> tuple[Message, ...]:
+def opening(
+    source: SessionState, kept: Sequence[Message], turn: Sequence[Message], marker: Message
+) -> tuple[Message, ...]:
     """Return the first messages of a continuation: kept copies, the marker, copies of the turn."""
     copies = [_copy(message, source.id) for message in kept]
     return (*copies, marker, *(_copy(message, source.id) for message in turn))

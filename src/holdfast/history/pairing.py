@@ -53,7 +53,9 @@ def _check_results(open_calls: Open, answered: tuple[str, ...], message: Message
             )
 
 
-def after(open_calls: Open, answered: tuple[str, ...], message: Message) -> tuple[Open, tuple[str, ...]]:
+def after(
+    open_calls: Open, answered: tuple[str, ...], message: Message
+) -> tuple[Open, tuple[str, ...]]:
     """Return open and answered calls once the message is added."""
     if message.tool_calls:
         return tuple(OpenCall(message.id, call.id, call.name) for call in message.tool_calls), ()

@@ -46,7 +46,9 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
         case c.CreateSession():
             return _write(command.session_id, _create(state, command))
         case c.AddMessages():
-            return _write(command.session_id, _added(open_state(state, command.session_id), command.messages))
+            return _write(
+                command.session_id, _added(open_state(state, command.session_id), command.messages)
+            )
         case c.UpdateSession():
             return _write(command.session_id, _update(known(state, command.session_id), command))
         case c.ContinueSession():
@@ -129,7 +131,11 @@ def _update(state: SessionState, command: c.UpdateSession) -> list[e.SessionEven
     title = command.title
     if title is not msgspec.UNSET and checked_title(title) == state.title:
         title = msgspec.UNSET
-    setting = {k: v for k, v in command.set_metadata.items() if k not in state.metadata or state.metadata[k] != v}
+    setting = {
+        k: v
+        for k, v in command.set_metadata.items()
+        if k not in state.metadata or state.metadata[k] != v
+    }
     dropping = tuple(key for key in command.drop_metadata if key in state.metadata)
     if title is msgspec.UNSET and not setting and not dropping:
         return []
@@ -168,7 +174,9 @@ def checked_metadata(metadata: Mapping[str, Json]) -> Mapping[str, Json]:
         )
     for name in DERIVED_METADATA:
         if name in frozen:
-            raise errors.InvalidRequest(f"metadata {name!r} is derived by Holdfast and can't be set.")
+            raise errors.InvalidRequest(
+                f"metadata {name!r} is derived by Holdfast and can't be set."
+            )
     return frozen
 
 
@@ -217,17 +225,28 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
         case e.SessionUpdated():
             title = state.title if event.title is msgspec.UNSET else event.title
             return replace(
-                state, version=version, active_us=time_us, title=title, metadata=_metadata(state, event)
+                state,
+                version=version,
+                active_us=time_us,
+                title=title,
+                metadata=_metadata(state, event),
             )
         case e.SessionContinued():
             links = (*state.continuations, event.to)
             return replace(
-                state, version=version, active_us=time_us, continuations=links, open_calls=(), answered=()
+                state,
+                version=version,
+                active_us=time_us,
+                continuations=links,
+                open_calls=(),
+                answered=(),
             )
         case e.SessionReset():
             return _next_generation(state, time_us)
         case e.SessionEnded():
-            status = SessionStatus.DELETED if event.reason is EndReason.DELETED else SessionStatus.ENDED
+            status = (
+                SessionStatus.DELETED if event.reason is EndReason.DELETED else SessionStatus.ENDED
+            )
             return replace(
                 state, version=version, active_us=time_us, status=status, end_reason=event.reason
             )

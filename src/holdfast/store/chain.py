@@ -69,11 +69,13 @@ class Row(msgspec.Struct, frozen=True):
 
 def opened(row: Row, stream: str) -> StoredEvent:
     """Check a row against its digest and its place and return the event; raise Corrupt if it differs."""
+    if (row.payload is None) != (row.salt is None):
+        raise damaged(row.place, "half of it is missing")
     if row.payload is not None and digest(row.salt or b"", row.header, row.payload) != row.digest:
         raise damaged(row.place, "its content is not what was written")
     try:
         fields = _decoder.decode(row.header)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise damaged(row.place, "its header can't be read") from error
     format_, kind, schema, time_us, position, number, version, ordinal, tokens, counter = fields
     if format_ > FORMAT:

@@ -110,7 +110,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
-    """One atomic step of one tenant."""
+    """One atomic step of one tenant: at least one write, each with at least one event, no stream twice.
+
+    Conditions are looked at in this order: the key, then the versions of all streams, then all claims.
+    Projections are put before drops are made.
+    """
 
     tenant: str
     writes: tuple[StreamWrite, ...]
@@ -157,8 +161,9 @@ Outcome = Appended | Stale | Claimed | Replayed
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """A page of projections of one kind, newest first, continuing after a cursor or at an offset.
 
-    Every condition given must hold; `terms` must all be among the row's. `after` is the (time_us, id)
-    of the last row of the page before.
+    Every condition given must hold; `since_us` and `until_us` are inclusive; `terms` must all be among
+    the row's. Rows of the same time come by id, descending by code point. `after` is the (time_us, id)
+    of the last row of the page before; `offset` counts from there.
     """
 
     kind: str
@@ -198,6 +203,8 @@ class Store(Protocol):
     def turn(self) -> AbstractContextManager[None]:
         """Hold the right to decide: until the body ends no other process commits (file stores).
 
+        Not to be taken twice by one thread. Several commits may be made within one turn.
+
         Raises StoreBusy, naming the holder, if it is not had within limits.TURN_WAIT_S.
         """
         ...
@@ -211,7 +218,13 @@ class Store(Protocol):
         ...
 
     def read(
-        self, tenant: str, stream: str, *, after: int = 0, until: int | None = None, limit: int = 256
+        self,
+        tenant: str,
+        stream: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
     ) -> list[StoredEvent]:
         """Return the stream's events with after < version <= until, in order, at most `limit`."""
         ...
@@ -233,7 +246,7 @@ class Store(Protocol):
         ...
 
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
-        """Drop idempotency keys used before that moment; return how many."""
+        """Drop idempotency keys used before that moment; return how many. Takes the turn itself."""
         ...
 
     def find(self, tenant: str, kind: str, id: str) -> Projection | None:
@@ -267,5 +280,3 @@ class Store(Protocol):
     def close(self) -> None:
         """Give back every resource. Closing twice is fine."""
         ...
-
-

@@ -21,7 +21,9 @@ _PARTS = {
     "audio": AUDIO, "input_audio": AUDIO,
     "file": FILE, "input_file": FILE,
 }  # fmt: skip
-_IDEOGRAPHS = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
+_IDEOGRAPHS = re.compile(
+    "[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]"
+)
 
 
 def text_tokens(text: str) -> int:

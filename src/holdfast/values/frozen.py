@@ -24,8 +24,8 @@ class FrozenDict(dict[str, Json]):
     """A dict that refuses every change."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse  # pyright: ignore[reportAssignmentType]
-    clear = pop = popitem = setdefault = update = _refuse  # pyright: ignore[reportAssignmentType]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple[object, ...]:
         return freeze, (dict(self),)
@@ -35,9 +35,9 @@ class FrozenList(list[Json]):
     """A list that refuses every change."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # pyright: ignore[reportAssignmentType]
-    append = clear = extend = insert = pop = _refuse  # pyright: ignore[reportAssignmentType]
-    remove = reverse = sort = _refuse  # pyright: ignore[reportAssignmentType]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = _refuse
+    remove = reverse = sort = _refuse
 
     def __reduce__(self) -> tuple[object, ...]:
         return freeze, (list(self),)

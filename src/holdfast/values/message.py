@@ -106,7 +106,7 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     role: str
     content: Json = None
-    category: MessageCategory = cast("MessageCategory", None)  # noqa: RUF009 - filled from the role below
+    category: MessageCategory = cast("MessageCategory", None)
     id: str = ""
     timestamp: str = ""
     metadata: Mapping[str, Json] = EMPTY
@@ -191,7 +191,9 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         """Return `tokens` if somebody counted, else an estimate by script."""
         if self.tokens > 0:
             return self.tokens
-        calls = sum(estimate.text_tokens(f"{c.name}{c.arguments or dict(c.args)}") for c in self.tool_calls)
+        calls = sum(
+            estimate.text_tokens(f"{c.name}{c.arguments or dict(c.args)}") for c in self.tool_calls
+        )
         results = sum(estimate.content_tokens(result.result) for result in self.tool_results)
         return max(1, estimate.content_tokens(self.content) + calls + results)
 

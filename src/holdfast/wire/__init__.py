@@ -1,0 +1,1 @@
+"""Values to bytes and back, and provider formats in. Nothing here decides. Start with `codec.py`."""

@@ -88,7 +88,9 @@ def encode_message(message: Message) -> bytes:
     return payload
 
 
-def decode_event(kind: str, schema: int, payload: bytes, *, tokens: int | None, counter: str | None) -> event.SessionEvent:
+def decode_event(
+    kind: str, schema: int, payload: bytes, *, tokens: int | None, counter: str | None
+) -> event.SessionEvent:
     """Return the event of a payload that has passed its digest.
 
     Raises NewerStore for a kind or schema this version does not know, Corrupt for bytes it can't be.
@@ -174,7 +176,9 @@ def command_bytes(request: command.SessionCommand) -> bytes:
     made = {"next_id", "carried"}
     if isinstance(request, command.CreateSession) and not request.named:
         made.add("session_id")
-    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in made}
+    fields = {
+        name: getattr(request, name) for name in request.__struct_fields__ if name not in made
+    }
     if "messages" in fields:
         given = cast("tuple[Message, ...]", fields["messages"])
         fields["messages"] = [said(message) for message in given]
@@ -184,7 +188,9 @@ def command_bytes(request: command.SessionCommand) -> bytes:
 def said(message: Message) -> Json:
     """Return what a message says, without the id and timestamp that may have been made for it."""
     whole = message.to_dict()
-    return {key: whole[key] for key in ("role", "content", "category", "metadata", "tool_results")} | {
+    return {
+        key: whole[key] for key in ("role", "content", "category", "metadata", "tool_results")
+    } | {
         "tool_calls": [[call.name, call.args] for call in message.tool_calls],
         "openai": message.openai,
     }

@@ -27,7 +27,9 @@ _ROLES: Final = {
     "assistant": "assistant",
     "tool": "tool",
 }
-_ENVELOPE: Final = frozenset({"id", "timestamp", "category", "metadata", "tokens", "origin", "openai"})
+_ENVELOPE: Final = frozenset(
+    {"id", "timestamp", "category", "metadata", "tokens", "origin", "openai"}
+)
 _OURS: Final = frozenset({"tool_results", "category", "timestamp", "openai"})
 """Keys that only a dict made by Message.to_dict has."""
 
@@ -69,7 +71,9 @@ def message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) ->
         tool_calls=_calls(kept),
         tool_results=_results(kept) if role == "tool" else (),
         origin=envelope.get("origin"),
-        extra=freeze({key: envelope[key] for key in envelope.keys() - _ENVELOPE}) if envelope else EMPTY,
+        extra=freeze({key: envelope[key] for key in envelope.keys() - _ENVELOPE})
+        if envelope
+        else EMPTY,
         openai=kept,
     )
 

@@ -12,7 +12,7 @@ import apsw
 from holdfast import errors
 from holdfast.store import chain, port
 from holdfast.store.sqlite import opening
-from holdfast.store.sqlite.anchor import Anchor, Head
+from holdfast.store.sqlite.anchor import Anchor, Head, Slot
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.writing import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
 from holdfast.values.frozen import Json
@@ -24,8 +24,13 @@ _BACKUP_PAGES = 256
 def unreadable(path: Path) -> errors.Error:
     """Return the error for a file that does not begin as an SQLite database does."""
     if path.with_name(path.name + "-anchor").exists():
-        return errors.Corrupt(f"{path} was a Holdfast store, but its first bytes are damaged.", facts={"path": str(path)})
-    return errors.NotAStore(f"{path} is not a Holdfast store. Nothing was changed in it.", hint="Choose another path.")
+        return errors.Corrupt(
+            f"{path} was a Holdfast store, but its first bytes are damaged.",
+            facts={"path": str(path)},
+        )
+    return errors.NotAStore(
+        f"{path} is not a Holdfast store. Nothing was changed in it.", hint="Choose another path."
+    )
 
 
 def head(connection: apsw.Connection, tenant: int) -> Head:
@@ -42,7 +47,7 @@ def tenants(connection: apsw.Connection) -> dict[int, str]:
 
 def compare_anchor(connection: apsw.Connection, anchor: Anchor, store_id: bytes) -> tuple[str, ...]:
     """Compare anchor and log; raise Corrupt if the anchor is ahead. Return notes; mend an anchor that lags."""
-    faults, notes = anchor_faults(connection, anchor, store_id)
+    faults, notes = anchor_faults(connection, anchor.read(), store_id)
     if faults:
         raise errors.Corrupt(
             faults[0],
@@ -53,10 +58,14 @@ def compare_anchor(connection: apsw.Connection, anchor: Anchor, store_id: bytes)
     return notes
 
 
-def anchor_faults(connection: apsw.Connection, anchor: Anchor, store_id: bytes) -> tuple[list[str], tuple[str, ...]]:
-    """Return what in the anchor the log does not bear out, and what is merely worth a note."""
-    slot, spoiled = anchor.read()
-    notes = ["one half of the anchor was damaged and has been written anew"] if spoiled else list[str]()
+def anchor_faults(
+    connection: apsw.Connection, reading: tuple[Slot | None, int], store_id: bytes
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return what in an anchor's reading the log does not bear out, and what is merely worth a note."""
+    slot, spoiled = reading
+    notes = (
+        ["one half of the anchor was damaged and has been written anew"] if spoiled else list[str]()
+    )
     known = tenants(connection)
     if slot is None:
         if any(head(connection, tenant).position for tenant in known):
@@ -68,7 +77,9 @@ def anchor_faults(connection: apsw.Connection, anchor: Anchor, store_id: bytes) 
     for tenant, kept in slot.heads.items():
         faults += _head_faults(connection, tenant, kept)
         if not faults and head(connection, tenant).position > kept.position:
-            notes.append("the anchor was behind the log, as after a crash, and has been written anew")
+            notes.append(
+                "the anchor was behind the log, as after a crash, and has been written anew"
+            )
     return faults, tuple(dict.fromkeys(notes))
 
 
@@ -76,16 +87,22 @@ def _head_faults(connection: apsw.Connection, tenant: int, kept: Head) -> list[s
     present = head(connection, tenant).position
     if present < kept.position:
         lost = kept.position - present
-        return [f"the log ends at position {present:,}, but {lost:,} more event(s) had been acknowledged."]
+        return [
+            f"the log ends at position {present:,}, but {lost:,} more event(s) had been acknowledged."
+        ]
     row = first(connection, opening.queries()["link_at"], (tenant << TENANT_SHIFT | kept.position,))
     if row is None or row[0] != kept.link:
         return [f"the log differs from what was acknowledged at position {kept.position:,}."]
     return []
 
 
-def verify(connection: apsw.Connection, anchor: Anchor, notes: tuple[str, ...]) -> Iterator[int | port.Report]:
+def verify(
+    connection: apsw.Connection, anchor: Anchor, notes: tuple[str, ...]
+) -> Iterator[int | port.Report]:
     """Check every event's digest and link, every page, the streams' gaplessness, the anchor."""
     seen, faults = 0, list[str]()
+    # The anchor first: read after the log, it could be ahead merely because others write meanwhile.
+    anchored = anchor.read()
     connection.execute("BEGIN")
     try:
         named = tenants(connection)
@@ -95,12 +112,14 @@ def verify(connection: apsw.Connection, anchor: Anchor, notes: tuple[str, ...]) 
                 faults += [fault] if fault else []
                 yield seen
         for stream, count, last in connection.execute(opening.queries()["holes"]):
-            faults.append(f"stream {int(str(stream)) & NUMBER_MASK:,} has {count} of {last} events.")
+            faults.append(
+                f"stream {int(str(stream)) & NUMBER_MASK:,} has {count} of {last} events."
+            )
         for (text,) in connection.execute("PRAGMA integrity_check(20)"):
             faults += [] if text == "ok" else [f"SQLite: {text}"]
         row = first(connection, opening.queries()["store_id"], ())
         store_id = row[0] if row and isinstance(row[0], bytes) else b""
-        faults += anchor_faults(connection, anchor, store_id)[0]
+        faults += anchor_faults(connection, anchored, store_id)[0]
     finally:
         connection.execute("ROLLBACK")
     yield port.Report(seen, len(named), tuple(faults), notes)
@@ -109,7 +128,11 @@ def verify(connection: apsw.Connection, anchor: Anchor, notes: tuple[str, ...]) 
 def _events(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:
     before, position = chain.GENESIS, 0
     base = tenant << TENANT_SHIFT
-    while rows := list(connection.execute(opening.queries()["read_feed"], (base | position, base | NUMBER_MASK, _CHUNK))):
+    while rows := list(
+        connection.execute(
+            opening.queries()["read_feed"], (base | position, base | NUMBER_MASK, _CHUNK)
+        )
+    ):
         for raw in rows:
             row = row_of(raw)
             fault = _fault(row, before, position + 1)
@@ -149,7 +172,9 @@ def status(connection: apsw.Connection, path: Path) -> Mapping[str, Json]:
         "page_checksums": connection.reserve_bytes() == opening.RESERVE_BYTES,
         "schema": number(connection, "PRAGMA user_version", ()),
         "events": sum(found.position for found in heads.values()),
-        "heads": {name: {"position": h.position, "link": h.link.hex()} for name, h in heads.items()},
+        "heads": {
+            name: {"position": h.position, "link": h.link.hex()} for name, h in heads.items()
+        },
         "holds": counts,
     }
 
@@ -161,7 +186,9 @@ def _present(path: Path) -> list[Path]:
 def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tuple[int, int]]:
     """Copy a consistent state of the store to a new file, page by page."""
     if target.exists():
-        raise errors.InvalidRequest(f"{target} exists already.", hint="Name a new file; a backup never overwrites.")
+        raise errors.InvalidRequest(
+            f"{target} exists already.", hint="Name a new file; a backup never overwrites."
+        )
     opening.check_place(files, target)
     fresh = target.with_name(target.name + "-new")
     files.remove(fresh)

@@ -11,9 +11,11 @@ import os
 from pathlib import Path
 
 NETWORK = frozenset(
-    "9p afs beegfs ceph cifs davfs fuse.glusterfs fuse.rclone fuse.s3fs fuse.sshfs gfs2 glusterfs gpfs"
-    " lustre ncpfs nfs nfs4 smb3 smbfs".split()
-)
+    (
+        "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs",
+        "fuse.sshfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs",
+    )
+)  # fmt: skip
 """File systems whose locks or shared memory do not hold between machines."""
 
 

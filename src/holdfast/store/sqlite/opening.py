@@ -88,14 +88,12 @@ def connect(path: Path, *, write: bool) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READWRITE
     connection = apsw.Connection(str(path), flags=flags, vfs=VFS)
     connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
-    connection.execute(f"PRAGMA cache_size = -{limits.CACHE_PAGES_KIB}")
-    connection.execute("PRAGMA mmap_size = 0")
-    connection.execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
-    connection.execute("PRAGMA synchronous = FULL")
-    pages = limits.CHECKPOINT_PAGES if write else 0
-    connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
-    if not write:
-        connection.execute("PRAGMA query_only = ON")
+    connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
+    connection.pragma("mmap_size", 0)
+    connection.pragma("journal_size_limit", limits.WAL_BYTES_KEPT)
+    connection.pragma("synchronous", "FULL")
+    connection.pragma("wal_autocheckpoint", limits.CHECKPOINT_PAGES if write else 0)
+    connection.pragma("query_only", not write)
     check_settings(connection, path)
     return connection
 
@@ -120,13 +118,13 @@ def create(files: Files, path: Path, store_id: bytes) -> None:
     connection = apsw.Connection(str(fresh), vfs=VFS)
     try:
         connection.reserve_bytes("main", RESERVE_BYTES)
-        connection.execute("PRAGMA page_size = 4096")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.pragma("page_size", 4096)
+        connection.pragma("application_id", APPLICATION_ID)
         with connection:
             connection.execute(sql("schema.sql"))
             connection.execute("INSERT INTO store VALUES ('id', ?)", (store_id,))
-            connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        connection.execute("PRAGMA journal_mode = WAL")
+            connection.pragma("user_version", SCHEMA)
+        connection.pragma("journal_mode", "WAL")
     finally:
         connection.close()
     files.sync(fresh)
@@ -155,7 +153,7 @@ def migrate(connection: apsw.Connection, version: int) -> None:
     for step in range(version, SCHEMA):
         with connection:
             connection.execute(sql(MIGRATIONS[step]))
-            connection.execute(f"PRAGMA user_version = {step + 1}")
+            connection.pragma("user_version", step + 1)
 
 
 def looks_like_sqlite(path: Path) -> bool:

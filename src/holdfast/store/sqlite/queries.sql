@@ -3,7 +3,9 @@
 -- name: tenant_number
 SELECT number FROM tenants WHERE name = ?;
 -- name: add_tenant
-INSERT INTO tenants (name) VALUES (?) RETURNING number;
+INSERT INTO tenants (number, name, mark) VALUES (?, ?, ?);
+-- name: tenants_max
+SELECT max(number) FROM tenants;
 -- name: tenants
 SELECT number, name FROM tenants ORDER BY number;
 -- name: stream_key
@@ -11,13 +13,15 @@ SELECT key FROM streams WHERE tenant = ? AND name = ?;
 -- name: stream_name
 SELECT name FROM streams WHERE key = ?;
 -- name: add_stream
-INSERT INTO streams (key, tenant, name) VALUES (?, ?, ?);
+INSERT INTO streams (key, tenant, name, mark) VALUES (?, ?, ?, ?);
 -- name: stream_version
 SELECT version FROM events WHERE stream = ? ORDER BY version DESC LIMIT 1;
 -- name: head
 SELECT key, link FROM events WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1;
 -- name: link_at
 SELECT link FROM events WHERE key = ?;
+-- name: link_of
+SELECT link FROM events WHERE stream = ? AND version = ?;
 -- name: add_event
 INSERT INTO events (key, stream, version, header, payload, salt, digest, link) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 -- name: read_stream
@@ -35,7 +39,7 @@ INSERT INTO claims (stream, claim, version) VALUES (?, ?, ?);
 -- name: key
 SELECT command_hash, first, last FROM keys WHERE tenant = ? AND key = ?;
 -- name: add_key
-INSERT INTO keys (tenant, key, command_hash, first, last, time_us) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO keys (tenant, key, command_hash, first, last, time_us, mark) VALUES (?, ?, ?, ?, ?, ?, ?);
 -- name: forget_keys
 DELETE FROM keys WHERE tenant = ? AND time_us < ?;
 -- name: projection
@@ -64,6 +68,8 @@ WHERE p.tenant = :tenant AND p.kind = :kind AND p.time_us >= :since AND p.time_u
   AND p.status = :status
 -- name: query_lookup
   AND p.lookup = :lookup AND p.lookup <> ''
+-- name: query_no_lookup
+  AND p.lookup = :lookup
 -- name: query_terms
   AND p.id IN (SELECT id FROM projection_terms WHERE tenant = :tenant AND kind = :kind
                AND term IN (SELECT value FROM json_each(:terms))
@@ -71,11 +77,12 @@ WHERE p.tenant = :tenant AND p.kind = :kind AND p.time_us >= :since AND p.time_u
 -- name: query_page
 ORDER BY p.time_us DESC, p.id DESC LIMIT :limit OFFSET :offset;
 -- name: snapshot
-SELECT version, fold, state, checksum FROM snapshots WHERE stream = ?;
+SELECT s.version, s.fold, s.state, s.mark, e.link FROM snapshots AS s
+JOIN events AS e ON e.stream = s.stream AND e.version = s.version WHERE s.stream = ?;
 -- name: put_snapshot
-INSERT INTO snapshots (stream, version, fold, state, checksum) VALUES (?, ?, ?, ?, ?)
+INSERT INTO snapshots (stream, version, fold, state, mark) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET version = excluded.version, fold = excluded.fold, state = excluded.state,
-    checksum = excluded.checksum;
+    mark = excluded.mark;
 -- name: holes
 SELECT stream, count(*), max(version) FROM events GROUP BY stream HAVING count(*) <> max(version) LIMIT 100;
 -- name: counts

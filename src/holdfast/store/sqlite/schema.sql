@@ -1,6 +1,7 @@
 -- Version 1 of a Holdfast store. `docs/internals/format.md` explains every table.
 -- A tenant's number fills the upper bits of its positions and stream keys, so that one integer
 -- primary key orders each tenant's log by itself: key = tenant << 40 | number within the tenant.
+-- Where a row can't be derived from the log again, `mark` is a checksum over it.
 
 CREATE TABLE store (
     name  TEXT NOT NULL PRIMARY KEY,
@@ -9,7 +10,8 @@ CREATE TABLE store (
 
 CREATE TABLE tenants (
     number INTEGER PRIMARY KEY,
-    name   TEXT NOT NULL UNIQUE
+    name   TEXT NOT NULL UNIQUE,
+    mark   BLOB NOT NULL
 );
 
 -- A stream's number is the position of its first event.
@@ -17,6 +19,7 @@ CREATE TABLE streams (
     key    INTEGER PRIMARY KEY,
     tenant INTEGER NOT NULL,
     name   TEXT NOT NULL,
+    mark   BLOB NOT NULL,
     UNIQUE (tenant, name)
 );
 
@@ -46,6 +49,7 @@ CREATE TABLE keys (
     first        INTEGER NOT NULL,
     last         INTEGER NOT NULL,
     time_us      INTEGER NOT NULL,
+    mark         BLOB NOT NULL,
     PRIMARY KEY (tenant, key)
 ) WITHOUT ROWID;
 CREATE INDEX keys_by_time ON keys (tenant, time_us);
@@ -80,7 +84,7 @@ CREATE TABLE snapshots (
     version  INTEGER NOT NULL,
     fold     INTEGER NOT NULL,
     state    BLOB NOT NULL,
-    checksum BLOB NOT NULL
+    mark     BLOB NOT NULL
 );
 
 -- For people with a SQLite shell. Read-only by nature; Holdfast itself never uses them.

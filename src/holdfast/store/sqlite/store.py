@@ -40,7 +40,7 @@ class SQLiteStore:
         self._thread_turn = threading.Lock()
         self._holder: int | None = None
         self._numbers = writing.Numbers()
-        self._closed = False
+        self._closed = self._broken = False
         self._turns = Turns(files, Path(f"{path}-lock"))
         try:
             self._open()
@@ -86,6 +86,7 @@ class SQLiteStore:
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Hold the turn among this process's threads and among processes."""
+        assert self._holder != threading.get_ident(), "this thread holds the turn already"
         if not self._thread_turn.acquire(timeout=limits.TURN_WAIT_S):
             raise errors.StoreBusy("another thread of this process has held the store too long.")
         try:
@@ -105,11 +106,14 @@ class SQLiteStore:
     def _enter(self) -> None:
         # One transaction over everything that is read to decide and then appended: each statement
         # outside one would take and drop SQLite's own locks.
+        if self._broken:
+            self._writer = self._connect()
+            self._broken = False
         if not self._writer.in_transaction:
             self._writer.execute("BEGIN IMMEDIATE")
 
     def _leave(self) -> None:
-        if self._writer.in_transaction:
+        if not self._broken and self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
 
     def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
@@ -119,8 +123,7 @@ class SQLiteStore:
             try:
                 return self._commit(appends)
             except BaseException:
-                self._numbers.drop()
-                self._renew_writer()
+                self._abandon_writer()
                 raise
 
     def _commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
@@ -141,13 +144,14 @@ class SQLiteStore:
         self._anchor.write(batch.heads)
         return outcomes
 
-    def _renew_writer(self) -> None:
+    def _abandon_writer(self) -> None:
         # After a failed write the state of the connection's cache and of the kernel's is unknown:
         # a sync that failed once must not be retried on the same file handle.
+        self._broken = True
+        self._numbers.drop()
+        self._readers.renew()
         with contextlib.suppress(apsw.Error):
             self._writer.close(True)
-        with contextlib.suppress(apsw.Error, errors.Error):
-            self._writer = self._connect()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -178,13 +182,23 @@ class SQLiteStore:
             return number(connection, self._sql["stream_version"], (key,)) if key else 0
 
     def read(
-        self, tenant: str, stream: str, *, after: int = 0, until: int | None = None, limit: int = 256
+        self,
+        tenant: str,
+        stream: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
     ) -> list[port.StoredEvent]:
         """Return the stream's events with after < version <= until, in order, at most `limit`."""
         with self._reading() as connection:
             key = self._stream(connection, tenant, stream)
             last = _LATEST if until is None else until
-            rows = connection.execute(self._sql["read_stream"], (key, after, last, limit)) if key else ()
+            rows = (
+                connection.execute(self._sql["read_stream"], (key, after, last, limit))
+                if key
+                else ()
+            )
             return [chain.opened(writing.row_of(row), stream) for row in rows]
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
@@ -193,25 +207,36 @@ class SQLiteStore:
             base = self._tenant(connection, tenant) << TENANT_SHIFT
             if not base:
                 return []
-            found = connection.execute(self._sql["read_feed"], (base | after, base | NUMBER_MASK, limit))
+            found = connection.execute(
+                self._sql["read_feed"], (base | after, base | NUMBER_MASK, limit)
+            )
             rows = [writing.row_of(row) for row in found]
             names = {row.place.stream: "" for row in rows}
             for stream in names:
                 name = first(connection, self._sql["stream_name"], (base | stream,))
-                names[stream] = str(name[0]) if name else ""
+                if name is None:
+                    raise errors.Corrupt(
+                        f"stream {stream:,} has no name.", facts={"stream": stream}
+                    )
+                names[stream] = str(name[0])
             return [chain.opened(row, names[row.place.stream]) for row in rows]
 
     def seek(self, tenant: str, stream: str, ordinal: int) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         with self._reading() as connection:
             key = self._stream(connection, tenant, stream)
-            low, high = 1, (number(connection, self._sql["stream_version"], (key,)) if key else 0) + 1
+            low, high = (
+                1,
+                (number(connection, self._sql["stream_version"], (key,)) if key else 0) + 1,
+            )
             last = high
             while low < high:
                 middle = (low + high) // 2
                 row = first(connection, self._sql["header_at"], (key, middle))
                 if row is None:
-                    raise errors.Corrupt(f"version {middle:,} of a stream is missing.", facts={"version": middle})
+                    raise errors.Corrupt(
+                        f"version {middle:,} of a stream is missing.", facts={"version": middle}
+                    )
                 if chain.opened(writing.row_of(row), stream).ordinal >= ordinal:
                     high = middle
                 else:
@@ -234,7 +259,9 @@ class SQLiteStore:
         """Drop idempotency keys used before that moment; return how many."""
         with self.turn(), self._translated:
             self._enter()
-            self._writer.execute(self._sql["forget_keys"], (self._tenant(self._writer, tenant), before_us))
+            self._writer.execute(
+                self._sql["forget_keys"], (self._tenant(self._writer, tenant), before_us)
+            )
             forgotten = self._writer.changes()
             self._writer.execute("COMMIT")
             return forgotten
@@ -242,7 +269,9 @@ class SQLiteStore:
     def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
         """Return one projection."""
         with self._reading() as connection:
-            row = first(connection, self._sql["projection"], (self._tenant(connection, tenant), kind, id))
+            row = first(
+                connection, self._sql["projection"], (self._tenant(connection, tenant), kind, id)
+            )
             return _projection(row) if row else None
 
     def query(self, tenant: str, query: port.Query) -> list[port.Projection]:
@@ -260,7 +289,11 @@ class SQLiteStore:
         parts = [self._sql["query"]]
         for name in ("owner", "status", "lookup"):
             if (wanted := getattr(query, name)) is not None:
-                parts.append(self._sql[f"query_{name}"])
+                parts.append(
+                    self._sql[f"query_{name}"]
+                    if wanted or name != "lookup"
+                    else self._sql["query_no_lookup"]
+                )
                 bindings[name] = wanted
         if query.terms:
             parts.append(self._sql["query_terms"])
@@ -277,8 +310,8 @@ class SQLiteStore:
             key = self._stream(connection, tenant, stream)
             row = first(connection, self._sql["snapshot"], (key,)) if key else None
         match row:
-            case (int(version), int(fold), bytes(state), bytes(check)):
-                whole = writing.checksum(key, version, fold, state) == check
+            case (int(version), int(fold), bytes(state), bytes(check), bytes(link)):
+                whole = writing.mark(key, version, fold, state, link) == check
                 return port.Snapshot(stream, version, fold, state) if whole else None
             case _:
                 return None
@@ -291,18 +324,28 @@ class SQLiteStore:
     def verify(self) -> Iterator[int | port.Report]:
         """Check every event, every page and the anchor; yield events checked so far, the report last."""
         self._check_open()
-        with self._translated, contextlib.closing(opening.connect(self.path, write=False)) as connection:
+        with (
+            self._translated,
+            contextlib.closing(opening.connect(self.path, write=False)) as connection,
+        ):
             yield from checks.verify(connection, self._anchor, self.notes)
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: path, size, versions, durability, counts."""
         with self._reading() as connection:
-            return {**checks.status(connection, self.path), "durability": self.durability, "notes": list(self.notes)}
+            return {
+                **checks.status(connection, self.path),
+                "durability": self.durability,
+                "notes": list(self.notes),
+            }
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
         """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
         self._check_open()
-        with self._translated, contextlib.closing(opening.connect(self.path, write=False)) as connection:
+        with (
+            self._translated,
+            contextlib.closing(opening.connect(self.path, write=False)) as connection,
+        ):
             yield from checks.backup(self._files, connection, Path(target))
 
     def close(self) -> None:
@@ -320,7 +363,16 @@ class SQLiteStore:
 
 def _projection(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
     match row:
-        case (str(kind), str(id_), str(owner), str(status), int(time_us), str(lookup), str(terms), bytes(document)):
+        case (
+            str(kind),
+            str(id_),
+            str(owner),
+            str(status),
+            int(time_us),
+            str(lookup),
+            str(terms),
+            bytes(document),
+        ):
             return port.Projection(
                 kind=kind, id=id_, owner=owner, status=status, time_us=time_us, lookup=lookup,
                 terms=msgspec.json.decode(terms, type=tuple[str, ...]), document=document,

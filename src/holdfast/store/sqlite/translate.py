@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from types import TracebackType
 
 import apsw
@@ -20,7 +21,10 @@ class Translated:
     def __enter__(self) -> None: ...
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None and isinstance(error, (apsw.Error, OSError, UnicodeDecodeError)):
             raise of(error, self._path) from error
@@ -33,18 +37,30 @@ def of(error: Exception, path: str) -> errors.Error:
         case apsw.FullError():
             return errors.StoreFull(facts=facts)
         case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError() | PermissionError():
-            return errors.StoreReadOnly(f"{path} can't be written.", hint="Check the permissions of the file and its folder.", facts=facts)
+            return errors.StoreReadOnly(
+                f"{path} can't be written.",
+                hint="Check the permissions of the file and its folder.",
+                facts=facts,
+            )
         case apsw.BusyError() | apsw.LockedError():
             return errors.StoreBusy(
                 f"another program holds a lock on {path}.", hint="Close it and retry.", facts=facts
             )
         case apsw.ConnectionClosedError():
             return errors.EngineClosed()
-        case apsw.CorruptError() | apsw.NotADBError() | apsw.FormatError() | apsw.SQLError() | UnicodeDecodeError() | apsw.SchemaChangeError() | apsw.MismatchError():
+        case (
+            apsw.CorruptError()
+            | apsw.NotADBError()
+            | apsw.FormatError()
+            | apsw.SQLError()
+            | UnicodeDecodeError()
+            | apsw.SchemaChangeError()
+            | apsw.MismatchError()
+        ):
             return _corrupt(path, str(error))
         case apsw.IOError() if getattr(error, "extendedresult", 0) in _DAMAGE:
             return _corrupt(path, "a page's checksum does not match")
-        case OSError() if error.errno == 28:  # noqa: PLR2004 - ENOSPC
+        case OSError() if error.errno == errno.ENOSPC:
             return errors.StoreFull(facts=facts)
         case _:
             return errors.Unavailable(f"{path} can't be used now: {error}.", facts=facts)

@@ -48,7 +48,9 @@ class Turns:
         with self._changed:
             self._wanted = self._waiting = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._stand_in_line, name="holdfast-turn", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._stand_in_line, name="holdfast-turn", daemon=True
+                )
                 self._thread.start()
             self._changed.notify_all()
             came = self._changed.wait_for(lambda: self._granted, timeout_s)

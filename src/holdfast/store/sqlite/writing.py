@@ -16,13 +16,17 @@ from holdfast.store.sqlite.anchor import Head
 TENANT_SHIFT = 40
 """Bits of a key that count within a tenant: a trillion events each, eight million tenants."""
 
+MARK_BYTES = 8
+
 NUMBERS_MAX = 10_000
 """Stream keys remembered in one process."""
 
 NUMBER_MASK = (1 << TENANT_SHIFT) - 1
 
 
-def first(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]) -> tuple[apsw.SQLiteValue, ...] | None:
+def first(
+    connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
+) -> tuple[apsw.SQLiteValue, ...] | None:
     """Return the first row of a query, if there is one."""
     return next(connection.execute(query, bindings), None)
 
@@ -33,9 +37,10 @@ def number(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteV
     return row[0] if row and isinstance(row[0], int) else 0
 
 
-def checksum(stream: int, version: int, fold: int, state: bytes) -> bytes:
-    """Return the checksum that a snapshot is stored with."""
-    return hashlib.sha256(f"{stream} {version} {fold} ".encode() + state).digest()
+def mark(*fields: object) -> bytes:
+    """Return the checksum over a row that can't be derived from the log."""
+    whole = repr(fields).encode()
+    return hashlib.sha256(whole).digest()[:MARK_BYTES]
 
 
 class Numbers:
@@ -71,7 +76,8 @@ class Numbers:
 
     def add_tenant(self, connection: apsw.Connection, name: str) -> int:
         """Give a tenant its number."""
-        made = number(connection, self._sql["add_tenant"], (name,))
+        made = number(connection, self._sql["tenants_max"], ()) + 1
+        connection.execute(self._sql["add_tenant"], (made, name, mark(made, name)))
         self._fresh_tenants[name] = made
         return made
 
@@ -92,7 +98,9 @@ class Numbers:
 class Batch:
     """Appends of one transaction, and the heads that they lead to."""
 
-    def __init__(self, connection: apsw.Connection, numbers: Numbers, random: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, connection: apsw.Connection, numbers: Numbers, random: Callable[[int], bytes]
+    ) -> None:
         self._connection = connection
         self._numbers = numbers
         self._random = random
@@ -102,14 +110,18 @@ class Batch:
     def append(self, append: port.Append) -> port.Outcome:
         """Check one append's conditions and write it; on any other outcome than Appended nothing is written."""
         numbers, connection = self._numbers, self._connection
-        tenant = numbers.tenant(connection, append.tenant) or numbers.add_tenant(connection, append.tenant)
+        tenant = numbers.tenant(connection, append.tenant)
         if append.key is not None:
             row = first(self._connection, self._sql["key"], (tenant, append.key.key))
             if row is not None:
                 return replayed(row)
-        keys = [numbers.stream(connection, tenant, write.stream) for write in append.writes]
+        keys = [
+            numbers.stream(connection, tenant, write.stream) if tenant else 0
+            for write in append.writes
+        ]
         for refused in self._refusals(append, keys):
             return refused
+        tenant = tenant or numbers.add_tenant(connection, append.tenant)
         head = self._head(tenant)
         begin = head.position + 1
         for write, key in zip(append.writes, keys, strict=True):
@@ -142,7 +154,10 @@ class Batch:
         base = tenant << TENANT_SHIFT
         if not key:
             key = base | (head.position + 1)
-            self._connection.execute(self._sql["add_stream"], (key, tenant, write.stream))
+            self._connection.execute(
+                self._sql["add_stream"],
+                (key, tenant, write.stream, mark(key, tenant, write.stream)),
+            )
         position, link = head.position, head.link
         rows: list[tuple[apsw.SQLiteValue, ...]] = []
         for version, event in enumerate(write.events, write.expected + 1):
@@ -167,11 +182,13 @@ class Batch:
             execute(sql["drop_projection"], (tenant, kind, id_))
         for snap in append.snapshots:
             key = self._numbers.stream(self._connection, tenant, snap.stream)
-            check = checksum(key, snap.version, snap.fold, snap.state)
+            link = first(self._connection, sql["link_of"], (key, snap.version))
+            assert link is not None, "a snapshot belongs to a version that exists"
+            check = mark(key, snap.version, snap.fold, snap.state, link[0])
             execute(sql["put_snapshot"], (key, snap.version, snap.fold, snap.state, check))
         if append.key is not None:
-            used = append.key
-            execute(sql["add_key"], (tenant, used.key, used.command_hash, begin, end, append.time_us))
+            row = (tenant, append.key.key, append.key.command_hash, begin, end, append.time_us)
+            execute(sql["add_key"], (*row, mark(*row)))
 
     def _put(self, tenant: int, p: port.Projection) -> None:
         self._change_terms(tenant, p.kind, p.id, p.terms)
@@ -207,7 +224,16 @@ def head_of(row: tuple[apsw.SQLiteValue, ...] | None) -> Head:
 def row_of(row: tuple[apsw.SQLiteValue, ...]) -> chain.Row:
     """Return an event's columns with their types checked; raise Corrupt if they are others."""
     match row:
-        case (int(key), int(stream), int(version), bytes(header), payload, salt, bytes(digest), bytes(link)):
+        case (
+            int(key),
+            int(stream),
+            int(version),
+            bytes(header),
+            payload,
+            salt,
+            bytes(digest),
+            bytes(link),
+        ):
             place = chain.Place(key & NUMBER_MASK, stream & NUMBER_MASK, version)
             if isinstance(payload, bytes | None) and isinstance(salt, bytes | None):
                 return chain.Row(place, header, payload, salt, digest, link)

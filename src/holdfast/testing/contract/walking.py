@@ -292,7 +292,7 @@ class _Walker:
             kind=dice.choice(_KINDS),
             owner=dice.choice((None, None, *_TEXTS)),
             status=dice.choice((None, None, *_TEXTS)),
-            lookup=dice.choice((None, None, *_TEXTS[1:])),
+            lookup=dice.choice((None, None, *_TEXTS)),
             since_us=dice.choice((None, newest // 2)),
             until_us=dice.choice((None, newest - 1)),
             terms=tuple(dice.sample(_TEXTS, dice.choice((0, 0, 1, 2)))),

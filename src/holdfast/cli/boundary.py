@@ -1,0 +1,72 @@
+"""The edge of the command line: parses, runs, and turns whatever is raised into lines and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from holdfast import errors
+from holdfast.cli import exits
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse the arguments and run the command they name."""
+    from holdfast.cli import program  # noqa: PLC0415 - cyclopts is slow to import
+
+    return guarded(lambda: program.dispatch(arguments), as_json="--json" in arguments)
+
+
+def guarded(body: Callable[[], int | None], *, as_json: bool) -> int:
+    """Run the body; return its exit code, or that of the error it ended with."""
+    _write_anything()
+    try:
+        code = body() or exits.DONE
+        sys.stdout.flush()
+    except exits.Failure as failure:
+        return _tell(failure.problem, as_json=as_json)
+    except errors.Error as error:
+        return _tell(exits.of_error(error), as_json=as_json)
+    except KeyboardInterrupt:
+        _say("interrupted.")
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end, and must find a reader then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.PIPE_CLOSED
+    except Exception as error:  # noqa: BLE001 - the boundary: nobody above could tell the user
+        return _tell(_defect(error), as_json=as_json)
+    return code
+
+
+def _write_anything() -> None:
+    """Let no character of a stored text stop the output where the terminal's encoding is poor."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _tell(problem: exits.Problem, *, as_json: bool) -> int:
+    _say(problem.problem_json() if as_json else problem.text())
+    return problem.exit
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(text, file=sys.stderr)
+
+
+def _defect(error: Exception) -> exits.Problem:
+    if os.environ.get("HOLDFAST_DEBUG"):
+        traceback.print_exception(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return exits.Problem(
+        exits.FAILED,
+        "defect",
+        f"this should not happen: {type(error).__name__}: {error}",
+        f"It is a defect of Holdfast, in {place.name} ({os.path.basename(place.filename)}:{place.lineno}).",
+        "HOLDFAST_DEBUG=1 shows the whole trace; please report it.",
+    )

@@ -1,0 +1,132 @@
+"""Exit codes: one table from kinds of error to codes, and the three lines that each error prints.
+
+What happened; why, with numbers; what to type next. The codes are API: they do not change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from holdfast import errors
+from holdfast.cli import visible
+
+DONE, FAILED, USAGE, NOT_FOUND = 0, 1, 2, 3
+CONFLICT, DAMAGE, UNSAFE, UNAVAILABLE = 5, 7, 8, 9
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+MEANINGS: Final[Mapping[int, str]] = {
+    DONE: "done",
+    FAILED: "failed, or a claim of the demo did not hold",
+    USAGE: "wrong usage",
+    NOT_FOUND: "not found: no such store, session or message",
+    4: "not authenticated or not allowed (a service; not used yet)",
+    CONFLICT: "conflict: someone else was first; read again, then repeat",
+    6: "over budget (not used yet)",
+    DAMAGE: "damage found: stored data is not what was written",
+    UNSAFE: "refused for safety: not a store, a newer one, a target that exists",
+    UNAVAILABLE: "the store is busy, full, read-only or away; repeating is safe",
+    INTERRUPTED: "interrupted",
+    PIPE_CLOSED: "the reader of the pipe went away",
+}
+
+
+class Problem(NamedTuple):
+    """What an error says and how the command ends for it."""
+
+    exit: int
+    code: str
+    what: str
+    why: str
+    next: str
+    facts: Mapping[str, object] = errors.NO_FACTS
+
+    def text(self, indent: str = "       ") -> str:
+        """Return the three lines for people."""
+        parts = (self.what, self._numbers(), f"{self.next}  (exit {self.exit})")
+        return "error: " + f"\n{indent}".join(visible.line(part) for part in parts)
+
+    def _numbers(self) -> str:
+        told = f"{self.what} {self.why} {self.next}"
+        shown = [
+            f"{name.replace('_', ' ')} {_shown(value)}"
+            for name, value in self.facts.items()
+            if _shown(value) not in told
+        ]
+        return f"{self.why} ({', '.join(shown)})" if shown else self.why
+
+    def problem_json(self) -> str:
+        """Return one line of problem+json."""
+        document = {
+            "type": f"urn:holdfast:error:{self.code}",
+            "title": visible.line(self.what),
+            "detail": visible.line(self.why),
+            "next": visible.line(self.next),
+            "code": self.code,
+            "exit_code": self.exit,
+            "facts": {key: _plain(value) for key, value in self.facts.items()},
+        }
+        return json.dumps(document)
+
+
+class Failure(Exception):  # noqa: N818 - named for what happened
+    """The command can't go on, for a reason of the command line's own."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.what)
+        self.problem = problem
+
+
+class _Rule(NamedTuple):
+    exit: int
+    why: str
+    next: str
+
+
+TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
+    errors.NotFound: _Rule(
+        NOT_FOUND,
+        "Give a whole id, any unique beginning of one, or @last.",
+        "holdfast sessions list",
+    ),
+    errors.Conflict: _Rule(
+        CONFLICT, "Someone else was first; nothing was changed.", "Read again, then repeat."
+    ),
+    errors.InvalidRequest: _Rule(USAGE, "Nothing was done.", "holdfast --help"),
+    errors.UnknownScheme: _Rule(USAGE, "Nothing was opened.", "holdfast help environment"),
+    errors.UnsafeStore: _Rule(
+        UNSAFE, "Refused, so that nothing can be lost.", "Choose another place."
+    ),
+    errors.NotAStore: _Rule(UNSAFE, "It was left as it is.", "Choose another path."),
+    errors.NewerStore: _Rule(UNSAFE, "It was left as it is.", "pip install -U holdfast"),
+    errors.Refused: _Rule(FAILED, "The rules forbid it; nothing was changed.", "holdfast --help"),
+    errors.Unavailable: _Rule(
+        UNAVAILABLE, "Nothing was changed; what is stored is not in doubt.", "Repeat the command."
+    ),
+    errors.Corrupt: _Rule(
+        DAMAGE,
+        "Stored data is not what was written; nothing was changed.",
+        "holdfast verify",
+    ),
+    errors.Error: _Rule(FAILED, "Nothing more is known.", "holdfast --help"),
+}
+"""The nearest ancestor of an error's class decides."""
+
+
+def of_error(error: errors.Error) -> Problem:
+    """Return how the command ends for one of the engine's errors."""
+    rule = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+    return Problem(
+        rule.exit, error.code, error.message, rule.why, error.hint or rule.next, error.facts
+    )
+
+
+def _shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return visible.line(value)
+    return value if isinstance(value, int | float | bool | None) else visible.line(str(value))

@@ -1,0 +1,95 @@
+"""Which store a command works on, and opening it. Looking at a store never creates one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from holdfast.cli import exits
+
+if TYPE_CHECKING:
+    from holdfast.wiring import Holdfast
+
+DEFAULT = "state.db"
+
+
+def choose(given: str | None) -> str:
+    """Return the store's path or URL: as given, else HOLDFAST_URL, else ./state.db if it is there."""
+    chosen = given or os.environ.get("HOLDFAST_URL")
+    if chosen:
+        return chosen
+    if Path(DEFAULT).exists():
+        return DEFAULT
+    raise exits.Failure(
+        exits.Problem(
+            exits.USAGE,
+            "no_target",
+            "no store was named.",
+            f"HOLDFAST_URL is not set, and there is no {DEFAULT} in {Path.cwd()}.",
+            "Name one (--url path/to/state.db), or make one to look at: holdfast demo --keep night",
+        )
+    )
+
+
+def connect(url: str, *, tenant: str) -> Holdfast:
+    """Open the store, which must exist already."""
+    _must_exist(url)
+    import holdfast  # noqa: PLC0415 - the package is loaded by now; this only names it
+
+    return holdfast.connect(url, tenant=tenant)
+
+
+def _must_exist(url: str) -> None:
+    if url.startswith("volatile:"):
+        raise exits.Failure(
+            exits.Problem(
+                exits.USAGE,
+                "no_target",
+                "volatile: names a store in the memory of one process; there is nothing to look at.",
+                "Another process can't reach it, and a new one would be empty.",
+                "Name a file: --url path/to/state.db",
+            )
+        )
+    path = _file(url)
+    if path is None or (path.is_file() and path.stat().st_size):
+        return
+    raise exits.Failure(_missing(path))
+
+
+def _file(url: str) -> Path | None:
+    """Return the file that a path or sqlite: URL names; None for other schemes."""
+    if url.startswith("sqlite:"):
+        return Path(unquote(urlsplit(url).path))
+    return None if "://" in url else Path(url)
+
+
+def _missing(path: Path) -> exits.Problem:
+    folder = path.parent
+    if path.is_dir():
+        why = f"It is a folder. Stores in it: {_stores(path)}."
+    elif path.is_file():
+        why = "The file is empty (0 bytes). Nothing was written to it."
+    elif Path(f"{path}-anchor").exists():
+        why = "Its anchor is still there: the store itself was moved or removed."
+    elif folder.is_dir():
+        why = f"There is no such file. Stores in {folder.resolve()}: {_stores(folder)}."
+    else:
+        why = f"There is no folder {folder}."
+    return exits.Problem(
+        exits.NOT_FOUND,
+        "no_store",
+        f"there is no store at {path}.",
+        why,
+        "Check the path, or make a store to look at: holdfast demo --keep night",
+    )
+
+
+def _stores(folder: Path) -> str:
+    """Name the stores of a folder, known by their anchors."""
+    try:
+        found = sorted(path.name.removesuffix("-anchor") for path in folder.glob("*-anchor"))
+    except OSError:
+        return "unknown"
+    return ", ".join(found[:5]) + (" …" if len(found) > 5 else "") if found else "none"

@@ -1,0 +1,66 @@
+"""An open store for async callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any
+
+from holdfast.engine.aio import AsyncAdmin, AsyncEvents, AsyncSessions
+from holdfast.engine.requests import Settings
+from holdfast.wiring.opened import Opened
+
+
+class AsyncHoldfast:
+    """An open store, for async callers: the same verbs, awaited. Made by `connect_async`."""
+
+    def __init__(self, opened: Opened, settings: Settings) -> None:
+        self._opened = opened
+        self.sessions = AsyncSessions(opened.engine, settings)
+        self.events = AsyncEvents(opened.engine, settings.tenant)
+        self.admin = AsyncAdmin(opened.engine)
+
+    async def close(self) -> None:
+        """Close once everything submitted is through. Closing twice is fine."""
+        await self.sessions.in_thread(self._opened.close)
+
+    async def __aenter__(self) -> AsyncHoldfast:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncHoldfast {self._opened.engine.store.durability}>"
+
+
+class Connecting:
+    """What connect_async returns: await it, or enter it with `async with`."""
+
+    def __init__(self, open_: Callable[[], AsyncHoldfast]) -> None:
+        self._open = open_
+        self._opened: AsyncHoldfast | None = None
+
+    async def _connect(self) -> AsyncHoldfast:
+        self._opened = await AsyncSessions.in_thread(self._open)
+        return self._opened
+
+    def __await__(self) -> Generator[Any, Any, AsyncHoldfast]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> AsyncHoldfast:
+        return await self._connect()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()

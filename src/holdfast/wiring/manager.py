@@ -1,0 +1,80 @@
+"""The session manager that opens its own store, as the document of its name has it."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from types import TracebackType
+
+from holdfast import errors
+from holdfast.engine.engine import Engine
+from holdfast.engine.requests import Settings, Write
+from holdfast.engine.sessions import Sessions
+from holdfast.wiring.opened import open_engine
+
+
+class SessionManager(Sessions):
+    """Sessions of many users. `connect(…).sessions` is one; made by itself it opens a store in a folder.
+
+    `base_path` is created if it is missing. `format` is "json", for compatibility. With
+    write="deferred", messages are on their way when add_message returns and on disk when save_session
+    does; otherwise they are on disk at once and `auto_save_interval` has nothing left to do.
+    """
+
+    _finish: weakref.finalize[..., SessionManager] | None
+
+    def __init__(
+        self,
+        base_path: str | Path = "conversations",
+        max_messages_per_session: int = 5000,
+        max_sessions_in_memory: int = 20,
+        format: str = "json",  # noqa: A002 - the document's name
+        auto_save_interval: float = 60,
+        *,
+        write: Write = "durable",
+        tenant: str = "default",
+    ) -> None:
+        if format != "json":
+            raise errors.InvalidRequest(f"format {format!r} is not known.", hint='Use "json".')
+        settings = Settings(
+            tenant=tenant,
+            max_messages_per_session=max_messages_per_session,
+            max_sessions_in_memory=max_sessions_in_memory,
+            auto_save_interval=auto_save_interval,
+            write=write,
+        )
+        folder = Path(base_path).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        engine = open_engine(folder / "state.db")
+        self.base_path = str(base_path)
+        super().__init__(engine, settings)
+        # Whoever follows the document never closes a manager; leaving it open must lose nothing.
+        self._finish = weakref.finalize(self, engine.close)
+
+    @classmethod
+    def over(cls, engine: Engine, settings: Settings) -> SessionManager:
+        """Return a manager over an engine that somebody else opened and will close."""
+        manager = cls.__new__(cls)
+        manager.base_path = ""
+        Sessions.__init__(manager, engine, settings)
+        manager._finish = None
+        return manager
+
+    def close(self) -> None:
+        """Wait for deferred writes, and close what this manager opened."""
+        try:
+            self.flush()
+        finally:
+            if self._finish is not None:
+                self._finish()
+
+    def __enter__(self) -> SessionManager:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

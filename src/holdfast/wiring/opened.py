@@ -1,0 +1,48 @@
+"""An engine that somebody opened and somebody has to close."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+from holdfast import limits
+from holdfast.engine.engine import Engine
+from holdfast.values import ids
+from holdfast.wiring.stores import open_store
+
+
+def open_engine(url: str | Path, *, cached_sessions: int = limits.CACHED_SESSIONS) -> Engine:
+    """Open the store that a URL names and put an engine with the real clock over it."""
+    return Engine(open_store(url), now_us=ids.SYSTEM.now_us, cached_sessions=cached_sessions)
+
+
+class Opened:
+    """An open engine that warns if it is forgotten."""
+
+    def __init__(self, url: str | Path, *, cached_sessions: int) -> None:
+        self.engine = open_engine(url, cached_sessions=cached_sessions)
+        self._where = _caller()
+        self._url = str(url)
+        self._open = True
+
+    def close(self) -> None:
+        """Close the engine. Closing twice is fine."""
+        self._open = False
+        self.engine.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            warnings.warn(
+                f"{self._url}, opened at {self._where}, was never closed; use it in a with statement",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+
+def _caller() -> str:
+    package = __name__.rpartition(".")[0]
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - to name who forgot to close
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(package):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

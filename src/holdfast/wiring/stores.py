@@ -1,0 +1,58 @@
+"""Which store a URL names. Third parties register a scheme with an entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast import errors
+from holdfast.store.port import Store
+
+STORES = "holdfast.stores"
+"""Entry-point group: a URL scheme's name and a callable that takes the URL and returns a Store."""
+
+
+def _sqlite(url: str) -> Store:
+    from holdfast.store import sqlite  # noqa: PLC0415 - only whoever uses SQLite pays for it
+
+    return sqlite.open_store(_path(url))
+
+
+def _volatile(url: str) -> Store:
+    from holdfast.store.volatile import VolatileStore  # noqa: PLC0415 - as above
+
+    if url != "volatile:":
+        raise errors.InvalidRequest("a volatile store has no name: write just volatile:")
+    return VolatileStore()
+
+
+_OURS: Mapping[str, Callable[[str], Store]] = {"sqlite": _sqlite, "volatile": _volatile}
+
+
+def open_store(url: str | Path) -> Store:
+    """Open the store that a URL or path names: a path or sqlite:///path, volatile:, or a registered scheme."""
+    if isinstance(url, Path) or ("://" not in url and not url.startswith(("volatile:", "sqlite:"))):
+        return _sqlite(str(url))
+    scheme = urlsplit(url).scheme
+    opener = _OURS.get(scheme)
+    if opener is not None:
+        return opener(url)
+    from importlib import metadata  # noqa: PLC0415 - slow to import, and rarely needed
+
+    for entry in metadata.entry_points(group=STORES, name=scheme):
+        return entry.load()(url)
+    raise errors.UnknownScheme(
+        f"no store is registered for {scheme}://.",
+        hint="Use a path such as state.db, sqlite:///path, or volatile:.",
+        facts={"scheme": scheme},
+    )
+
+
+def _path(url: str) -> str:
+    if not url.startswith("sqlite:"):
+        return url
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path:
+        raise errors.InvalidRequest("write sqlite:///absolute/path, or just a path.")
+    return unquote(parts.path)
