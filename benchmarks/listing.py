@@ -3,12 +3,10 @@
 import asyncio
 import json
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import holdfast
-from benchmarks import harness
+from benchmarks import fresh, harness
 from benchmarks.harness import Bench, Figure
 
 SESSIONS = 100_000
@@ -73,5 +71,5 @@ async def _create(path: Path, sessions: int) -> None:
 
 
 def _pages_in_fresh_process(path: Path) -> list[float]:
-    command = [sys.executable, "-c", PROGRAM, str(path), "user-7", str(PAGE), str(USERS)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    arguments = (path, "user-7", PAGE, USERS)
+    return json.loads(fresh.output_of(PROGRAM, *arguments, compiled=path.parent / "compiled"))

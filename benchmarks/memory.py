@@ -6,9 +6,8 @@ next to nothing.
 """
 
 import json
-import subprocess
-import sys
 
+from benchmarks import fresh
 from benchmarks.harness import Bench, Figure
 
 SESSIONS_WARM = 1_200
@@ -61,9 +60,8 @@ print(json.dumps({"idle": idle, "before": before, "written": written, "many": ma
 def run(bench: Bench) -> list[Figure]:
     path = bench.ram / "memory.db"
     warm = bench.scaled(SESSIONS_WARM)
-    command = [sys.executable, "-c", PROGRAM, str(path), str(warm), str(TIMES * warm)]
     seen: dict[str, float] = json.loads(
-        subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        fresh.output_of(PROGRAM, path, warm, TIMES * warm, compiled=bench.disk)
     )
     stored = path.stat().st_size / 2**20
     return [

@@ -1,9 +1,9 @@
 """Importing Holdfast, in fresh interpreters."""
 
 import statistics
-import subprocess
-import sys
+from pathlib import Path
 
+from benchmarks import fresh
 from benchmarks.harness import Bench, Figure
 
 PROGRAM = """
@@ -15,8 +15,8 @@ print((time.perf_counter() - began) * 1000)
 
 
 def run(bench: Bench) -> list[Figure]:
-    _import_ms()
-    rounds = tuple(_import_ms() for _ in range(bench.rounds))
+    _import_ms(bench.disk)
+    rounds = tuple(_import_ms(bench.disk) for _ in range(bench.rounds))
     return [
         Figure(
             name="import holdfast",
@@ -28,6 +28,5 @@ def run(bench: Bench) -> list[Figure]:
     ]
 
 
-def _import_ms() -> float:
-    command = [sys.executable, "-c", PROGRAM]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def _import_ms(compiled: Path) -> float:
+    return float(fresh.output_of(PROGRAM, compiled=compiled))
