@@ -31,9 +31,6 @@ FILTER_TERMS_MAX: Final = 20
 COMMIT_BATCH_MAX: Final = 256
 """Commands decided and committed together: bounds how long the turn is held."""
 
-COMMIT_BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Payload bytes committed together, for the same reason."""
-
 QUEUE_MAX: Final = 10_000
 """Commands that may wait for a commit in one process before submitting blocks or is refused."""
 

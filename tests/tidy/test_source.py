@@ -17,6 +17,8 @@ PROGRAMS = [ROOT / folder for folder in ("benchmarks", "scripts", "tests")]
 BROAD_EXCEPTS = {
     # Whatever ends a commit must reach every caller who waits for it, or they wait for ever.
     "src/holdfast/engine/commits.py": 1,
+    # A defect in deciding one request must not fail the others of its batch.
+    "src/holdfast/engine/engine.py": 1,
 }
 
 SOURCE_LAWS: list[laws.Law] = [

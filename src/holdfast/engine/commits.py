@@ -157,7 +157,7 @@ class CommitQueue:
         except BaseException as error:
             for ticket in batch:
                 if not ticket.settled:
-                    ticket.fail(_own(error))
+                    ticket.fail(own_error(error))
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -211,7 +211,7 @@ class CommitQueue:
             self._thread.join()
 
 
-def _own(error: BaseException) -> errors.Error:
+def own_error(error: BaseException) -> errors.Error:
     """Return an error for one of several callers: each raises its own, none sees another's traceback."""
     if isinstance(error, errors.Error):
         made = type(error)(error.message, hint=error.hint, facts=error.facts)

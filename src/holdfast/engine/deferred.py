@@ -42,7 +42,7 @@ class Writes:
             self._changed.notify_all()
 
     def wait(self, session_id: str | None = None) -> bool:
-        """Wait for the writes of one session, or all; raise the first error among them.
+        """Wait for the writes of one session, or all; raise the first error among them, once.
 
         Returns whether there were any.
         """
@@ -50,8 +50,21 @@ class Writes:
             return False
         with self._changed:
             chosen = list(self._under_way) if session_id is None else [session_id]
-            tickets = [ticket for place in chosen for ticket in self._under_way.pop(place, ())]
+            tickets = [ticket for place in chosen for ticket in self._under_way.get(place, ())]
             self._changed.wait_for(lambda: all(ticket.done for ticket in tickets))
-        for ticket in tickets:
-            ticket.result()
+            mine = [ticket for place in chosen for ticket in self._remove(place, tickets)]
+        failed = [ticket.error for ticket in mine if ticket.error is not None]
+        if failed:
+            if len(failed) > 1:
+                failed[0].add_note(
+                    f"{len(failed) - 1} more deferred write(s) were refused after it"
+                )
+            raise failed[0]
         return bool(tickets)
+
+    def _remove(self, session_id: str, done: list[Ticket]) -> list[Ticket]:
+        present = self._under_way.pop(session_id, [])
+        left = [ticket for ticket in present if ticket not in done]
+        if left:
+            self._under_way[session_id] = left
+        return [ticket for ticket in present if ticket in done]

@@ -11,12 +11,16 @@ from collections.abc import Callable, Sequence
 
 from holdfast import errors, limits
 from holdfast.engine import planning
-from holdfast.engine.commits import Answer, Channel, CommitQueue, Ticket
+from holdfast.engine.commits import Answer, Channel, CommitQueue, Ticket, own_error
 from holdfast.engine.planning import Later, Plan, Round
 from holdfast.engine.states import States, message_of, stream_of
 from holdfast.store import port
 from holdfast.values import command as c
+from holdfast.values.message import Message
 from holdfast.values.session import SessionState
+
+FORGET_EVERY_US = 3_600_000_000
+"""How often old idempotency keys are dropped, at most."""
 
 _forks = 0
 
@@ -45,6 +49,7 @@ class Engine:
         self._commits = CommitQueue(self._process)
         self._born = _forks
         self._closed = False
+        self._forgot_us = 0
 
     def run(self, request: c.Request) -> Answer:
         """Carry a request out; return when it is durable. Raises whatever refuses it."""
@@ -74,29 +79,42 @@ class Engine:
         self.store.close()
 
     def _process(self, batch: Sequence[Ticket]) -> None:
+        pending, lost_races = list(batch), 0
         with self.store.turn():
-            pending = list(batch)
-            for _ in range(limits.RETRIES_MAX):
-                pending = self._round(pending)
-                if not pending:
-                    return
+            while pending and lost_races < limits.RETRIES_MAX:
+                pending, lost = self._round(pending)
+                lost_races += lost
         for ticket in pending:
             ticket.fail(errors.Conflict("other writers were faster every time.", hint="Retry."))
+        self._forget_keys(batch)
 
-    def _round(self, tickets: list[Ticket]) -> list[Ticket]:
-        """Decide and commit; return the tickets that have to be decided again."""
+    def _forget_keys(self, batch: Sequence[Ticket]) -> None:
+        tenants = {ticket.request.tenant for ticket in batch if ticket.request.key is not None}
+        now = self.now_us()
+        if tenants and now - self._forgot_us > FORGET_EVERY_US:
+            self._forgot_us = now
+            for tenant in tenants:
+                before = now - limits.IDEMPOTENCY_KEEP_S * 1_000_000
+                self.store.forget_keys(tenant, before_us=before)
+
+    def _round(self, tickets: list[Ticket]) -> tuple[list[Ticket], bool]:
+        """Decide and commit; return the tickets to be decided again, and whether a race was lost."""
         deciding = Round(self.store, self.states, self.now_us)
         again: list[Ticket] = []
         planned: list[tuple[Ticket, Plan, port.Append]] = []
         quiet: list[tuple[Ticket, Plan]] = []
-        for ticket in tickets:
+        for index, ticket in enumerate(tickets):
             try:
                 plan = self._plan(deciding, ticket)
             except Later:
-                again.append(ticket)
-                continue
+                # Everything after it waits too: what was submitted first is decided first.
+                again = tickets[index:]
+                break
             except errors.Error as error:
                 ticket.fail(error)
+                continue
+            except Exception as error:  # noqa: BLE001 - one's defect must not fail its neighbours
+                ticket.fail(own_error(error))
                 continue
             if plan is not None and plan.append is not None:
                 planned.append((ticket, plan, plan.append))
@@ -114,7 +132,7 @@ class Engine:
                 again.append(ticket)
             else:
                 ticket.succeed(Answer(plan.answer))
-        return sorted(again + lost, key=tickets.index) if again or lost else []
+        return sorted(again + lost, key=tickets.index) if again or lost else [], bool(lost)
 
     def _plan(self, deciding: Round, ticket: Ticket) -> Plan | None:
         request = ticket.request
@@ -125,7 +143,7 @@ class Engine:
                 return None
         try:
             return deciding.plan(request)
-        except errors.Refused:
+        except (errors.Refused, errors.DuplicateMessage):
             if self._said_before(request):
                 ticket.succeed(Answer(self._tail_state(request), replayed=True))
                 return None
@@ -172,33 +190,31 @@ class Engine:
     def _clash(self, ticket: Ticket, taken: port.Claimed) -> None:
         if self._said_before(ticket.request):
             ticket.succeed(Answer(self._tail_state(ticket.request), replayed=True))
-            return
-        ticket.fail(
-            errors.DuplicateMessage(
-                f"another message of the session has the id {taken.claim!r}.",
-                hint="Give the new one its own id, or leave the id out.",
-                facts={"message": taken.claim, "version": taken.version},
-            )
-        )
+        else:
+            ticket.fail(planning.duplicate(taken.claim))
 
     def _said_before(self, request: c.Request) -> bool:
-        """Whether the request only adds messages that the session has already, word for word."""
-        if not isinstance(request.command, c.AddMessages):
+        """Whether the request only adds messages that the conversation has already, word for word.
+
+        They count from the named session to the end of its chain, in the generations that are open.
+        """
+        command = request.command
+        if not isinstance(command, c.AddMessages):
             return False
-        state = self._tail_state(request)
-        stream = stream_of(state.id)
-        for message in request.command.messages:
-            version = self.store.find_claim(request.tenant, stream, message.id)
-            found = (
-                self.store.read(request.tenant, stream, after=version - 1, until=version)
-                if version
-                else []
-            )
-            if not found or not planning.same_message(message_of(found[0]), message):
-                return False
-        return True
+        chain = Round(self.store, self.states, self.now_us).chain(
+            request.tenant, command.session_id
+        )
+        return all(self._holds(request.tenant, chain, message) for message in command.messages)
+
+    def _holds(self, tenant: str, chain: Sequence[SessionState], message: Message) -> bool:
+        for state in chain:
+            stream = stream_of(state.id)
+            version = self.store.find_claim(tenant, stream, message.id)
+            if version > state.began:
+                found = self.store.read(tenant, stream, after=version - 1, until=version)
+                return planning.same_message(message_of(found[0]), message)
+        return False
 
     def _tail_state(self, request: c.Request) -> SessionState:
-        return Round(self.store, self.states, self.now_us).tail(
-            request.tenant, request.command.session_id
-        )
+        deciding = Round(self.store, self.states, self.now_us)
+        return deciding.chain(request.tenant, request.command.session_id)[-1]

@@ -23,7 +23,7 @@ from holdfast.values.session import SessionState, SessionStatus, info
 from holdfast.wire import codec
 
 KIND: Final = "session"
-CHAIN_MAX: Final = 1_000_000
+CHAIN_MAX: Final = 100_000
 TERM_BYTES_MAX: Final = 512
 
 
@@ -55,7 +55,7 @@ class Round:
         state = self.state(tenant, command.session_id)
         _check_version(request, state)
         if isinstance(command, c.AddMessages) and state is not None:
-            state = self._tail(tenant, state)
+            state = self._tail(tenant, state, command)
             command = self._continued(tenant, state, command)
         elif isinstance(command, c.ContinueSession):
             source = sessions.open_state(state, command.session_id)
@@ -73,16 +73,27 @@ class Round:
             self._loaded[place] = self._states.current(tenant, session_id)
         return self._loaded[place]
 
-    def tail(self, tenant: str, session_id: str) -> SessionState:
-        """Return the state of the last session of a chain."""
-        return self._tail(tenant, sessions.known(self.state(tenant, session_id), session_id))
+    def chain(self, tenant: str, session_id: str) -> list[SessionState]:
+        """Return the states of a conversation from a session to the last one."""
+        chain = [sessions.known(self.state(tenant, session_id), session_id)]
+        while (following := chain[-1].continued_to) is not None:
+            chain.append(sessions.known(self.state(tenant, following), following))
+            if len(chain) > CHAIN_MAX:
+                raise errors.Corrupt(
+                    "a chain of sessions does not end.", facts={"session": session_id}
+                )
+        return chain
 
-    def _tail(self, tenant: str, state: SessionState) -> SessionState:
-        for _ in range(CHAIN_MAX):
-            if state.continued_to is None:
-                return state
-            state = sessions.known(self.state(tenant, state.continued_to), state.continued_to)
-        raise errors.Corrupt("a chain of sessions does not end.", facts={"session": state.id})
+    def _tail(self, tenant: str, state: SessionState, command: c.AddMessages) -> SessionState:
+        if state.continued_to is None:
+            return state
+        *earlier, tail = self.chain(tenant, state.id)
+        for session in earlier:
+            for message in command.messages:
+                version = self._store.find_claim(tenant, stream_of(session.id), message.id)
+                if version > session.began:
+                    raise duplicate(message.id)
+        return tail
 
     def _continued(
         self, tenant: str, state: SessionState, command: c.AddMessages
@@ -183,6 +194,15 @@ def _check_version(request: c.Request, state: SessionState | None) -> None:
             hint="Load it again, look at what changed, then retry.",
             facts={"expected": request.expected_version, "actual": actual},
         )
+
+
+def duplicate(message_id: str) -> errors.DuplicateMessage:
+    """Return the error for a message whose id another one has."""
+    return errors.DuplicateMessage(
+        f"another message of the session has the id {message_id!r}.",
+        hint="Give the new one its own id, or leave the id out.",
+        facts={"message": message_id},
+    )
 
 
 def command_hash(request: c.Request) -> bytes:

@@ -6,9 +6,10 @@ Blocking and async verbs differ only in who waits; every check and every default
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import msgspec
 
@@ -17,7 +18,7 @@ from holdfast.engine import planning
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
-from holdfast.values.frozen import EMPTY, Json, freeze
+from holdfast.values.frozen import EMPTY, Json, freeze_object
 from holdfast.values.message import Message, ToolCallResult, checked_id
 from holdfast.values.session import EndReason, OpenCall, SessionStatus
 from holdfast.wire import codec, openai
@@ -86,7 +87,7 @@ class Requests:
             ),
             user_id=user_id if user_id is None else checked_id("a user's id", user_id),
             title=title,
-            metadata=freeze(metadata or EMPTY),
+            metadata=freeze_object("metadata", EMPTY if metadata is None else metadata),
             messages=self.messages(
                 [{"role": "system", "content": system}] if system is not None else []
             ),
@@ -97,6 +98,10 @@ class Requests:
 
     def messages(self, values: Iterable[MessageLike]) -> tuple[Message, ...]:
         """Messages from whatever a caller hands in."""
+        if not isinstance(cast("object", values), Iterable) or isinstance(values, (str, Mapping)):
+            raise errors.InvalidRequest(
+                "messages come in a list.", hint="For one, use add_message."
+            )
         made = tuple(openai.accept(value) for value in values)
         if len(made) > limits.BATCH_MESSAGES_MAX:
             raise errors.TooLarge(
@@ -134,8 +139,8 @@ class Requests:
         command = c.UpdateSession(
             session_id=checked_id("a session's id", session_id),
             title=title,
-            set_metadata=freeze(metadata or EMPTY),
-            drop_metadata=tuple(drop_metadata),
+            set_metadata=freeze_object("metadata", EMPTY if metadata is None else metadata),
+            drop_metadata=tuple(checked_id("a metadata key", name) for name in drop_metadata),
         )
         return self._request(command, key, expected_version)
 
@@ -201,6 +206,8 @@ class Requests:
             raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
         if type(offset) is not int or offset < 0:
             raise errors.InvalidRequest("offset is a number of rows, 0 or more.")
+        if user_id is not None:
+            checked_id("a user's id", user_id)
         if status is not None and status not in (SessionStatus.ACTIVE, SessionStatus.ENDED):
             raise errors.InvalidRequest("status is 'active' or 'ended'.")
         return port.Query(
@@ -209,7 +216,7 @@ class Requests:
             status=status,
             since_us=_moment(active_after),
             until_us=_moment(active_before),
-            terms=_filter_terms(metadata or EMPTY),
+            terms=_filter_terms(EMPTY if metadata is None else metadata),
             after=_from_cursor(cursor) if cursor is not None else None,
             offset=offset,
             limit=limit,
@@ -217,7 +224,7 @@ class Requests:
 
 
 def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
-    frozen = freeze(metadata)
+    frozen = freeze_object("a metadata filter", metadata)
     made = planning.terms(frozen)
     if len(made) != len(frozen):
         raise errors.InvalidRequest(
@@ -231,19 +238,20 @@ def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
 
 
 def _moment(moment: Moment | None) -> int | None:
-    if moment is None or isinstance(moment, int):
+    if moment is None or type(moment) is int:
         return moment
     try:
-        return ids.microseconds(moment)
-    except ValueError as error:
+        return ids.microseconds(cast("str | datetime", moment))
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise errors.InvalidRequest(
-            "a moment is ISO 8601 text or a datetime, for example 2026-01-31."
+            "a moment is ISO 8601 text, a datetime, or microseconds since 1970.",
+            hint="For example 2026-01-31T12:00:00+00:00.",
         ) from error
 
 
 def cutoff(now: Moment | None, clock: Callable[[], int], idle_s: float) -> int:
     """Return the moment before which a session's last activity makes it idle."""
-    if not idle_s >= 0:
+    if not isinstance(cast("object", idle_s), (int, float)) or not 0 <= idle_s < math.inf:
         raise errors.InvalidRequest("idle_s is a number of seconds, 0 or more.")
     moment = _moment(now)
     return (clock() if moment is None else moment) - int(idle_s * 1_000_000)
@@ -278,7 +286,7 @@ def page(rows: Sequence[port.Projection], limit: int) -> Page:
 def _from_cursor(cursor: str) -> tuple[int, str]:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor.encode()), type=tuple[int, str])
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, AttributeError, msgspec.MsgspecError) as error:
         raise errors.InvalidRequest(
             "that is not a cursor of a listing.", hint="Take it from next_cursor."
         ) from error

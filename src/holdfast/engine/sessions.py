@@ -19,7 +19,7 @@ from holdfast.history import sessions as rules
 from holdfast.values import ids
 from holdfast.values.command import Request
 from holdfast.values.frozen import Json
-from holdfast.values.message import Message, MessageCategory
+from holdfast.values.message import Message, MessageCategory, checked_id
 from holdfast.values.session import EndReason, SessionState, SessionStatus
 
 
@@ -107,7 +107,7 @@ class Sessions:
 
     def _find(self, session_id: str) -> SessionState | None:
         self._engine.check()
-        self._deferred.wait(session_id)
+        self._deferred.wait(checked_id("a session's id", session_id))
         state = self._engine.states.current(self._settings.tenant, session_id)
         return None if state is None or state.status is SessionStatus.DELETED else state
 
@@ -236,17 +236,25 @@ class Sessions:
         self, now: Moment | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S
     ) -> list[str]:
         """End every session that nobody touched for `idle_s` seconds; return their ids."""
+        self._engine.check()
         self._deferred.wait()
         cutoff = requests.cutoff(now, self._engine.now_us, idle_s)
-        ended: list[str] = []
-        while rows := self._engine.store.query(self._settings.tenant, requests.idle(cutoff)):
-            fresh = [row.id for row in rows if row.id not in ended]
-            for session_id in fresh:
-                self._run(self._requests.end(session_id, EndReason.TIMEOUT, idle_since_us=cutoff))
-            ended += fresh
+        seen, ended = set[str](), list[str]()
+        while True:
+            rows = self._engine.store.query(self._settings.tenant, requests.idle(cutoff))
+            fresh = [row.id for row in rows if row.id not in seen]
             if not fresh:
-                break
-        return ended
+                return ended
+            seen.update(fresh)
+            ended += [session_id for session_id in fresh if self._timed_out(session_id, cutoff)]
+
+    def _timed_out(self, session_id: str, cutoff: int) -> bool:
+        """End a session that is still idle; False if it was touched, ended or deleted meanwhile."""
+        try:
+            request = self._requests.end(session_id, EndReason.TIMEOUT, idle_since_us=cutoff)
+            return self._run(request).state.end_reason is EndReason.TIMEOUT
+        except errors.UnknownSession:
+            return False
 
     def check_session_boundary(self, session: Session | None = None) -> bool:
         """Whether the session (None: the current one) has reached its number of messages."""

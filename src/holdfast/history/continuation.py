@@ -47,13 +47,16 @@ def on_request(state: SessionState, max_messages: int) -> Carry:
 def with_turn(state: SessionState, max_messages: int) -> Carry:
     """Return what to carry in the middle of a turn.
 
-    A turn longer than a whole session goes along as its instruction and its newest group: copying
-    it all at each boundary would cost the square of its length.
+    A turn longer than a whole session goes along as its instruction and, if that is short or still
+    open, its newest group: copying it all at each boundary would cost the square of its length.
     """
     if state.turn and state.ordinal - state.turn_ordinal < max_messages:
         return Carry(_before(state.kept, state.turn), since=state.turn)
-    since = state.group or state.turn
-    singles = {*_before(state.kept, since), *((state.turn,) if 0 < state.turn < since else ())}
+    near = state.turn <= state.group and state.version - state.group < max_messages
+    since = state.group if state.open_calls or (state.group and near) else 0
+    singles = {*_before(state.kept, since or state.version + 1)}
+    if state.turn > 0 and (not since or state.turn < since):
+        singles.add(state.turn)
     return Carry(tuple(sorted(singles)), since=since)
 
 

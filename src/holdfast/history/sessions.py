@@ -7,7 +7,7 @@ happened; `decide` is the only place where something can be forbidden.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import assert_never
+from typing import assert_never, cast
 
 import msgspec
 
@@ -16,7 +16,7 @@ from holdfast.history import pairing
 from holdfast.values import command as c
 from holdfast.values import estimate
 from holdfast.values import event as e
-from holdfast.values.frozen import Json, freeze
+from holdfast.values.frozen import Json, checked_text, freeze
 from holdfast.values.message import Message, MessageCategory
 from holdfast.values.session import DERIVED_METADATA, EndReason, SessionState, SessionStatus
 
@@ -129,8 +129,9 @@ def counted(message: Message) -> e.MessageAdded:
 
 def _update(state: SessionState, command: c.UpdateSession) -> list[e.SessionEvent]:
     title = command.title
-    if title is not msgspec.UNSET and checked_title(title) == state.title:
-        title = msgspec.UNSET
+    if title is not msgspec.UNSET:
+        title = checked_title(title)
+        title = msgspec.UNSET if title == state.title else title
     setting = {
         k: v
         for k, v in command.set_metadata.items()
@@ -153,13 +154,16 @@ def checked_title(title: str | None) -> str | None:
     """Return the title; raise TooLarge past its limit."""
     if title is None:
         return None
-    size = len(freeze(str(title)).encode())
+    if not isinstance(cast("object", title), str):
+        raise errors.InvalidRequest(f"a title is text, not {type(title).__name__}.")
+    text = checked_text(title)
+    size = len(text.encode())
     if size > limits.TITLE_BYTES_MAX:
         raise errors.TooLarge(
             f"the title has {size:,} bytes; at most {limits.TITLE_BYTES_MAX:,} are kept.",
             facts={"bytes": size, "bytes_max": limits.TITLE_BYTES_MAX},
         )
-    return str(title)
+    return text
 
 
 def checked_metadata(metadata: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -109,6 +109,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: bytes
 
 
+class Derived(msgspec.Struct, frozen=True):
+    """What a whole stream leads to: its claims with their versions, and projections."""
+
+    claims: tuple[tuple[str, int], ...]
+    projections: tuple[Projection, ...]
+
+
 class Append(msgspec.Struct, frozen=True, kw_only=True):
     """One atomic step of one tenant: at least one write, each with at least one event, no stream twice.
 

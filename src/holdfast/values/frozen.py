@@ -54,8 +54,10 @@ def freeze(value: Json, depth: int = 0) -> Json:
     """
     if isinstance(value, str):
         return checked_text(value)
-    if value is None or isinstance(value, (bool, int)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return value if type(value) is int else int(value)
     if isinstance(value, float):
         return _finite(value)
     if depth >= limits.DEPTH_MAX:
@@ -85,7 +87,7 @@ def _again(value: Json, depth: int) -> Json:
 def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise errors.NotJson(f"{value} is not JSON.", hint="Use None or text for it.")
-    return value
+    return value if type(value) is float else float(value)
 
 
 def _key(key: object) -> str:
@@ -105,6 +107,17 @@ def checked_text(text: str) -> str:
         except UnicodeEncodeError as error:
             raise errors.BadEncoding(facts={"index": error.start}) from error
     return text if type(text) is str else str.__str__(text)
+
+
+def freeze_object(what: str, value: Json) -> Mapping[str, Json]:
+    """Return an immutable copy of an object; raise NotJson for any other value."""
+    if not isinstance(value, Mapping):
+        raise errors.NotJson(
+            f"{what} must be an object, not {type(value).__name__}.",
+            hint="Pass a dict with text keys.",
+            facts={"type": type(value).__name__},
+        )
+    return freeze(cast("Mapping[str, Json]", value))
 
 
 def thaw(value: Json) -> Json:

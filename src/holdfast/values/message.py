@@ -15,7 +15,16 @@ from msgspec.structs import force_setattr
 
 from holdfast import errors, limits
 from holdfast.values import estimate, ids
-from holdfast.values.frozen import EMPTY, FrozenDict, FrozenList, Json, freeze, thaw
+from holdfast.values.frozen import (
+    EMPTY,
+    FrozenDict,
+    FrozenList,
+    Json,
+    checked_text,
+    freeze,
+    freeze_object,
+    thaw,
+)
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: Final = ("system", "user", "assistant", "tool")
@@ -65,13 +74,9 @@ class ToolCallRequest(msgspec.Struct, frozen=True, omit_defaults=True):
             force_setattr(self, "id", ids.new_id("call"))
         checked_id("a tool call's id", self.id)
         checked_id("a tool's name", self.name)
-        if not isinstance(cast("object", self.args), Mapping):
-            raise errors.NotJson(
-                f"args of the call to {self.name!r} must be an object.",
-                hint='Pass a dict, for example args={"city": "Oslo"}.',
-                facts={"type": type(self.args).__name__},
-            )
-        force_setattr(self, "args", freeze(self.args))
+        force_setattr(self, "args", freeze_object(f"args of the call to {self.name!r}", self.args))
+        if self.arguments is not None:
+            force_setattr(self, "arguments", _text("the argument text of a call", self.arguments))
 
     def __hash__(self) -> int:
         return hash((self.id, self.name))
@@ -127,7 +132,12 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         force_setattr(self, "id", checked_id("a message's id", self.id or ids.new_id("msg")))
         force_setattr(self, "timestamp", _utc(self.timestamp) if self.timestamp else ids.now_iso())
         force_setattr(self, "content", _content(self.content))
-        force_setattr(self, "metadata", _object("metadata", self.metadata))
+        force_setattr(self, "metadata", freeze_object("metadata", self.metadata))
+        force_setattr(self, "extra", freeze_object("extra", self.extra))
+        if self.openai is not None:
+            force_setattr(self, "openai", freeze_object("openai", self.openai))
+        if self.origin is not None:
+            checked_id("the origin of a message", self.origin)
         force_setattr(self, "tool_calls", tuple(self.tool_calls))
         force_setattr(self, "tool_results", tuple(self.tool_results))
         _check_category(self)
@@ -174,14 +184,13 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         extra = {key: value for key, value in data.items() if key not in _FIELDS}
         name = known.pop("category", None)
         if name is not None:
-            known["category"] = category_named(name)
+            known["category"] = category_named(_text("category", name))
             if name not in MessageCategory.__members__:
                 extra.setdefault("original_category", name)
         for field, kind in (("tool_calls", ToolCallRequest), ("tool_results", ToolCallResult)):
-            known[field] = tuple(_part(kind, part) for part in known.get(field) or ())
-        if known.get("openai") is not None:
-            known["openai"] = freeze(known["openai"])
-        return cls(**known, extra=cast("FrozenDict", freeze(extra)))
+            known[field] = _parts(kind, known.get(field))
+        known.setdefault("role", "")
+        return cls(**known, extra=extra)
 
     def to_api_format(self) -> dict[str, Json]:
         """Return the bare {"role", "content"} that every chat API takes."""
@@ -239,10 +248,20 @@ def _content(content: Json) -> Json:
     )
 
 
-def _object(what: str, value: Mapping[str, Json]) -> Mapping[str, Json]:
-    if not isinstance(cast("object", value), Mapping):
-        raise errors.NotJson(f"{what} must be an object.", facts={"type": type(value).__name__})
-    return freeze(value)
+def _text(what: str, value: Json) -> str:
+    if not isinstance(value, str):
+        raise errors.InvalidMessage(f"{what} must be text, not {type(value).__name__}.")
+    return checked_text(value)
+
+
+def _parts(kind: type[ToolCallRequest] | type[ToolCallResult], parts: Json) -> tuple[Json, ...]:
+    if parts is None:
+        return ()
+    if not isinstance(parts, (list, tuple)):
+        raise errors.InvalidMessage(
+            f"a list of {kind.__name__} is needed, not {type(parts).__name__}."
+        )
+    return tuple(_part(kind, part) for part in cast("list[Json]", parts))
 
 
 def _part(kind: type[ToolCallRequest] | type[ToolCallResult], part: Json) -> Json:

@@ -176,12 +176,11 @@ def command_bytes(request: command.SessionCommand) -> bytes:
     made = {"next_id", "carried"}
     if isinstance(request, command.CreateSession) and not request.named:
         made.add("session_id")
-    fields = {
-        name: getattr(request, name) for name in request.__struct_fields__ if name not in made
-    }
+    given = {name: getattr(request, name) for name in request.__struct_fields__ if name not in made}
+    fields = {name: value for name, value in given.items() if value is not msgspec.UNSET}
     if "messages" in fields:
-        given = cast("tuple[Message, ...]", fields["messages"])
-        fields["messages"] = [said(message) for message in given]
+        messages = cast("tuple[Message, ...]", fields["messages"])
+        fields["messages"] = [said(message) for message in messages]
     return canonical([type(request).__name__, fields])
 
 

@@ -52,7 +52,8 @@ def message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) ->
     `envelope` holds the fields that are not in the dict, as they were stored beside it.
     """
     kept = cast("Mapping[str, Json]", freeze(raw))
-    role = _ROLES.get(cast("str", kept.get("role")))
+    role = kept.get("role")
+    role = _ROLES.get(role) if isinstance(role, str) else None
     if role is None:
         raise errors.WrongRole(
             f"{kept.get('role')!r} is not a role.",
@@ -99,15 +100,22 @@ def _call(call: Json) -> ToolCallRequest:
     try:
         if call.get("type", "function") == "custom":
             text = call["custom"]["input"]
-            return ToolCallRequest(id=call["id"], name=call["custom"]["name"], args={"input": text})
+            return _named(call["id"], call["custom"]["name"], {"input": text}, None)
         function = call["function"]
-        name, text = function["name"], function["arguments"]
-        given = call["id"]
+        given, name, text = call["id"], function["name"], function["arguments"]
     except (KeyError, TypeError, AttributeError) as error:
         raise errors.InvalidMessage(
             "a tool call has id, type and function with name and arguments."
         ) from error
-    return ToolCallRequest(id=given, name=name, args=arguments(name, text), arguments=text)
+    return _named(given, name, arguments(name, text), text)
+
+
+def _named(given: Json, name: Json, args: Mapping[str, Json], text: str | None) -> ToolCallRequest:
+    if not isinstance(given, str) or not given:
+        raise errors.InvalidMessage(
+            f"the call to {name!r} has no id.", hint="Give it one: its result has to name it."
+        )
+    return ToolCallRequest(id=given, name=name, args=args, arguments=text)
 
 
 def arguments(name: str, text: Json) -> Mapping[str, Json]:

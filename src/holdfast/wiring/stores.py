@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
+from holdfast.engine import deriving
 from holdfast.store.port import Store
 
 STORES = "holdfast.stores"
@@ -16,7 +17,16 @@ STORES = "holdfast.stores"
 def _sqlite(url: str) -> Store:
     from holdfast.store import sqlite  # noqa: PLC0415 - only whoever uses SQLite pays for it
 
-    return sqlite.open_store(_path(url))
+    path = _path(url)
+    try:
+        return sqlite.open_store(path)
+    except errors.Corrupt as error:
+        if error.facts.get("checksums") is not False:
+            raise
+        mended = sqlite.mend(path, deriving.derived)
+    store = sqlite.open_store(path)
+    store.notes = (*mended, *store.notes)
+    return store
 
 
 def _volatile(url: str) -> Store:

@@ -13,10 +13,11 @@ import apsw
 
 from holdfast.store.sqlite import opening
 from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.mending import mend
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.store.sqlite.translate import Translated
 
-__all__ = ["Files", "SQLiteStore", "open_store"]
+__all__ = ["Files", "SQLiteStore", "mend", "open_store"]
 
 
 def open_store(
@@ -32,5 +33,6 @@ def open_store(
     with Translated(str(place)):
         opening.check_library(apsw.sqlite_lib_version())
         opening.check_place(used, place)
+        opening.check_file(place)
         opening.load_checksums()
         return SQLiteStore(place, files=used, random=random)

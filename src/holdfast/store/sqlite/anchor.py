@@ -23,7 +23,7 @@ HEADS_MAX = 64
 """Tenants whose heads one slot holds, those last written first. The newest commit is always among them."""
 
 _MAGIC = b"HFANCHR1"
-_FIXED = struct.Struct(">8s16sQH")
+_FIXED = struct.Struct(">8s16sQBH")
 _HEAD = struct.Struct(">QQ32s")
 
 
@@ -35,17 +35,21 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """One reading of the anchor: which store, the how-manieth writing, the heads by tenant number."""
+    """One reading of the anchor: which store, the how-manieth writing, the heads by tenant number.
+
+    `clean`: the last to use the store emptied its write-ahead log and closed it.
+    """
 
     store_id: bytes
     count: int
     heads: Mapping[int, Head]
+    clean: bool = False
 
 
 def encode(slot: Slot) -> bytes:
     """Return a slot's bytes with their checksum."""
     heads = list(slot.heads.items())
-    body = _FIXED.pack(_MAGIC, slot.store_id, slot.count, len(heads)) + b"".join(
+    body = _FIXED.pack(_MAGIC, slot.store_id, slot.count, slot.clean, len(heads)) + b"".join(
         _HEAD.pack(tenant, head.position, head.link) for tenant, head in heads
     )
     return body + hashlib.sha256(body).digest()
@@ -55,12 +59,13 @@ def decode(data: bytes) -> Slot | None:
     """Return the slot, or None if it does not verify."""
     if len(data) < _FIXED.size:
         return None
-    magic, store_id, count, size = _FIXED.unpack_from(data)
+    magic, store_id, count, clean, size = _FIXED.unpack_from(data)
     end = _FIXED.size + size * _HEAD.size
     if magic != _MAGIC or hashlib.sha256(data[:end]).digest() != data[end : end + 32]:
         return None
     heads = (_HEAD.unpack_from(data, _FIXED.size + i * _HEAD.size) for i in range(size))
-    return Slot(store_id, count, {tenant: Head(position, link) for tenant, position, link in heads})
+    kept = {tenant: Head(position, link) for tenant, position, link in heads}
+    return Slot(store_id, count, kept, bool(clean))
 
 
 class Anchor:
@@ -70,6 +75,9 @@ class Anchor:
         self._files = files
         self._store_id = store_id
         self._fd = files.open(path)
+        # Its blocks are taken now: a full disk must not stop the anchor of a commit that went through.
+        size = len(files.read(self._fd, 2 * SLOT_BYTES, 0))
+        files.write(self._fd, bytes(2 * SLOT_BYTES - size), size)
         self._seen: tuple[bytes, Slot | None] = (b"", None)
 
     def read(self) -> tuple[Slot | None, int]:
@@ -80,7 +88,7 @@ class Anchor:
         found = [slot for slot in slots if slot is not None]
         return max(found, key=lambda slot: slot.count, default=None), spoiled
 
-    def write(self, changed: Mapping[int, Head]) -> None:
+    def write(self, changed: Mapping[int, Head], *, clean: bool = False) -> None:
         """Record new heads. Others keep their place while there is room."""
         before = self._newest()
         mine = before if before is not None and before.store_id == self._store_id else None
@@ -90,7 +98,7 @@ class Anchor:
                 break
             heads.setdefault(tenant, head)
         kept = dict(list(heads.items())[:HEADS_MAX])
-        slot = Slot(self._store_id, before.count + 1 if before else 1, kept)
+        slot = Slot(self._store_id, before.count + 1 if before else 1, kept, clean)
         data = encode(slot)
         self._files.write(self._fd, data, slot.count % 2 * SLOT_BYTES)
         self._seen = (data[: _FIXED.size], slot)

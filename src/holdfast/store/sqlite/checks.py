@@ -21,18 +21,6 @@ _CHUNK = 512
 _BACKUP_PAGES = 256
 
 
-def unreadable(path: Path) -> errors.Error:
-    """Return the error for a file that does not begin as an SQLite database does."""
-    if path.with_name(path.name + "-anchor").exists():
-        return errors.Corrupt(
-            f"{path} was a Holdfast store, but its first bytes are damaged.",
-            facts={"path": str(path)},
-        )
-    return errors.NotAStore(
-        f"{path} is not a Holdfast store. Nothing was changed in it.", hint="Choose another path."
-    )
-
-
 def head(connection: apsw.Connection, tenant: int) -> Head:
     """Return a tenant's last event."""
     base = tenant << TENANT_SHIFT
@@ -56,6 +44,16 @@ def compare_anchor(connection: apsw.Connection, anchor: Anchor, store_id: bytes)
     if notes:
         anchor.write({tenant: head(connection, tenant) for tenant in tenants(connection)})
     return notes
+
+
+def expect_own_checkpoint(connection: apsw.Connection, anchor: Anchor, *, had_log: bool) -> None:
+    """Read every page if somebody else emptied the write-ahead log: its page checksums are not ours.
+
+    Raises what SQLite says of a page whose checksum does not match.
+    """
+    slot, _ = anchor.read()
+    if slot is not None and not slot.clean and not had_log:
+        connection.execute("PRAGMA integrity_check(1)").fetchall()
 
 
 def anchor_faults(

@@ -83,10 +83,11 @@ def load_checksums() -> None:
         apsw.set_default_vfs(default)
 
 
-def connect(path: Path, *, write: bool) -> apsw.Connection:
-    """Open a connection with every setting made and read back."""
-    flags = apsw.SQLITE_OPEN_READWRITE
-    connection = apsw.Connection(str(path), flags=flags, vfs=VFS)
+def connect(path: Path, *, write: bool, verified: bool = True) -> apsw.Connection:
+    """Open a connection with every setting made and read back; `verified` checks every page read."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=VFS)
+    if not verified:
+        connection.pragma("checksum_verification", False)
     connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
     connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
     connection.pragma("mmap_size", 0)
@@ -105,6 +106,7 @@ def check_settings(connection: apsw.Connection, path: Path) -> None:
     if (mode, synchronous) != ("wal", 2):
         raise errors.UnsafeStore(
             f"{path} runs with journal_mode {mode}, synchronous {synchronous}; it needs wal and 2 (FULL).",
+            hint="Put it back with: PRAGMA journal_mode = WAL",
             facts={"journal_mode": mode, "synchronous": synchronous},
         )
 
@@ -132,12 +134,7 @@ def create(files: Files, path: Path, store_id: bytes) -> None:
 
 
 def check_format(connection: apsw.Connection, path: Path) -> int:
-    """Return the store's schema version; raise NotAStore or NewerStore for a file that is not ours to open."""
-    if connection.pragma("application_id") != APPLICATION_ID:
-        raise errors.NotAStore(
-            f"{path} is an SQLite database, but not a Holdfast store. Nothing was changed in it.",
-            hint="Choose another path.",
-        )
+    """Return the store's schema version; raise NewerStore for one that this version does not know."""
     version = cast("int", connection.pragma("user_version"))
     if version > SCHEMA:
         raise errors.NewerStore(
@@ -156,7 +153,23 @@ def migrate(connection: apsw.Connection, version: int) -> None:
             connection.pragma("user_version", step + 1)
 
 
-def looks_like_sqlite(path: Path) -> bool:
-    """Whether a file that has content begins as an SQLite database does."""
+def check_file(path: Path) -> None:
+    """Raise NotAStore, or Corrupt if it once was one, for a file that does not begin as a store does.
+
+    Reads a few bytes and touches nothing: not even SQLite may open what is not ours.
+    """
+    if not path.exists() or not path.stat().st_size:
+        return
     with path.open("rb") as file:
-        return file.read(16) == b"SQLite format 3\x00"
+        head = file.read(100)
+    if head[:16] == b"SQLite format 3\x00" and head[68:72] == APPLICATION_ID.to_bytes(4, "big"):
+        return
+    if path.with_name(path.name + "-anchor").exists():
+        raise errors.Corrupt(
+            f"{path} was a Holdfast store, but its first bytes are damaged.",
+            hint="Nothing was changed. A backup can replace it.",
+            facts={"path": str(path)},
+        )
+    raise errors.NotAStore(
+        f"{path} is not a Holdfast store. Nothing was changed in it.", hint="Choose another path."
+    )

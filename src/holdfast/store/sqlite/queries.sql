@@ -89,3 +89,15 @@ SELECT stream, count(*), max(version) FROM events GROUP BY stream HAVING count(*
 SELECT kind, status, count(*) FROM projections GROUP BY kind, status;
 -- name: store_id
 SELECT value FROM store WHERE name = 'id';
+-- name: marked_tenants
+SELECT mark, number, name FROM tenants;
+-- name: marked_streams
+SELECT mark, key, tenant, name FROM streams;
+-- name: marked_keys
+SELECT mark, tenant, key, command_hash, first, last, time_us FROM keys;
+-- name: streams_of
+SELECT key, name FROM streams WHERE tenant = ? AND key > ? ORDER BY key LIMIT 500;
+-- name: schema
+SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name;
+-- name: clear_derived
+DELETE FROM claims; DELETE FROM projections; DELETE FROM projection_terms; DELETE FROM snapshots;

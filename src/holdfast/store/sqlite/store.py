@@ -53,15 +53,14 @@ class SQLiteStore:
         with self._translated:
             self._turns.take(limits.TURN_WAIT_S)
             try:
-                if self.path.exists() and self.path.stat().st_size:
-                    if not opening.looks_like_sqlite(self.path):
-                        raise checks.unreadable(self.path)
-                else:
+                if not self.path.exists() or not self.path.stat().st_size:
                     opening.create(self._files, self.path, self._random(16))
+                had_log = self._files.identity(f"{self.path}-wal") is not None
                 self._writer = self._connect()
                 row = first(self._writer, self._sql["store_id"], ())
                 store_id = row[0] if row and isinstance(row[0], bytes) else bytes(16)
                 self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
+                checks.expect_own_checkpoint(self._writer, self._anchor, had_log=had_log)
                 self.notes = checks.compare_anchor(self._writer, self._anchor, store_id)
             finally:
                 self._turns.give()
@@ -110,6 +109,7 @@ class SQLiteStore:
             self._writer = self._connect()
             self._broken = False
         if not self._writer.in_transaction:
+            self._check_log()
             self._writer.execute("BEGIN IMMEDIATE")
 
     def _leave(self) -> None:
@@ -136,13 +136,22 @@ class SQLiteStore:
             return outcomes
         writer.execute("COMMIT")
         self._numbers.keep()
+        self._check_log()
+        try:
+            self._anchor.write(batch.heads)
+        except OSError as error:
+            raise errors.Unavailable(
+                f"the anchor of {self.path} can't be written ({error}); whether the write holds is unknown.",
+                hint="Retry with the same key or the same message ids: it has one effect.",
+            ) from error
+        return outcomes
+
+    def _check_log(self) -> None:
         if self._files.identity(f"{self.path}-wal") != self._log_identity:
             raise errors.Unavailable(
-                f"the write-ahead log of {self.path} was removed while in use, so this write is not safe.",
-                hint="Another SQLite library in this process opened the same file; keep it away from it.",
+                f"the write-ahead log of {self.path} was removed while in use, so nothing can be kept in it.",
+                hint="Another SQLite library in this process opened the same file: keep it away, then connect again.",
             )
-        self._anchor.write(batch.heads)
-        return outcomes
 
     def _abandon_writer(self) -> None:
         # After a failed write the state of the connection's cache and of the kernel's is unknown:
@@ -350,15 +359,20 @@ class SQLiteStore:
 
     def close(self) -> None:
         """Give back every connection and file. Closing twice is fine."""
-        with self._thread_turn:
-            if self._closed:
-                return
+        if self._closed:
+            return
+        with contextlib.suppress(errors.Unavailable), self.turn():
             self._closed = True
+            self._leave()
             self._readers.close()
             with self._translated:
+                self._broken = True
                 self._writer.close()
-            self._anchor.close()
-            self._turns.close()
+                if self._files.identity(f"{self.path}-wal") is None:
+                    self._anchor.write({}, clean=True)
+        self._closed = True
+        self._anchor.close()
+        self._turns.close()
 
 
 def _projection(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:

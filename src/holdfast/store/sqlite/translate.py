@@ -59,7 +59,9 @@ def of(error: Exception, path: str) -> errors.Error:
         ):
             return _corrupt(path, str(error))
         case apsw.IOError() if getattr(error, "extendedresult", 0) in _DAMAGE:
-            return _corrupt(path, "a page's checksum does not match")
+            found = _corrupt(path, "a page's checksum does not match")
+            found.facts["checksums"] = False
+            return found
         case OSError() if error.errno == errno.ENOSPC:
             return errors.StoreFull(facts=facts)
         case _:

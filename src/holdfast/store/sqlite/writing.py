@@ -190,6 +190,13 @@ class Batch:
             row = (tenant, append.key.key, append.key.command_hash, begin, end, append.time_us)
             execute(sql["add_key"], (*row, mark(*row)))
 
+    def derive(self, tenant: int, key: int, derived: port.Derived) -> None:
+        """Write what a whole stream leads to, where nothing derived is left."""
+        claims = [(key, claim, version) for claim, version in derived.claims]
+        self._connection.executemany(self._sql["add_claim"], claims)
+        for projection in derived.projections:
+            self._put(tenant, projection)
+
     def _put(self, tenant: int, p: port.Projection) -> None:
         self._change_terms(tenant, p.kind, p.id, p.terms)
         terms = msgspec.json.encode(p.terms).decode()
