@@ -6,7 +6,7 @@ imported, but only the names listed here are stable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import typing as _typing
 
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.sessions import Session
@@ -51,7 +51,7 @@ from holdfast.values.message import Message, MessageCategory, ToolCallRequest, T
 from holdfast.values.session import SessionState, SessionStatus
 from holdfast.wiring import Holdfast, SessionManager, connect, connect_async
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from holdfast.engine.aio import AsyncSession
     from holdfast.wiring.async_client import AsyncHoldfast
 

@@ -231,8 +231,8 @@ def checked_id(what: str, value: str) -> str:
 
 def _utc(timestamp: str) -> str:
     try:
-        return ids.iso(ids.microseconds(timestamp))
-    except (ValueError, TypeError, OverflowError) as error:
+        return ids.iso(ids.microseconds(_text("a timestamp", timestamp)))
+    except (ValueError, OverflowError) as error:
         raise errors.InvalidMessage(
             "a message's timestamp must be ISO 8601, for example 2026-01-31T12:00:00+00:00."
         ) from error

@@ -116,6 +116,8 @@ def decode_event(
 
 def lift(kind: str, schema: int, data: dict[str, Json]) -> dict[str, Json]:
     """Climb the upcasters from a stored schema to the one in force."""
+    if not isinstance(cast("object", data), dict):
+        raise errors.NotJson("a payload must be an object.")
     for step in range(schema, SCHEMAS[kind]):
         data = UPCASTERS[kind, step](data)
     return data

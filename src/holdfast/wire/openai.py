@@ -11,7 +11,7 @@ from typing import Final, cast
 import msgspec
 
 from holdfast import errors
-from holdfast.values.frozen import EMPTY, Json, freeze
+from holdfast.values.frozen import EMPTY, Json, freeze, freeze_object
 from holdfast.values.message import (
     CATEGORY_OF_ROLE,
     Message,
@@ -51,7 +51,7 @@ def message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) ->
 
     `envelope` holds the fields that are not in the dict, as they were stored beside it.
     """
-    kept = cast("Mapping[str, Json]", freeze(raw))
+    kept = freeze_object("a message", raw)
     role = kept.get("role")
     role = _ROLES.get(role) if isinstance(role, str) else None
     if role is None:
