@@ -1,0 +1,199 @@
+"""Payloads: explicit kinds and schemas, upcasters, and that nothing of a later version is misread."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast import Message, ToolCallRequest, ToolCallResult, errors
+from holdfast.values import command, event
+from holdfast.values.session import EndReason, OpenCall, SessionState, SessionStatus, info
+from holdfast.wire import codec
+
+FACTS: list[event.SessionEvent] = [
+    event.SessionCreated(id="s", user_id="ada", title="T", metadata={"a": [1]}),
+    event.SessionCreated(id="t", root_id="r", continued_from="s", continuation_index=2),
+    event.MessageAdded(Message("user", "hi", metadata={"k": "v"}), 3, "given"),
+    event.MessageAdded(
+        Message("assistant", tool_calls=[ToolCallRequest("c", "f", {"a": 1})]), 9, "estimate-1"
+    ),
+    event.MessageAdded(Message("tool", tool_results=[ToolCallResult("c", None, True)]), 1, "x"),
+    event.SessionUpdated(title=None),
+    event.SessionUpdated(title="new", set_metadata={"a": {}}, drop_metadata=("b",)),
+    event.SessionUpdated(set_metadata={"a": 1}),
+    event.SessionContinued("t"),
+    event.SessionReset(),
+    event.SessionEnded(EndReason.TIMEOUT),
+]
+
+
+def decoded(fact: event.SessionEvent, payload: bytes | None = None) -> event.SessionEvent:
+    counted = fact if isinstance(fact, event.MessageAdded) else None
+    return codec.decode_event(
+        fact.kind,
+        codec.SCHEMAS[fact.kind],
+        codec.encode_event(fact) if payload is None else payload,
+        tokens=counted.tokens if counted else None,
+        counter=counted.counter if counted else None,
+    )
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.kind)
+def test_every_event_is_read_back_equal(fact: event.SessionEvent):
+    assert decoded(fact) == fact
+
+
+def test_every_kind_has_a_schema_and_an_example_here():
+    assert {fact.kind for fact in FACTS} == set(codec.SCHEMAS)
+
+
+def test_untouched_title_and_removed_title_are_told_apart():
+    assert decoded(event.SessionUpdated(title=None)) != decoded(event.SessionUpdated())
+
+
+@pytest.mark.req("A-8")
+def test_unknown_fields_of_a_stored_message_are_kept():
+    payload = (
+        b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","role":"user","content":"x","v9":[1]}'
+    )
+    fact = codec.decode_event("session.message_added", 1, payload, tokens=1, counter="x")
+    assert isinstance(fact, event.MessageAdded)
+    assert fact.message.extra == {"v9": [1]}
+    assert json.loads(codec.encode_event(fact))["v9"] == [1]
+
+
+def test_unknown_fields_beside_a_providers_dict_are_kept():
+    chat = b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","openai":{"role":"user","content":"x"},"v9":1}'
+    fact = codec.decode_event("session.message_added", 1, chat, tokens=1, counter="x")
+    assert isinstance(fact, event.MessageAdded)
+    assert fact.message.extra == {"v9": 1}
+    assert json.loads(codec.encode_event(fact)) == json.loads(chat) | {
+        "timestamp": "2026-01-01T00:00:00.000000+00:00"
+    }
+
+
+def lift_reason(data: dict[str, Any]) -> dict[str, Any]:
+    return {"reason": {"t": "timeout", "e": "ended"}[data["why"]]}
+
+
+def lift_text(data: dict[str, Any]) -> dict[str, Any]:
+    return {**{k: v for k, v in data.items() if k != "text"}, "content": data["text"]}
+
+
+def test_an_older_payload_climbs_every_step(monkeypatch: pytest.MonkeyPatch):
+    kind = event.SessionEnded.kind
+    monkeypatch.setitem(codec.SCHEMAS, kind, 3)
+    monkeypatch.setitem(codec.UPCASTERS, (kind, 1), lambda data: {"why": data["w"]})
+    monkeypatch.setitem(codec.UPCASTERS, (kind, 2), lift_reason)
+    timeout = event.SessionEnded(EndReason.TIMEOUT)
+    for schema, payload in ((1, b'{"w":"t"}'), (2, b'{"why":"t"}'), (3, b'{"reason":"timeout"}')):
+        assert codec.decode_event(kind, schema, payload, tokens=None, counter=None) == timeout
+
+
+def test_an_older_message_climbs_too(monkeypatch: pytest.MonkeyPatch):
+    kind = event.MessageAdded.kind
+    monkeypatch.setitem(codec.SCHEMAS, kind, 2)
+    monkeypatch.setitem(codec.UPCASTERS, (kind, 1), lift_text)
+    payload = (
+        b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","role":"user","text":"old","v0":1}'
+    )
+    fact = codec.decode_event(kind, 1, payload, tokens=2, counter="x")
+    assert isinstance(fact, event.MessageAdded)
+    assert (fact.message.content, fact.message.extra) == ("old", {"v0": 1})
+
+
+@pytest.mark.parametrize(("kind", "schema"), [("session.created", 2), ("session.invented", 1)])
+def test_what_a_newer_version_wrote_is_refused_with_the_remedy(kind: str, schema: int):
+    with pytest.raises(errors.NewerStore, match="pip install -U holdfast"):
+        codec.decode_event(kind, schema, b"{}", tokens=None, counter=None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("session.created", b"{}"),
+        ("session.created", b'{"id":5}'),
+        ("session.created", b"not json"),
+        ("session.ended", b'{"reason":"boredom"}'),
+        ("session.message_added", b"[]"),
+        ("session.message_added", b"{}"),
+        ("session.message_added", b'{"role":"user"}'),
+        ("session.message_added", b'{"role":"ghost","content":"x"}'),
+        ("session.message_added", b'{"role":"user","content":"x","timestamp":5}'),
+        ("session.message_added", b'{"openai":5}'),
+        ("session.message_added", b'{"openai":{"role":["user"]}}'),
+        ("session.message_added", b"\xff\xfe"),
+    ],
+    ids=str,
+)
+def test_bytes_that_can_not_be_an_event_are_corrupt(kind: str, payload: bytes):
+    with pytest.raises(errors.Corrupt):
+        codec.decode_event(kind, 1, payload, tokens=1, counter="x")
+
+
+def test_a_state_survives_its_snapshot_and_anything_else_is_no_state():
+    state = SessionState(
+        id="s", version=9, status=SessionStatus.ENDED, end_reason=EndReason.TIMEOUT, user_id="ada",
+        metadata={"a": [1]}, open_calls=(OpenCall("m", "c", "f"),), answered=("d",), kept=(1, 4),
+        continuations=("t", "u"), continuation_index=3, root_id="r",
+    )  # fmt: skip
+    again = codec.decode_state(codec.encode_state(state))
+    assert again == state
+    with pytest.raises(TypeError):
+        again.metadata["a"] = 2  # pyright: ignore[reportIndexIssue, reportOptionalMemberAccess] - it must refuse
+    assert codec.decode_state(b"{}") is None
+    assert codec.decode_state(b"rubbish") is None
+
+
+def test_a_listing_row_survives_and_rubbish_is_corrupt():
+    row = info(SessionState(id="s", title="T", metadata={"a": 1}, version=2))
+    assert codec.decode_info(codec.encode_info(row)) == row
+    with pytest.raises(errors.Corrupt):
+        codec.decode_info(b'{"id":5}')
+
+
+COMMANDS: list[command.SessionCommand] = [
+    command.CreateSession(session_id="s", metadata={"a": 1, "b": 2}),
+    command.AddMessages(session_id="s", messages=(Message("user", "x"),), max_messages=5),
+    command.UpdateSession(session_id="s", set_metadata={"a": 1}),
+    command.UpdateSession(session_id="s", title=None),
+    command.UpdateSession(session_id="s", title="T", drop_metadata=("a",)),
+    command.ContinueSession(session_id="s", next_id="t"),
+    command.EndSession(session_id="s"),
+    command.EndSession(session_id="s", reason=EndReason.DELETED),
+    command.ResetSession(session_id="s"),
+    command.ResetSession(session_id="t"),
+]
+
+
+def test_different_commands_have_different_bytes():
+    made = [codec.command_bytes(one) for one in COMMANDS]
+    assert len(set(made)) == len(made)
+
+
+@pytest.mark.parametrize("one", COMMANDS, ids=lambda one: type(one).__name__)
+def test_a_command_made_anew_has_the_same_bytes(one: command.SessionCommand):
+    assert codec.command_bytes(one) == codec.command_bytes(one)
+
+
+def test_a_command_is_the_same_whatever_was_generated_for_it():
+    def adding(text: str, next_id: str, metadata: dict[str, int]) -> bytes:
+        message = Message("user", text, metadata=metadata)
+        return codec.command_bytes(
+            command.AddMessages(session_id="s", messages=(message,), next_id=next_id)
+        )
+
+    first = adding("x", "n1", {"a": 1, "b": 2})
+    assert adding("x", "n2", {"b": 2, "a": 1}) == first
+    assert adding("y", "n1", {"a": 1, "b": 2}) != first
+    assert adding("x", "n1", {"a": 1}) != first
+
+
+def test_a_generated_session_id_is_not_part_of_what_was_said():
+    def creating(id_: str, *, named: bool) -> bytes:
+        return codec.command_bytes(command.CreateSession(session_id=id_, named=named))
+
+    assert creating("a", named=False) == creating("b", named=False)
+    assert creating("a", named=True) != creating("b", named=True)

@@ -1,0 +1,48 @@
+"""Ids and moments: from one factory, sortable, and unique."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from holdfast.values import ids
+
+
+def factory(now_us: int, byte: int = 0) -> ids.Factory:
+    return ids.Factory(now_us=lambda: now_us, random=lambda size: bytes([byte]) * size)
+
+
+@pytest.mark.req("B-6")
+def test_a_session_id_shows_its_second_and_sorts_by_it():
+    made = ids.new_session_id(factory(1_680_352_496_000_000))
+    assert re.fullmatch(r"session_20230401_123456_[0-9a-f]{8,}", made)
+    later = ids.new_session_id(factory(1_680_352_497_000_000))
+    assert made < later
+
+
+def test_message_ids_sort_by_time_and_differ_by_chance():
+    early, late = ids.new_id("msg", factory(1_000_000)), ids.new_id("msg", factory(2_000_000))
+    assert early < late
+    assert ids.new_id("msg", factory(1, 1)) != ids.new_id("msg", factory(1, 2))
+
+
+def test_a_factory_is_in_force_only_where_it_was_put():
+    with ids.using(factory(5_000_000)):
+        assert ids.current().now_us() == 5_000_000
+        with ids.using(factory(6_000_000)):
+            assert ids.current().now_us() == 6_000_000
+        assert ids.current().now_us() == 5_000_000
+    assert ids.current() is ids.SYSTEM
+
+
+@pytest.mark.parametrize("time_us", [0, 1, 1_700_000_000_123_456, -1, -62_135_596_800_000_000])
+def test_moments_round_trip_to_the_microsecond(time_us: int):
+    assert ids.microseconds(ids.iso(time_us)) == time_us
+
+
+def test_a_moment_without_offset_is_utc_and_one_with_is_converted():
+    assert ids.microseconds("2026-01-31T12:00:00") == ids.microseconds("2026-01-31T12:00:00Z")
+    tokyo = datetime(2026, 1, 31, 21, tzinfo=timezone(timedelta(hours=9)))
+    assert ids.microseconds(tokyo) == ids.microseconds(datetime(2026, 1, 31, 12, tzinfo=UTC))
