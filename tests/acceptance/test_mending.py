@@ -1,0 +1,95 @@
+"""A store whose page checksums do not match is proved from its log, or refused."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Message
+from holdfast.store.sqlite import mending
+
+ROWS = 40
+
+
+def abandon(path: Path) -> None:
+    """Fill a store in a child that ends without closing it, so that its log stays behind."""
+    child = os.fork()
+    if child == 0:
+        hf = holdfast.connect(path)
+        for name in ("a", "b"):
+            session = hf.sessions.create_session(name, user_id="ada", metadata={"n": name})
+            for index in range(ROWS):
+                session.add_message(Message("user", f"{name}{index} " + "x" * 300))
+        hf.sessions.delete_session("b")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def visit(path: Path, statement: str = "SELECT count(*) FROM messages") -> None:
+    """Open the store with a plain SQLite, which empties the log without renewing checksums."""
+    with sqlite3.connect(path) as plain:
+        plain.execute(statement)
+    plain.close()
+    assert not Path(f"{path}-wal").exists()
+
+
+def texts(hf: holdfast.Holdfast, name: str) -> list[str]:
+    return [str(message.content) for message in hf.sessions.get_session(name).messages]
+
+
+def test_a_store_that_another_program_opened_is_mended_and_says_so(tmp_path: Path):
+    path = tmp_path / "state.db"
+    abandon(path)
+    visit(path)
+    with holdfast.connect(path) as hf:
+        assert hf.admin.status()["notes"][0] == mending.NOTE
+        assert [text.split()[0] for text in texts(hf, "a")] == [f"a{n}" for n in range(ROWS)]
+        assert hf.sessions.load_session("b") is None
+        assert [row["id"] for row in hf.sessions.list_sessions(metadata={"n": "a"})] == ["a"]
+        assert hf.admin.verify().ok
+        first = hf.sessions.get_session("a").messages[0]
+        with pytest.raises(holdfast.DuplicateMessage):
+            hf.sessions.add_messages("a", [Message("user", "other", id=first.id)])
+    with holdfast.connect(path) as hf:
+        assert hf.admin.status()["notes"] == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE projections SET document = replace(document, 'ada', 'eve')",
+        "DELETE FROM claims",
+        "UPDATE snapshots SET state = x'00'",
+    ],
+)
+def test_what_can_be_derived_is_made_anew(tmp_path: Path, statement: str):
+    path = tmp_path / "state.db"
+    abandon(path)
+    visit(path, statement)
+    with holdfast.connect(path) as hf:
+        assert [row["user_id"] for row in hf.sessions.list_sessions()] == ["ada"]
+        again = hf.sessions.get_session("a").messages[5]
+        assert hf.sessions.add_messages("a", [again]).message_count == ROWS
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET payload = replace(payload, 'a7 ', 'a8 ') WHERE version = 9",
+        "DELETE FROM events WHERE version = 9",
+        "DELETE FROM events WHERE key = (SELECT max(key) FROM events)",
+        "UPDATE streams SET name = 'session/other' WHERE name = 'session/a'",
+        "UPDATE tenants SET name = 'other'",
+        "DROP VIEW messages",
+    ],
+)
+def test_what_the_log_can_not_prove_is_refused(tmp_path: Path, statement: str):
+    path = tmp_path / "state.db"
+    abandon(path)
+    visit(path, statement)
+    before = path.read_bytes()
+    with pytest.raises(holdfast.Corrupt):
+        holdfast.connect(path)
+    assert path.read_bytes() == before
