@@ -7,7 +7,7 @@ the store. The rules are in `history`, the promises in `store.port`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast import errors, limits
 from holdfast.engine import planning
@@ -16,6 +16,7 @@ from holdfast.engine.planning import Later, Plan, Round
 from holdfast.engine.states import States, message_of, stream_of
 from holdfast.store import port
 from holdfast.values import command as c
+from holdfast.values import ids
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
 
@@ -40,11 +41,12 @@ class Engine:
         self,
         store: port.Store,
         *,
-        now_us: Callable[[], int],
+        factory: ids.Factory,
         cached_sessions: int = limits.CACHED_SESSIONS,
     ) -> None:
         self.store = store
-        self.now_us = now_us
+        self.factory = factory
+        self.now_us = factory.now_us
         self.states = States(store, cached_sessions)
         self._commits = CommitQueue(self._process)
         self._born = _forks
@@ -99,7 +101,7 @@ class Engine:
 
     def _round(self, tickets: list[Ticket]) -> tuple[list[Ticket], bool]:
         """Decide and commit; return the tickets to be decided again, and whether a race was lost."""
-        deciding = Round(self.store, self.states, self.now_us)
+        deciding = Round(self.store, self.states, self.factory)
         again: list[Ticket] = []
         planned: list[tuple[Ticket, Plan, port.Append]] = []
         quiet: list[tuple[Ticket, Plan]] = []
@@ -201,7 +203,7 @@ class Engine:
         command = request.command
         if not isinstance(command, c.AddMessages):
             return False
-        chain = Round(self.store, self.states, self.now_us).chain(
+        chain = Round(self.store, self.states, self.factory).chain(
             request.tenant, command.session_id
         )
         return all(self._holds(request.tenant, chain, message) for message in command.messages)
@@ -216,5 +218,5 @@ class Engine:
         return False
 
     def _tail_state(self, request: c.Request) -> SessionState:
-        deciding = Round(self.store, self.states, self.now_us)
+        deciding = Round(self.store, self.states, self.factory)
         return deciding.chain(request.tenant, request.command.session_id)[-1]

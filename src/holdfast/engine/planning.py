@@ -6,7 +6,7 @@ to; none of that is true until the store says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ from holdfast.engine.states import States, message_of, stream_of
 from holdfast.history import continuation, sessions
 from holdfast.store import port
 from holdfast.values import command as c
+from holdfast.values import ids
 from holdfast.values.event import MessageAdded, SessionEvent
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
@@ -42,10 +43,10 @@ class Plan(msgspec.Struct, frozen=True):
 class Round:
     """Requests decided together."""
 
-    def __init__(self, store: port.Store, states: States, now_us: Callable[[], int]) -> None:
+    def __init__(self, store: port.Store, states: States, factory: ids.Factory) -> None:
         self._store = store
         self._states = states
-        self._now_us = now_us
+        self._factory = factory
         self._loaded: dict[tuple[str, str], SessionState | None] = {}
         self._drafts: set[tuple[str, str]] = set()
 
@@ -60,7 +61,7 @@ class Round:
         elif isinstance(command, c.ContinueSession):
             source = sessions.open_state(state, command.session_id)
             carry = continuation.on_request(source, command.max_messages)
-            command = self.continuing(tenant, source, carry, next_id=command.next_id)
+            command = self.continuing(tenant, source, carry)
         writings = sessions.decide(state, command)
         if not writings:
             return Plan(None, (), sessions.known(state, command.session_id))
@@ -99,23 +100,20 @@ class Round:
         self, tenant: str, state: SessionState, command: c.AddMessages
     ) -> c.SessionCommand:
         here = msgspec.structs.replace(command, session_id=state.id)
-        if (
-            command.max_messages is None
-            or command.next_id is None
-            or state.status is not SessionStatus.ACTIVE
-        ):
+        if command.max_messages is None or state.status is not SessionStatus.ACTIVE:
             return here
         carry = continuation.due(state, command.messages, command.max_messages)
         if carry is None:
             return here
-        return self.continuing(
-            tenant, state, carry, next_id=command.next_id, messages=command.messages
-        )
+        return self.continuing(tenant, state, carry, command.messages)
 
     def continuing(
-        self, tenant: str, state: SessionState, carry: continuation.Carry, *, next_id: str,
+        self,
+        tenant: str,
+        state: SessionState,
+        carry: continuation.Carry,
         messages: tuple[Message, ...] = (),
-    ) -> c.ContinueSession:  # fmt: skip
+    ) -> c.ContinueSession:
         """Return the command that goes on in a new session, with the messages it carries over."""
         if (tenant, state.id) in self._drafts:
             raise Later
@@ -131,7 +129,10 @@ class Round:
             after = found[-1].version
         opening = continuation.opening(state, kept, turn, continuation.marker(state))
         return c.ContinueSession(
-            session_id=state.id, next_id=next_id, carried=opening, messages=messages
+            session_id=state.id,
+            next_id=ids.new_session_id(self._factory),
+            carried=opening,
+            messages=messages,
         )
 
     def _event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:
@@ -171,7 +172,7 @@ class Round:
     ) -> tuple[SessionState, port.StreamWrite]:
         state = self.state(tenant, writing.session_id)
         before = state.version if state else 0
-        time_us = max(self._now_us(), state.active_us if state else 0)
+        time_us = max(self._factory.now_us(), state.active_us if state else 0)
         events: list[port.NewEvent] = []
         claims: list[tuple[str, int]] = []
         for index, fact in enumerate(writing.events):

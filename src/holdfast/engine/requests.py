@@ -127,7 +127,6 @@ class Requests:
             session_id=checked_id("a session's id", session_id),
             messages=messages,
             max_messages=self._settings.max_messages_per_session,
-            next_id=ids.new_session_id(self._factory),
         )
         return self._request(command, key, expected_version)
 
@@ -173,10 +172,8 @@ class Requests:
 
     def continue_(self, session_id: str, *, key: str | None) -> c.Request:
         """A request that goes on in a new session."""
-        next_id = ids.new_session_id(self._factory)
         command = c.ContinueSession(
             session_id=session_id,
-            next_id=next_id,
             max_messages=self._settings.max_messages_per_session,
         )
         return self._request(command, key, None)

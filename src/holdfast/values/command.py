@@ -27,12 +27,11 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """Append messages, all or none. `next_id` is the id of a continuation if this opens one."""
+    """Append messages, all or none; in a new session if this one has `max_messages` already."""
 
     session_id: str
     messages: tuple[Message, ...]
     max_messages: int | None = None
-    next_id: str | None = None
 
 
 class UpdateSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +46,12 @@ class UpdateSession(msgspec.Struct, frozen=True, kw_only=True):
 class ContinueSession(msgspec.Struct, frozen=True, kw_only=True):
     """Go on in a new session: what is carried over first, then the new messages.
 
-    The engine fills in `carried` from the log; `max_messages` bounds how much of a turn that is.
+    The engine fills in `next_id`, and `carried` from the log; `max_messages` bounds how much of a turn
+    that is.
     """
 
     session_id: str
-    next_id: str
+    next_id: str = ""
     max_messages: int = 0
     carried: tuple[Message, ...] = ()
     messages: tuple[Message, ...] = ()

@@ -66,13 +66,13 @@ def freeze(value: Json, depth: int = 0) -> Json:
             hint="Flatten it, or store it as text.",
             facts={"depth_max": limits.DEPTH_MAX},
         )
-    if type(value) is FrozenDict or type(value) is FrozenList:
-        return value if depth == 0 else _again(value, depth)
-    return _again(value, depth)
+    if depth == 0 and (type(value) is FrozenDict or type(value) is FrozenList):
+        return value
+    return _container(value, depth)
 
 
-def _again(value: Json, depth: int) -> Json:
-    if isinstance(value, Mapping):
+def _container(value: Json, depth: int) -> Json:
+    if type(value) is dict or isinstance(value, Mapping):
         pairs = cast("Mapping[object, Json]", value).items()
         return FrozenDict((_key(key), freeze(item, depth + 1)) for key, item in pairs)
     if isinstance(value, (list, tuple)):
@@ -111,6 +111,8 @@ def checked_text(text: str) -> str:
 
 def freeze_object(what: str, value: Json) -> Mapping[str, Json]:
     """Return an immutable copy of an object; raise NotJson for any other value."""
+    if type(value) is FrozenDict:
+        return value
     if not isinstance(value, Mapping):
         raise errors.NotJson(
             f"{what} must be an object, not {type(value).__name__}.",

@@ -14,7 +14,7 @@ from holdfast.wiring.stores import open_store
 
 def open_engine(url: str | Path, *, cached_sessions: int = limits.CACHED_SESSIONS) -> Engine:
     """Open the store that a URL names and put an engine with the real clock over it."""
-    return Engine(open_store(url), now_us=ids.SYSTEM.now_us, cached_sessions=cached_sessions)
+    return Engine(open_store(url), factory=ids.SYSTEM, cached_sessions=cached_sessions)
 
 
 class Opened:
