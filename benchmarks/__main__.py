@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import os
 import sys
 import tempfile
 import time
@@ -39,6 +40,8 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="bench-", dir=RAM_DISK) as ram,
     ):
         where = machine.describe(REPOSITORY, Path(disk), Path(ram))
+        if os.getloadavg()[0] > 1:
+            print("The machine is busy with something else; figures will suffer.", file=sys.stderr)
         figures = _measure(chosen, options, Path(disk), Path(ram))
     _print_table(figures, where)
     whole = chosen == BENCHMARKS and not options.quick

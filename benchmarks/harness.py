@@ -44,6 +44,17 @@ class Figure:
         return high_enough and (self.at_most is None or self.value <= self.at_most)
 
 
+@dataclass(frozen=True)
+class Series:
+    """One contestant's rounds: operations a second, and this process's CPU time for each of them.
+
+    A busy machine changes the first; the second tells whether the software has.
+    """
+
+    per_s: list[float] = field(default_factory=list[float])
+    cpu_us: list[float] = field(default_factory=list[float])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """What every benchmark is given: where to write, what to write, how long to measure.
@@ -84,38 +95,49 @@ def repeat_for(seconds: float, step: Callable[[], object]) -> tuple[int, float]:
     return done, now - began
 
 
-def rates(bench: Bench, contestants: Mapping[str, Slice]) -> dict[str, list[float]]:
-    """Measure operations a second of each contestant, one number a round, after a warm-up."""
-    measured: dict[str, list[float]] = {name: [] for name in contestants}
+def rates(bench: Bench, contestants: Mapping[str, Slice]) -> dict[str, Series]:
+    """Measure each contestant, one number a round, after a warm-up."""
+    measured = {name: Series() for name in contestants}
     for run in contestants.values():
         # Past the first checkpoint: until then the write-ahead log grows, and syncs more slowly.
         run(bench.slices * bench.slice_s)
     for number in range(bench.rounds):
-        for name, rate in _one_round(bench, contestants).items():
-            measured[name].append(rate)
-        last = "  ".join(f"{name} {series[-1]:,.0f}/s" for name, series in measured.items())
+        _one_round(bench, contestants, measured)
+        last = "  ".join(f"{name} {series.per_s[-1]:,.0f}/s" for name, series in measured.items())
         progress(f"round {number + 1}/{bench.rounds}: {last}")
     return measured
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float, ...]:
+def ratio(above: Series, below: Series) -> tuple[float, ...]:
     """Divide round by round: both numbers of a quotient come from the same moment."""
-    return tuple(a / b for a, b in zip(above, below, strict=True))
+    return tuple(a / b for a, b in zip(above.per_s, below.per_s, strict=True))
 
 
-def medians(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {f"{name} /s": round(statistics.median(series), 1) for name, series in measured.items()}
+def medians(measured: Mapping[str, Series]) -> dict[str, float]:
+    """Give what stood behind a ratio: operations a second, and the processor's part of each."""
+    shown: dict[str, float] = {}
+    for name, series in measured.items():
+        shown[f"{name} /s"] = round(statistics.median(series.per_s), 1)
+        shown[f"{name} CPU us"] = round(statistics.median(series.cpu_us), 1)
+    return shown
 
 
-def _one_round(bench: Bench, contestants: Mapping[str, Slice]) -> dict[str, float]:
+def _one_round(
+    bench: Bench, contestants: Mapping[str, Slice], measured: Mapping[str, Series]
+) -> None:
     done = dict.fromkeys(contestants, 0)
     spent = dict.fromkeys(contestants, 0.0)
+    busy = dict.fromkeys(contestants, 0.0)
     names = list(contestants)
     for number in range(bench.slices):
         # Nobody always runs first, or always after the same neighbour's unfinished write-back.
         for name in names[number % len(names) :] + names[: number % len(names)]:
             gc.collect()
+            began = time.process_time()
             count, seconds = contestants[name](bench.slice_s)
+            busy[name] += time.process_time() - began
             done[name] += count
             spent[name] += seconds
-    return {name: done[name] / spent[name] for name in contestants}
+    for name, series in measured.items():
+        series.per_s.append(done[name] / spent[name])
+        series.cpu_us.append(busy[name] / done[name] * 1e6)

@@ -22,6 +22,7 @@ def describe(repository: Path, disk: Path, ram: Path) -> dict[str, object]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
+        "load_before": round(os.getloadavg()[0], 2),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "file_system": _file_system(disk),
         "python": platform.python_version(),
