@@ -258,13 +258,12 @@ class StaysOpen(VolatileStore):
 class KeepsTheTurn(VolatileStore):
     def __init__(self) -> None:
         super().__init__()
-        self.taken: list[AbstractContextManager[None]] = []
+        self.taken: list[AbstractContextManager[bool]] = []
 
     @contextmanager
-    def turn(self) -> Generator[None]:
+    def turn(self) -> Generator[bool]:
         self.taken.append(super().turn())
-        self.taken[-1].__enter__()
-        yield
+        yield self.taken[-1].__enter__()
         self.taken.pop().__exit__(None, None, None)
 
 

@@ -160,7 +160,7 @@ COMMANDS: list[command.SessionCommand] = [
     command.UpdateSession(session_id="s", set_metadata={"a": 1}),
     command.UpdateSession(session_id="s", title=None),
     command.UpdateSession(session_id="s", title="T", drop_metadata=("a",)),
-    command.ContinueSession(session_id="s", next_id="t"),
+    command.ContinueSession(session_id="s"),
     command.EndSession(session_id="s"),
     command.EndSession(session_id="s", reason=EndReason.DELETED),
     command.ResetSession(session_id="s"),
@@ -179,15 +179,13 @@ def test_a_command_made_anew_has_the_same_bytes(one: command.SessionCommand):
 
 
 def test_a_command_is_the_same_whatever_was_generated_for_it():
-    def adding(text: str, next_id: str, metadata: dict[str, int]) -> bytes:
+    def adding(text: str, metadata: dict[str, int]) -> bytes:
         message = Message("user", text, metadata=metadata)
-        return codec.command_bytes(
-            command.AddMessages(session_id="s", messages=(message,), next_id=next_id)
-        )
+        return codec.command_bytes(command.AddMessages(session_id="s", messages=(message,)))
 
-    first = adding("x", "n1", {"a": 1, "b": 2})
-    assert adding("x", "n2", {"b": 2, "a": 1}) == first
-    assert adding("y", "n1", {"a": 1, "b": 2}) != first
+    first = adding("x", {"a": 1, "b": 2})
+    assert adding("x", {"b": 2, "a": 1}) == first
+    assert adding("y", {"a": 1, "b": 2}) != first
     assert adding("x", "n1", {"a": 1}) != first
 
 

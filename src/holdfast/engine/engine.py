@@ -82,7 +82,8 @@ class Engine:
 
     def _process(self, batch: Sequence[Ticket]) -> None:
         pending, lost_races = list(batch), 0
-        with self.store.turn():
+        with self.store.turn() as alone:
+            self.states.begin_turn(alone=alone)
             while pending and lost_races < limits.RETRIES_MAX:
                 pending, lost = self._round(pending)
                 lost_races += lost

@@ -71,7 +71,7 @@ class Round:
         """Return a session's state, what this round has decided included."""
         place = (tenant, session_id)
         if place not in self._loaded:
-            self._loaded[place] = self._states.current(tenant, session_id)
+            self._loaded[place] = self._states.in_turn(tenant, session_id)
         return self._loaded[place]
 
     def chain(self, tenant: str, session_id: str) -> list[SessionState]:

@@ -55,17 +55,32 @@ class States:
         self._store = store
         self._size = size
         self._mutex = threading.Lock()
-        self._cached: OrderedDict[tuple[str, str], SessionState] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, str], tuple[SessionState, int]] = OrderedDict()
+        self._epoch = 0
+
+    def begin_turn(self, *, alone: bool) -> None:
+        """A turn begins; unless `alone`, others may have added to any session since the last one."""
+        self._epoch += not alone
+
+    def in_turn(self, tenant: str, session_id: str) -> SessionState | None:
+        """Return the session's state for the holder of the turn, who may trust what it wrote itself."""
+        with self._mutex:
+            state, epoch = self._cached.get((tenant, session_id), (None, -1))
+        if state is None or epoch != self._epoch:
+            state = self.current(tenant, session_id)
+            if state is not None:
+                self.keep(tenant, state)
+        return state
 
     def current(self, tenant: str, session_id: str) -> SessionState | None:
         """Return the session's state as of now, None if it never existed. Cost: the tail, not the history."""
         with self._mutex:
-            state = self._cached.get((tenant, session_id))
+            state, _ = self._cached.get((tenant, session_id), (None, -1))
         stream = stream_of(session_id)
         known = state or self._snapshot(tenant, stream)
         fresh = self._fold(tenant, stream, known)
         if fresh is not None and fresh is not state:
-            self.keep(tenant, fresh)
+            self._put(tenant, fresh, -1)
         return fresh
 
     def _snapshot(self, tenant: str, stream: str) -> SessionState | None:
@@ -82,12 +97,15 @@ class States:
                 return state
 
     def keep(self, tenant: str, state: SessionState) -> None:
-        """Remember a state that is in the log, unless a newer one is remembered."""
+        """Remember a state that the holder of the turn read or wrote."""
+        self._put(tenant, state, self._epoch)
+
+    def _put(self, tenant: str, state: SessionState, epoch: int) -> None:
         place = (tenant, state.id)
         with self._mutex:
-            present = self._cached.get(place)
-            if present is None or present.version < state.version:
-                self._cached[place] = state
+            present, _ = self._cached.get(place, (None, -1))
+            if present is None or present.version <= state.version:
+                self._cached[place] = (state, epoch)
             self._cached.move_to_end(place)
             while len(self._cached) > self._size:
                 self._cached.popitem(last=False)

@@ -207,8 +207,11 @@ class Store(Protocol):
         """The level that holds now: `power-loss`, `process-crash` or `none`."""
         ...
 
-    def turn(self) -> AbstractContextManager[None]:
+    def turn(self) -> AbstractContextManager[bool]:
         """Hold the right to decide: until the body ends no other process commits (file stores).
+
+        Yields whether this store object is known to have made every commit since its last turn: what
+        was cached of the store then still holds. False where that can't be known.
 
         Not to be taken twice by one thread. Several commits may be made within one turn.
 

@@ -43,7 +43,7 @@ class VolatileStore:
         return "none"
 
     @contextmanager
-    def turn(self) -> Generator[None]:
+    def turn(self) -> Generator[bool]:
         """Hold the right to decide among the threads of this process. Not re-entrant.
 
         Raises StoreBusy, naming the thread that has it, after limits.TURN_WAIT_S.
@@ -59,7 +59,7 @@ class VolatileStore:
         self._holder = threading.current_thread()
         try:
             self._refuse_if_closed()
-            yield
+            yield False
         finally:
             self._holder = None
             self._turn.release()

@@ -51,7 +51,7 @@ class FaultyStore:
         """The wrapped store's."""
         return self._store.durability
 
-    def turn(self) -> AbstractContextManager[None]:
+    def turn(self) -> AbstractContextManager[bool]:
         """Pass through."""
         return self._store.turn()
 

@@ -52,26 +52,29 @@ def freeze(value: Json, depth: int = 0) -> Json:
     Raises NotJson for anything JSON can't say (NaN, Infinity, bytes, sets, keys that are not text),
     BadEncoding for text with lone surrogates, TooDeep past limits.DEPTH_MAX.
     """
+    kind = cast("type[object]", type(value))
+    if kind is str:
+        return value if value.isascii() else checked_text(value)
+    if value is None or kind is bool or kind is int:
+        return value
+    if depth == 0 and (kind is FrozenDict or kind is FrozenList):
+        return value
     if isinstance(value, str):
         return checked_text(value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return value if type(value) is int else int(value)
     if isinstance(value, float):
         return _finite(value)
+    if isinstance(value, int):
+        return int(value)
+    return _container(value, depth)
+
+
+def _container(value: Json, depth: int) -> Json:
     if depth >= limits.DEPTH_MAX:
         raise errors.TooDeep(
             f"the value is nested deeper than {limits.DEPTH_MAX} levels.",
             hint="Flatten it, or store it as text.",
             facts={"depth_max": limits.DEPTH_MAX},
         )
-    if depth == 0 and (type(value) is FrozenDict or type(value) is FrozenList):
-        return value
-    return _container(value, depth)
-
-
-def _container(value: Json, depth: int) -> Json:
     if type(value) is dict or isinstance(value, Mapping):
         pairs = cast("Mapping[object, Json]", value).items()
         return FrozenDict((_key(key), freeze(item, depth + 1)) for key, item in pairs)

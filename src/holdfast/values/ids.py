@@ -7,6 +7,7 @@ the millisecond) and sort by time; order in a session is position, never id or t
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -60,7 +61,13 @@ def new_session_id(factory: Factory | None = None) -> str:
 
 def iso(time_us: int) -> str:
     """Return the moment as ISO 8601, UTC, microseconds, offset written out."""
-    return (EPOCH + timedelta(microseconds=time_us)).isoformat(timespec="microseconds")
+    second, micros = divmod(time_us, 1_000_000)
+    return f"{_second(second)}.{micros:06d}+00:00"
+
+
+@functools.lru_cache(maxsize=64)
+def _second(second: int) -> str:
+    return f"{EPOCH + timedelta(seconds=second):%Y-%m-%dT%H:%M:%S}"
 
 
 def microseconds(moment: str | datetime) -> int:

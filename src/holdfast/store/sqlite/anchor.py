@@ -78,7 +78,7 @@ class Anchor:
         # Its blocks are taken now: a full disk must not stop the anchor of a commit that went through.
         size = len(files.read(self._fd, 2 * SLOT_BYTES, 0))
         files.write(self._fd, bytes(2 * SLOT_BYTES - size), size)
-        self._seen: tuple[bytes, Slot | None] = (b"", None)
+        self._seen: Slot | None = None
 
     def read(self) -> tuple[Slot | None, int]:
         """Return the newest slot that verifies, and how many of the written slots do not."""
@@ -88,9 +88,14 @@ class Anchor:
         found = [slot for slot in slots if slot is not None]
         return max(found, key=lambda slot: slot.count, default=None), spoiled
 
-    def write(self, changed: Mapping[int, Head], *, clean: bool = False) -> None:
-        """Record new heads. Others keep their place while there is room."""
-        before = self._newest()
+    def write(
+        self, changed: Mapping[int, Head], *, clean: bool = False, alone: bool = False
+    ) -> None:
+        """Record new heads. Others keep their place while there is room.
+
+        `alone`: nobody else has written since this anchor did, so it need not be read first.
+        """
+        before = self._seen if alone else self.read()[0]
         mine = before if before is not None and before.store_id == self._store_id else None
         heads = dict(changed)
         for tenant, head in mine.heads.items() if mine else ():
@@ -99,19 +104,8 @@ class Anchor:
             heads.setdefault(tenant, head)
         kept = dict(list(heads.items())[:HEADS_MAX])
         slot = Slot(self._store_id, before.count + 1 if before else 1, kept, clean)
-        data = encode(slot)
-        self._files.write(self._fd, data, slot.count % 2 * SLOT_BYTES)
-        self._seen = (data[: _FIXED.size], slot)
-
-    def _newest(self) -> Slot | None:
-        # Another process may have written since; a slot's first bytes, its count among them, tell.
-        head, slot = self._seen
-        if slot is not None:
-            other = self._files.read(self._fd, _FIXED.size, (slot.count + 1) % 2 * SLOT_BYTES)
-            mine = self._files.read(self._fd, _FIXED.size, slot.count % 2 * SLOT_BYTES)
-            if mine == head and other < head:
-                return slot
-        return self.read()[0]
+        self._files.write(self._fd, encode(slot), slot.count % 2 * SLOT_BYTES)
+        self._seen = slot
 
     def close(self) -> None:
         """Close the file."""

@@ -14,7 +14,7 @@ from holdfast.store import chain, port
 from holdfast.store.sqlite import opening
 from holdfast.store.sqlite.anchor import Anchor, Head, Slot
 from holdfast.store.sqlite.files import Files
-from holdfast.store.sqlite.writing import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
+from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
 from holdfast.values.frozen import Json
 
 _CHUNK = 512

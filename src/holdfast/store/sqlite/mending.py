@@ -16,9 +16,10 @@ import apsw
 
 from holdfast import errors, limits
 from holdfast.store import chain, port
-from holdfast.store.sqlite import checks, opening, writing
+from holdfast.store.sqlite import checks, opening, rows, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turns
 
@@ -60,7 +61,7 @@ def _unverified(path: Path) -> apsw.Connection:
 
 def _prove(connection: apsw.Connection, files: Files, path: Path) -> None:
     queries = opening.queries()
-    row = writing.first(connection, queries["store_id"], ())
+    row = rows.first(connection, queries["store_id"], ())
     store_id = row[0] if row and isinstance(row[0], bytes) else b""
     with contextlib.closing(Anchor(files, Path(f"{path}-anchor"), store_id)) as anchor:
         slot, _ = anchor.read()
@@ -74,7 +75,7 @@ def _prove(connection: apsw.Connection, files: Files, path: Path) -> None:
     faults += _schema_faults(connection)
     for table in ("tenants", "streams", "keys"):
         for mark, *fields in connection.execute(queries[f"marked_{table}"]):
-            faults += [] if mark == writing.mark(*fields) else [f"a row of {table} is damaged."]
+            faults += [] if mark == rows.mark(*fields) else [f"a row of {table} is damaged."]
     if faults:
         raise errors.Corrupt(
             f"{path} is damaged: {faults[0]}",
@@ -94,7 +95,7 @@ def _schema_faults(connection: apsw.Connection) -> list[str]:
 def _rebuild(connection: apsw.Connection, derive: Derive) -> None:
     with connection:
         connection.execute(opening.queries()["clear_derived"])
-        batch = writing.Batch(connection, writing.Numbers(), bytes)
+        batch = writing.Batch(connection, Known(), bytes)
         for tenant in checks.tenants(connection):
             for key, name in _streams(connection, tenant):
                 batch.derive(tenant, key, derive(_events(connection, key, name)))
@@ -102,8 +103,8 @@ def _rebuild(connection: apsw.Connection, derive: Derive) -> None:
 
 def _streams(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:
     after = 0
-    while rows := connection.execute(opening.queries()["streams_of"], (tenant, after)).fetchall():
-        for key, name in rows:
+    while found := connection.execute(opening.queries()["streams_of"], (tenant, after)).fetchall():
+        for key, name in found:
             assert isinstance(key, int)
             after = key
             yield key, str(name)
@@ -112,8 +113,8 @@ def _streams(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, st
 def _events(connection: apsw.Connection, key: int, name: str) -> Iterator[port.StoredEvent]:
     after = 0
     query = opening.queries()["read_stream"]
-    while rows := connection.execute(query, (key, after, 1 << 60, limits.READ_CHUNK)).fetchall():
-        for row in rows:
-            event = chain.opened(writing.row_of(row), name)
+    while found := connection.execute(query, (key, after, 1 << 60, limits.READ_CHUNK)).fetchall():
+        for row in found:
+            event = chain.opened(rows.row_of(row), name)
             after = event.version
             yield event

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from importlib import resources
 from pathlib import Path
 from typing import Final, cast
 
@@ -35,7 +34,7 @@ _loading = threading.Lock()
 
 def sql(name: str) -> str:
     """Return the text of one of this package's SQL files."""
-    return resources.files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 @functools.cache

@@ -67,8 +67,7 @@ CREATE TABLE projections (
     PRIMARY KEY (tenant, kind, id)
 ) WITHOUT ROWID;
 CREATE INDEX projections_by_owner  ON projections (tenant, kind, owner, time_us, id);
-CREATE INDEX projections_by_status ON projections (tenant, kind, status, time_us, id);
-CREATE INDEX projections_by_time   ON projections (tenant, kind, time_us, id);
+CREATE INDEX projections_by_time   ON projections (tenant, kind, time_us, id, status);
 CREATE INDEX projections_by_lookup ON projections (tenant, kind, lookup, time_us, id) WHERE lookup <> '';
 
 CREATE TABLE projection_terms (

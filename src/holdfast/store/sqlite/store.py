@@ -16,13 +16,14 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.store import chain, port
-from holdfast.store.sqlite import checks, opening, writing
+from holdfast.store.sqlite import checks, opening, rows, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.connections import Readers
 from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.known import Known
+from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, number
 from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turns
-from holdfast.store.sqlite.writing import NUMBER_MASK, TENANT_SHIFT, first, number
 from holdfast.values.frozen import Json
 
 _LATEST = (1 << 62) - 1
@@ -39,8 +40,9 @@ class SQLiteStore:
         self._translated = Translated(str(path))
         self._thread_turn = threading.Lock()
         self._holder: int | None = None
-        self._numbers = writing.Numbers()
+        self._known = Known()
         self._closed = self._broken = False
+        self._seen = -1
         self._turns = Turns(files, Path(f"{path}-lock"))
         try:
             self._open()
@@ -83,8 +85,8 @@ class SQLiteStore:
         return "power-loss"
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """Hold the turn among this process's threads and among processes."""
+    def turn(self) -> Iterator[bool]:
+        """Hold the turn among this process's threads and among processes; yield whether it was ours last."""
         assert self._holder != threading.get_ident(), "this thread holds the turn already"
         if not self._thread_turn.acquire(timeout=limits.TURN_WAIT_S):
             raise errors.StoreBusy("another thread of this process has held the store too long.")
@@ -92,9 +94,11 @@ class SQLiteStore:
             self._check_open()
             with self._translated:
                 self._turns.take(limits.TURN_WAIT_S)
-            self._holder = threading.get_ident()
             try:
-                yield
+                self._holder = threading.get_ident()
+                with self._translated:
+                    alone = self._nobody_else_wrote()
+                yield alone
             finally:
                 self._leave()
                 self._holder = None
@@ -102,12 +106,22 @@ class SQLiteStore:
         finally:
             self._thread_turn.release()
 
+    def _nobody_else_wrote(self) -> bool:
+        self._enter()
+        seen = number(self._writer, "PRAGMA data_version", ())
+        if seen == self._seen:
+            return True
+        self._seen = seen
+        self._known.doubt()
+        self._turns.name_holder()
+        return False
+
     def _enter(self) -> None:
         # One transaction over everything that is read to decide and then appended: each statement
         # outside one would take and drop SQLite's own locks.
         if self._broken:
             self._writer = self._connect()
-            self._broken = False
+            self._broken, self._seen = False, -1
         if not self._writer.in_transaction:
             self._check_log()
             self._writer.execute("BEGIN IMMEDIATE")
@@ -127,23 +141,25 @@ class SQLiteStore:
                 raise
 
     def _commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
-        writer = self._writer
         self._enter()
-        batch = writing.Batch(writer, self._numbers, self._random)
+        writer = self._writer
+        batch = writing.Batch(writer, self._known, self._random)
         outcomes = [batch.append(append) for append in appends]
         if not any(isinstance(outcome, port.Appended) for outcome in outcomes):
-            self._numbers.drop()
+            self._known.doubt()
             return outcomes
         writer.execute("COMMIT")
-        self._numbers.keep()
+        self._known.committed()
         self._check_log()
         try:
-            self._anchor.write(batch.heads)
+            self._anchor.write(batch.heads, alone=self._known.anchored)
         except OSError as error:
             raise errors.Unavailable(
                 f"the anchor of {self.path} can't be written ({error}); whether the write holds is unknown.",
                 hint="Retry with the same key or the same message ids: it has one effect.",
             ) from error
+        self._known.heads |= batch.heads
+        self._known.anchored = True
         return outcomes
 
     def _check_log(self) -> None:
@@ -157,7 +173,7 @@ class SQLiteStore:
         # After a failed write the state of the connection's cache and of the kernel's is unknown:
         # a sync that failed once must not be retried on the same file handle.
         self._broken = True
-        self._numbers.drop()
+        self._known.doubt()
         self._readers.renew()
         with contextlib.suppress(apsw.Error):
             self._writer.close(True)
@@ -178,11 +194,11 @@ class SQLiteStore:
                     yield connection
 
     def _tenant(self, connection: apsw.Connection, tenant: str) -> int:
-        return self._numbers.tenant(connection, tenant)
+        return self._known.tenant(connection, tenant)
 
     def _stream(self, connection: apsw.Connection, tenant: str, stream: str) -> int:
-        known = self._numbers.tenant(connection, tenant)
-        return self._numbers.stream(connection, known, stream) if known else 0
+        known = self._known.tenant(connection, tenant)
+        return self._known.stream(connection, known, stream) if known else 0
 
     def version(self, tenant: str, stream: str) -> int:
         """Return the stream's version; 0 if it does not exist."""
@@ -203,12 +219,12 @@ class SQLiteStore:
         with self._reading() as connection:
             key = self._stream(connection, tenant, stream)
             last = _LATEST if until is None else until
-            rows = (
+            found = (
                 connection.execute(self._sql["read_stream"], (key, after, last, limit))
                 if key
                 else ()
             )
-            return [chain.opened(writing.row_of(row), stream) for row in rows]
+            return [chain.opened(rows.row_of(row), stream) for row in found]
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
@@ -219,8 +235,8 @@ class SQLiteStore:
             found = connection.execute(
                 self._sql["read_feed"], (base | after, base | NUMBER_MASK, limit)
             )
-            rows = [writing.row_of(row) for row in found]
-            names = {row.place.stream: "" for row in rows}
+            feed = [rows.row_of(row) for row in found]
+            names = {row.place.stream: "" for row in feed}
             for stream in names:
                 name = first(connection, self._sql["stream_name"], (base | stream,))
                 if name is None:
@@ -228,7 +244,7 @@ class SQLiteStore:
                         f"stream {stream:,} has no name.", facts={"stream": stream}
                     )
                 names[stream] = str(name[0])
-            return [chain.opened(row, names[row.place.stream]) for row in rows]
+            return [chain.opened(row, names[row.place.stream]) for row in feed]
 
     def seek(self, tenant: str, stream: str, ordinal: int) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
@@ -246,7 +262,7 @@ class SQLiteStore:
                     raise errors.Corrupt(
                         f"version {middle:,} of a stream is missing.", facts={"version": middle}
                     )
-                if chain.opened(writing.row_of(row), stream).ordinal >= ordinal:
+                if chain.opened(rows.row_of(row), stream).ordinal >= ordinal:
                     high = middle
                 else:
                     low = middle + 1
@@ -262,7 +278,7 @@ class SQLiteStore:
         """Return what an idempotency key was used for."""
         with self._reading() as connection:
             row = first(connection, self._sql["key"], (self._tenant(connection, tenant), key))
-            return writing.replayed(row) if row else None
+            return rows.replayed(row) if row else None
 
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
@@ -320,7 +336,7 @@ class SQLiteStore:
             row = first(connection, self._sql["snapshot"], (key,)) if key else None
         match row:
             case (int(version), int(fold), bytes(state), bytes(check), bytes(link)):
-                whole = writing.mark(key, version, fold, state, link) == check
+                whole = rows.mark(key, version, fold, state, link) == check
                 return port.Snapshot(stream, version, fold, state) if whole else None
             case _:
                 return None

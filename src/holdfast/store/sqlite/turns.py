@@ -30,6 +30,9 @@ class Turns:
         """Take the turn; raise StoreBusy naming the holder if it does not come in time."""
         if self._waiting or not self._files.try_lock(self._fd):
             self._wait(timeout_s)
+
+    def name_holder(self) -> None:
+        """Write this process into the lock file, for others who wait to name."""
         self._files.write(self._fd, f"{os.getpid():<15}\n".encode(), 0)
 
     def give(self) -> None:

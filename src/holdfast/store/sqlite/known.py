@@ -1,0 +1,84 @@
+"""What one process knows of its store without asking SQLite.
+
+Numbers of tenants and keys of streams never change once committed, and any thread may use them.
+Heads, versions and terms hold only while nobody else commits, and belong to the holder of the turn.
+"""
+
+from __future__ import annotations
+
+import apsw
+
+from holdfast.store.sqlite import opening
+from holdfast.store.sqlite.anchor import Head
+from holdfast.store.sqlite.rows import mark, number
+
+ENTRIES_MAX = 10_000
+"""Streams, and rows' terms, that are remembered at a time."""
+
+
+class Known:
+    """The memory of one open store."""
+
+    def __init__(self) -> None:
+        self._sql = opening.queries()
+        self._tenants: dict[str, int] = {}
+        self._streams: dict[tuple[int, str], int] = {}
+        self._new_tenants: dict[str, int] = {}
+        self._new_streams: dict[tuple[int, str], int] = {}
+        self.heads: dict[int, Head] = {}
+        self.versions: dict[int, int] = {}
+        self.terms: dict[tuple[int, str, str], tuple[str, ...]] = {}
+        self.anchored = False
+
+    def tenant(self, connection: apsw.Connection, name: str) -> int:
+        """Return a tenant's number, 0 if it has none yet."""
+        found = self._tenants.get(name)
+        if found is None:
+            found = number(connection, self._sql["tenant_number"], (name,))
+            if found:
+                known = self._new_tenants if connection.in_transaction else self._tenants
+                known[name] = found
+        return found
+
+    def stream(self, connection: apsw.Connection, tenant: int, name: str) -> int:
+        """Return a stream's key, 0 if it has none yet."""
+        found = self._streams.get((tenant, name))
+        if found is None:
+            found = number(connection, self._sql["stream_key"], (tenant, name))
+            if found:
+                known = self._new_streams if connection.in_transaction else self._streams
+                known[tenant, name] = found
+        return found
+
+    def add_tenant(self, connection: apsw.Connection, name: str) -> int:
+        """Give a tenant its number."""
+        made = number(connection, self._sql["tenants_max"], ()) + 1
+        connection.execute(self._sql["add_tenant"], (made, name, mark(made, name)))
+        self._new_tenants[name] = made
+        return made
+
+    def version(self, connection: apsw.Connection, key: int) -> int:
+        """Return the version of a stream by its key."""
+        found = self.versions.get(key)
+        if found is None:
+            found = number(connection, self._sql["stream_version"], (key,))
+        return found
+
+    def committed(self) -> None:
+        """Keep what the transaction found and made."""
+        for entries in (self._streams, self.versions, self.terms):
+            if len(entries) > ENTRIES_MAX:
+                entries.clear()
+        self._tenants |= self._new_tenants
+        self._streams |= self._new_streams
+        self._new_tenants.clear()
+        self._new_streams.clear()
+
+    def doubt(self) -> None:
+        """Forget what others may have changed, and what a transaction that failed has made."""
+        self._new_tenants.clear()
+        self._new_streams.clear()
+        self.heads.clear()
+        self.versions.clear()
+        self.terms.clear()
+        self.anchored = False

@@ -1,0 +1,72 @@
+"""Rows of the store's tables as values, with their types checked."""
+
+from __future__ import annotations
+
+import hashlib
+
+import apsw
+
+from holdfast import errors
+from holdfast.store import chain, port
+from holdfast.store.sqlite.anchor import Head
+
+TENANT_SHIFT = 40
+"""Bits of a key that count within a tenant: a trillion events each, eight million tenants."""
+
+MARK_BYTES = 8
+
+NUMBER_MASK = (1 << TENANT_SHIFT) - 1
+
+
+def first(
+    connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
+) -> tuple[apsw.SQLiteValue, ...] | None:
+    """Return the first row of a query, if there is one."""
+    return next(connection.execute(query, bindings), None)
+
+
+def number(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]) -> int:
+    """Return the integer that a query finds, 0 if none."""
+    row = first(connection, query, bindings)
+    return row[0] if row and isinstance(row[0], int) else 0
+
+
+def mark(*fields: object) -> bytes:
+    """Return the checksum over a row that can't be derived from the log."""
+    whole = repr(fields).encode()
+    return hashlib.sha256(whole).digest()[:MARK_BYTES]
+
+
+def replayed(row: tuple[apsw.SQLiteValue, ...]) -> port.Replayed:
+    command_hash, begin, end = row
+    assert isinstance(command_hash, bytes) and isinstance(begin, int) and isinstance(end, int)
+    return port.Replayed(command_hash, begin, end)
+
+
+def head_of(row: tuple[apsw.SQLiteValue, ...] | None) -> Head:
+    if row is None:
+        return Head(0, chain.GENESIS)
+    key, link = row
+    assert isinstance(key, int) and isinstance(link, bytes)
+    return Head(key & NUMBER_MASK, link)
+
+
+def row_of(row: tuple[apsw.SQLiteValue, ...]) -> chain.Row:
+    """Return an event's columns with their types checked; raise Corrupt if they are others."""
+    match row:
+        case (
+            int(key),
+            int(stream),
+            int(version),
+            bytes(header),
+            payload,
+            salt,
+            bytes(digest),
+            bytes(link),
+        ):
+            place = chain.Place(key & NUMBER_MASK, stream & NUMBER_MASK, version)
+            if isinstance(payload, bytes | None) and isinstance(salt, bytes | None):
+                return chain.Row(place, header, payload, salt, digest, link)
+        case _:
+            pass
+    raise errors.Corrupt("a stored event's columns are not what was written.")
