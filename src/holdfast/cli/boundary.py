@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from holdfast import errors
 from holdfast.cli import exits
@@ -33,9 +34,11 @@ def guarded(body: Callable[[], int | None], *, as_json: bool) -> int:
         _say("interrupted.")
         return exits.INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes once more at its end, and must find a reader then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return exits.PIPE_CLOSED
+    except OSError as error:
+        _leave_stdout()
+        return _tell(_system(error), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the boundary: nobody above could tell the user
         return _tell(_defect(error), as_json=as_json)
     return code
@@ -47,6 +50,22 @@ def _write_anything() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+
+
+def _leave_stdout() -> None:
+    """Let the interpreter's last flush go nowhere: it would fail once more, and loudly."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _system(error: OSError) -> exits.Problem:
+    about = f" ({error.filename})" if error.filename else ""
+    return exits.Problem(
+        exits.FAILED,
+        "system",
+        f"the system refused: {error.strerror or error}{about}.",
+        f"It is error {error.errno} of the operating system; no store was changed by it.",
+        "Free or mend what it names, then repeat the command.",
+    )
 
 
 def _tell(problem: exits.Problem, *, as_json: bool) -> int:
@@ -67,6 +86,6 @@ def _defect(error: Exception) -> exits.Problem:
         exits.FAILED,
         "defect",
         f"this should not happen: {type(error).__name__}: {error}",
-        f"It is a defect of Holdfast, in {place.name} ({os.path.basename(place.filename)}:{place.lineno}).",
+        f"It is a defect of Holdfast, in {place.name} ({Path(place.filename).name}:{place.lineno}).",
         "HOLDFAST_DEBUG=1 shows the whole trace; please report it.",
     )

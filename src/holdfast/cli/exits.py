@@ -70,7 +70,7 @@ class Problem(NamedTuple):
         return json.dumps(document)
 
 
-class Failure(Exception):  # noqa: N818 - named for what happened
+class Failure(Exception):
     """The command can't go on, for a reason of the command line's own."""
 
     def __init__(self, problem: Problem) -> None:

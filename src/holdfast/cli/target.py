@@ -62,7 +62,7 @@ def _file(url: str) -> Path | None:
     """Return the file that a path or sqlite: URL names; None for other schemes."""
     if url.startswith("sqlite:"):
         return Path(unquote(urlsplit(url).path))
-    return None if "://" in url else Path(url)
+    return None if "://" in url else Path(url).expanduser()
 
 
 def _missing(path: Path) -> exits.Problem:

@@ -1,0 +1,45 @@
+"""`holdfast backup`: a consistent copy, made while others write."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from holdfast.cli import exits, figures, target
+from holdfast.cli.options import Common
+from holdfast.cli.surface import Face, Surface
+
+
+def run(copy: str, common: Common) -> int:
+    """Copy the store to a file that does not exist yet."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    url = target.choose(common.url)
+    if Path(copy).exists():
+        raise exits.Failure(_exists(Path(copy)))
+    started = time.monotonic()
+    with target.connect(url, tenant=common.tenant) as hf, surface.progress("copying pages") as bar:
+        hf.admin.backup(copy, bar)
+    seconds, size = time.monotonic() - started, Path(copy).stat().st_size
+    if surface.face is Face.JSON:
+        surface.document(
+            {"store": url, "target": copy, "bytes": size, "seconds": round(seconds, 3)}
+        )
+    elif surface.face is Face.PIPE:
+        surface.row(copy, size)
+    else:
+        surface.console.print(f"{surface.glyphs.good} {copy}", style="bold green", end="")
+        surface.console.print(f"   {figures.size(size)}, copied from {url} in {seconds:.1f} s")
+    surface.note(f"Check it with: holdfast verify {copy}")
+    return exits.DONE
+
+
+def _exists(path: Path) -> exits.Problem:
+    kind = "folder" if path.is_dir() else "file"
+    held = "" if path.is_dir() else f" of {figures.size(path.stat().st_size)}"
+    return exits.Problem(
+        exits.UNSAFE,
+        "target_exists",
+        f"{path} exists already.",
+        f"It is a {kind}{held}, and a backup never overwrites.",
+        f"holdfast backup {path.with_name(path.stem + '-2' + path.suffix)}",
+    )

@@ -1,0 +1,87 @@
+"""`holdfast demo`: a place for the night, the night itself, and what to look at afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from holdfast.cli import exits, status
+from holdfast.cli.demo import director, keeper
+from holdfast.cli.demo.director import Night
+from holdfast.cli.demo.stage import Stage
+from holdfast.cli.options import Printing
+from holdfast.cli.surface import Face, Surface
+
+PACE_S = 0.4
+
+
+def run(
+    *, keep: str | None, fast: bool, printing: Printing, actor: Sequence[str] = director.KEEPER
+) -> int:
+    """Play the demo; return 0 only if every claim was checked and held."""
+    surface = Surface(as_json=printing.json, quiet=printing.quiet)
+    watched = surface.face is Face.TERMINAL and sys.stdout.isatty() and not fast
+    pace_s = PACE_S if watched else 0.0
+    stage = Stage(surface, pace_s=pace_s)
+    with _folder(keep) as folder:
+        night = director.play(folder, stage, pace_s=pace_s, keeper=actor)
+        _end(stage, surface, night, folder if keep is not None else None)
+        if surface.face is Face.JSON:
+            surface.document(_document(night, folder if keep is not None else None))
+    return exits.DONE if night.ok else exits.FAILED
+
+
+@contextlib.contextmanager
+def _folder(keep: str | None) -> Iterator[Path]:
+    """Yield an empty folder: a new one that stays, or one that is removed with what was made in it."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as made:
+            yield Path(made)
+        return
+    folder = Path(keep).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise exits.Failure(
+            exits.Problem(
+                exits.UNSAFE,
+                "target_exists",
+                f"{folder} is not a new or empty folder.",
+                "The demo writes a store and the keeper's files, and overwrites nothing.",
+                f"holdfast demo --keep {folder}-2",
+            )
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+
+
+def _end(stage: Stage, surface: Surface, night: Night, kept: Path | None) -> None:
+    stage.line()
+    for name, value in status.lines(night.facts, surface.glyphs)[1:5]:
+        stage.named(name, value)
+    stage.chapter("What next")
+    if kept is not None:
+        store = kept / "state.db"
+        stage.named("look", f"holdfast sessions show {keeper.SESSION} --url {store}")
+        stage.named("", f"holdfast status {store}")
+        stage.named("", f"holdfast verify {store}")
+        stage.named("files", f"{kept}: outbox, bell.log, journal.txt, stores.csv")
+    else:
+        stage.named("look", "holdfast demo --keep night")
+        stage.named("", f"holdfast sessions show {keeper.SESSION} --url night/state.db")
+    stage.named("read", f"{keeper.__file__} is the whole agent")
+    stage.line()
+
+
+def _document(night: Night, kept: Path | None) -> dict[str, object]:
+    return {
+        "ok": night.ok,
+        "store": str(kept / "state.db") if kept is not None else None,
+        "session": keeper.SESSION,
+        "killed": night.killed,
+        "acknowledged": night.acknowledged,
+        "pending": night.pending,
+        "claims": [claim._asdict() for claim in night.claims],
+        "status": night.facts,
+    }

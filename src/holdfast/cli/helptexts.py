@@ -1,0 +1,66 @@
+"""Help that is written by hand: the first screen, and the topics of `holdfast help`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+ROOT: Final = """\
+holdfast: durable conversations for LLM agents, on one file.
+
+  holdfast demo                          an agent is killed in the middle of a tool call and resumed
+  holdfast status state.db               where, how large, how durable, what it holds
+  holdfast sessions list --user ada      newest first; --status --since 2h --meta team=north
+  holdfast sessions show @last           messages, open calls, links; --tail 20
+  holdfast verify && holdfast backup copy.db
+
+Commands
+  demo            watch what survives kill -9: offline, no key, about 15 seconds
+  status          the first thing to run
+  sessions list   sessions of a tenant, a page at a time
+  sessions show   one session
+  verify          is everything as it was written?
+  backup          a consistent copy, while others write
+  version         versions of Holdfast, Python and SQLite
+  help            help on a command or a topic: exit-codes, environment, json, ids
+
+The store is the STORE given, or --url, or HOLDFAST_URL, or ./state.db. Looking never creates one.
+Each command takes --help; most take --json (one document), --tenant and --quiet."""
+
+ENVIRONMENT: Final = """\
+HOLDFAST_URL     the store, if neither STORE nor --url is given: a path or sqlite:///path
+HOLDFAST_ASCII   set: symbols and tables in ASCII
+HOLDFAST_DEBUG   set: a defect of Holdfast shows its whole trace
+NO_COLOR         set: no colour
+FORCE_COLOR      set: a pipe gets what a terminal gets
+TERM=dumb        no colour, no moving bars
+COLUMNS          the width of tables"""
+
+JSON: Final = """\
+With --json a command prints one valid document on stdout: whole values, moments as ISO 8601 UTC,
+everything that the table shows and more. Fields are added, never renamed or removed, within a
+major version. An error leaves stdout empty and prints one line of problem+json on stderr: type,
+title, detail, next, code, exit_code, facts. The answer of `verify` is its document, damage included.
+
+Without --json a pipe gets TSV without a header; control characters in stored text become symbols
+(a newline is ␊). Its columns:
+  sessions list   id, user, status, messages, tokens, open calls, last active, title
+  sessions show   position, time, role, tokens, id, text
+  status          name, value
+  verify          ok or damage, events, faults, store; then lines "fault" and "note"
+  backup          file, bytes"""
+
+IDS: Final = """\
+A session is named by its id, by any beginning of it that no other has, by @last (the one last
+active), or by @last~2 (the second before that). Messages are numbered from 1 as they are shown."""
+
+
+def exit_codes() -> str:
+    """Return the table of exit codes."""
+    from holdfast.cli import exits  # noqa: PLC0415 - the first screen does not need it
+
+    return "\n".join(f"{code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
+
+
+TOPICS: Final[Mapping[str, str]] = {"environment": ENVIRONMENT, "ids": IDS, "json": JSON}
+"""Topics beside exit-codes, which is made from its table."""

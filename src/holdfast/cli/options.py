@@ -1,0 +1,36 @@
+"""Options that every command takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+Flag = Parameter(negative="", show_default=False)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Printing:
+    """How to print."""
+
+    json: Annotated[bool, Flag] = False
+    """One JSON document with everything the table shows."""
+
+    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", show_default=False)] = (
+        False
+    )
+    """Nothing on stderr but errors."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Common(Printing):
+    """Which store, and how to print."""
+
+    url: str | None = None
+    """The store: a path or sqlite:///path. Else HOLDFAST_URL, else ./state.db."""
+
+    tenant: str = "default"
+    """Whose data."""

@@ -1,0 +1,217 @@
+"""The program as cyclopts knows it: names, options and help. What a command does is in its own module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.validators import Number
+
+from holdfast.cli import exits, helptexts
+from holdfast.cli.options import Common, Flag, Printing
+
+app = App(
+    name="holdfast",
+    help="Durable conversations for LLM agents, on one file.",
+    version_flags=[],
+    help_format="plaintext",
+    help_formatter="default" if sys.stdout.isatty() else "plain",
+    result_action="return_value",
+    suppress_keyboard_interrupt=False,
+)
+sessions = App(name="sessions", help="Look at sessions.")
+app.command(sessions)
+
+_COMMON = Common()
+_PRINTING = Printing()
+Positive = Annotated[int, Parameter(validator=Number(gte=1))]
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Run the command that the arguments name; return its exit code."""
+    given = ["version"] if list(arguments) == ["--version"] else list(arguments)
+    try:
+        code = app(given, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise exits.Failure(_misuse(error)) from error
+    return code if isinstance(code, int) else exits.DONE
+
+
+def _misuse(error: CycloptsError) -> exits.Problem:
+    words = " ".join(("holdfast", *(error.command_chain or ())))
+    message = " ".join(str(error).split())
+    return exits.Problem(exits.USAGE, "usage", message, "Nothing was done.", f"See: {words} --help")
+
+
+@app.command
+def status(store: str | None = None, /, *, common: Common = _COMMON) -> int:
+    """Show where the store is, how large, how durable, and what it holds.
+
+    Example: holdfast status state.db
+
+    Parameters
+    ----------
+    store
+        A path or sqlite:///path.
+    """
+    from holdfast.cli import status as command  # noqa: PLC0415 - a command loads only what it needs
+
+    return command.run(store, common)
+
+
+@app.command
+def verify(store: str | None = None, /, *, common: Common = _COMMON) -> int:
+    """Check every event, every page and the anchor against what was written. Changes nothing; exit 7 on damage.
+
+    Example: holdfast verify state.db
+
+    Parameters
+    ----------
+    store
+        A path or sqlite:///path.
+    """
+    from holdfast.cli import verify as command  # noqa: PLC0415
+
+    return command.run(store, common)
+
+
+@app.command
+def backup(target: str, /, *, common: Common = _COMMON) -> int:
+    """Copy the store, consistent while others write, to a file that does not exist yet.
+
+    Example: holdfast backup monday.db --url state.db
+
+    Parameters
+    ----------
+    target
+        The new file. Nothing is ever overwritten.
+    """
+    from holdfast.cli import backup as command  # noqa: PLC0415
+
+    return command.run(target, common)
+
+
+@sessions.command(name="list")
+def list_(
+    *,
+    user: str | None = None,
+    status: Literal["active", "ended"] | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    meta: Annotated[tuple[str, ...], Parameter(negative_iterable="", show_default=False)] = (),
+    limit: Positive = 50,
+    cursor: str | None = None,
+    common: Common = _COMMON,
+) -> int:
+    """List sessions, last active first. Every condition given must hold.
+
+    Example: holdfast sessions list --user ada --since 2h --meta team=north
+
+    Parameters
+    ----------
+    user
+        Whose.
+    status
+        Active or ended.
+    since
+        Active at or after this moment: ISO 8601, or 30m, 2h, 3d, 1w back from now.
+    until
+        Active at or before this moment.
+    meta
+        key=value of the metadata; may be given several times.
+    limit
+        How many at most.
+    cursor
+        Go on where a page ended.
+    """
+    from holdfast.cli import listing  # noqa: PLC0415
+
+    wanted = listing.Filter(
+        user=user, status=status, since=since, until=until, meta=meta, limit=limit, cursor=cursor
+    )
+    return listing.run(wanted, common)
+
+
+@sessions.command
+def show(
+    session: str,
+    /,
+    *,
+    limit: Positive | None = None,
+    tail: Positive | None = None,
+    raw: Annotated[bool, Flag] = False,
+    force: Annotated[bool, Flag] = False,
+    common: Common = _COMMON,
+) -> int:
+    """Show a session: its messages, tool calls that wait for a result, links to other sessions.
+
+    Example: holdfast sessions show @last --tail 20
+
+    Parameters
+    ----------
+    session
+        Its id, the beginning of it, @last, or @last~2.
+    limit
+        Only the first so many messages.
+    tail
+        Only the last so many messages.
+    raw
+        The bare text of the messages, nothing made harmless. Refuses a terminal.
+    force
+        Let --raw write to a terminal.
+    """
+    from holdfast.cli import showing  # noqa: PLC0415
+
+    part = showing.Part(limit=limit, tail=tail, raw=raw, force=force)
+    return showing.run(session, part, common)
+
+
+@app.command
+def demo(
+    *,
+    keep: str | None = None,
+    fast: Annotated[bool, Flag] = False,
+    printing: Printing = _PRINTING,
+) -> int:
+    """Watch an agent being killed in the middle of a tool call, and resumed. Offline; needs no key.
+
+    Example: holdfast demo --keep night
+
+    Parameters
+    ----------
+    keep
+        A new folder for the store and the agent's files; else they are removed at the end.
+    fast
+        Without pauses.
+    """
+    from holdfast.cli.demo import command  # noqa: PLC0415
+
+    return command.run(keep=keep, fast=fast, printing=printing)
+
+
+@app.command
+def version(*, printing: Printing = _PRINTING) -> int:
+    """Show the versions of Holdfast, Python and SQLite."""
+    from holdfast.cli import version as command  # noqa: PLC0415
+
+    return command.run(printing)
+
+
+@app.command(name="help")
+def help_(*topic: str) -> int:
+    """Show help on a command or a topic: exit-codes, environment, json, ids.
+
+    Example: holdfast help exit-codes
+    """
+    asked = " ".join(topic)
+    if asked == "exit-codes":
+        print(helptexts.exit_codes())
+    elif asked in helptexts.TOPICS:
+        print(helptexts.TOPICS[asked])
+    elif not topic:
+        print(helptexts.ROOT)
+    else:
+        return dispatch([*topic, "--help"])
+    return exits.DONE

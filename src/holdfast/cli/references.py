@@ -1,0 +1,81 @@
+"""How a person names a session: its id, any unique beginning of it, @last, @last~2."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from holdfast import errors, limits
+from holdfast.cli import exits
+
+if TYPE_CHECKING:
+    from holdfast.engine.sessions import Session
+    from holdfast.wiring import Holdfast
+
+_LAST = re.compile(r"@last(?:~(\d{1,9}))?")
+_SHOWN = 3
+
+
+def session(hf: Holdfast, reference: str) -> Session:
+    """Return the session that the reference names; raise what tells a person how to name it better."""
+    last = _LAST.fullmatch(reference)
+    if last:
+        return _nth_last(hf, int(last[1] or 0), reference)
+    try:
+        return hf.sessions.get_session(reference)
+    except errors.UnknownSession:
+        return hf.sessions.get_session(_completed(hf, reference))
+
+
+def _nth_last(hf: Holdfast, back: int, reference: str) -> Session:
+    rows = hf.sessions.list_sessions(limit=1, offset=back)
+    if rows:
+        return hf.sessions.get_session(rows[0]["id"])
+    held = hf.admin.status().get("holds", {}).get("session", {})
+    raise exits.Failure(
+        exits.Problem(
+            exits.NOT_FOUND,
+            errors.UnknownSession.code,
+            f"{reference} names no session.",
+            f"The store holds {sum(held.values()):,} sessions; @last is the newest of this tenant's.",
+            "holdfast sessions list",
+        )
+    )
+
+
+def _completed(hf: Holdfast, beginning: str) -> str:
+    found: list[str] = []
+    cursor: str | None = None
+    seen = 0
+    while True:
+        page = hf.sessions.list_sessions(limit=limits.PAGE_SIZE_MAX, cursor=cursor)
+        seen += len(page)
+        found += [row["id"] for row in page if str(row["id"]).startswith(beginning)]
+        cursor = page.next_cursor
+        if cursor is None or len(found) > _SHOWN:
+            break
+    if len(found) == 1:
+        return found[0]
+    raise exits.Failure(_ambiguous(beginning, found) if found else _unknown(beginning, seen))
+
+
+def _ambiguous(beginning: str, found: list[str]) -> exits.Problem:
+    more = " and more" if len(found) > _SHOWN else ""
+    return exits.Problem(
+        exits.USAGE,
+        "ambiguous_id",
+        f"{beginning!r} is the beginning of more than one id.",
+        f"It could be {', '.join(found[:_SHOWN])}{more}.",
+        "Give more of the id, or list them: holdfast sessions list",
+    )
+
+
+def _unknown(beginning: str, seen: int) -> exits.Problem:
+    return exits.Problem(
+        exits.NOT_FOUND,
+        errors.UnknownSession.code,
+        f"there is no session {beginning!r}.",
+        f"None of the {seen:,} sessions has an id that begins like that.",
+        "holdfast sessions list",
+        {"session": beginning},
+    )

@@ -1,0 +1,88 @@
+"""`holdfast status`: where the store is, how large, how durable, what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from holdfast.cli import exits, figures, target
+from holdfast.cli.options import Common
+from holdfast.cli.surface import Face, Glyphs, Surface
+from holdfast.values.frozen import Json
+from holdfast.wiring import Holdfast
+
+_DURABILITY = {
+    "power-loss": "power-loss safe",
+    "process-crash": "survives a crash of the process, not of the machine",
+    "none": "none: gone with the process",
+}
+
+
+def run(store: str | None, common: Common) -> int:
+    """Print the store's facts."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    with target.connect(target.choose(store or common.url), tenant=common.tenant) as hf:
+        facts = read(hf)
+    if surface.face is Face.JSON:
+        surface.document(facts)
+    elif surface.face is Face.PIPE:
+        for name, value in _flat(facts):
+            surface.row(name, value)
+    else:
+        surface.facts(lines(facts, surface.glyphs))
+        for note in facts.get("notes", ()):
+            surface.console.print(f"{surface.glyphs.warn} {note}", style="yellow")
+    return exits.DONE
+
+
+def read(hf: Holdfast) -> dict[str, Json]:
+    """Return the store's facts, and who reads them."""
+    import holdfast  # noqa: PLC0415 - the package is still loading when this module is
+
+    return {**hf.admin.status(), "holdfast": holdfast.__version__}
+
+
+def _flat(facts: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _flat(cast("dict[str, Json]", value), f"{above}{name}.")
+        elif isinstance(value, list):
+            for item in cast("list[Json]", value):
+                yield above + name, item
+        else:
+            yield above + name, value
+
+
+def lines(facts: Mapping[str, Json], glyphs: Glyphs) -> list[tuple[str, str]]:
+    """Return what a person wants to know first, as names and values."""
+    dot, cut = glyphs.dot, glyphs.cut
+    sessions: Mapping[str, int] = facts.get("holds", {}).get("session", {})
+    heads: Mapping[str, Mapping[str, Json]] = facts.get("heads", {})
+    checksums = "page checksums" if facts.get("page_checksums") else "no page checksums"
+    synchronous = {2: "FULL", 3: "EXTRA"}.get(facts.get("synchronous", 0), "not FULL")
+    return [
+        ("store", f"{facts.get('store')}  ({facts.get('backend')} {facts.get('sqlite', '')})"),
+        (
+            "size",
+            f"{figures.size(facts.get('bytes', 0))}, {figures.size(facts.get('bytes_free', 0))} free",
+        ),
+        (
+            "durability",
+            f"{_DURABILITY.get(str(facts.get('durability')), '?')} {dot}"
+            f" {str(facts.get('journal_mode', '?')).upper()}, synchronous {synchronous}, {checksums}",
+        ),
+        ("log", _log(facts, heads, cut)),
+        (
+            "holds",
+            f"{figures.count(sum(sessions.values()), 'session')} ({sessions.get('active', 0):,} active)",
+        ),
+        ("versions", f"schema {facts.get('schema')} {dot} holdfast {facts.get('holdfast')}"),
+    ]
+
+
+def _log(facts: Mapping[str, Json], heads: Mapping[str, Mapping[str, Json]], cut: str) -> str:
+    events = figures.count(facts.get("events", 0), "event")
+    if len(heads) != 1:
+        return f"{events} of {figures.count(len(heads), 'tenant')}"
+    link = str(next(iter(heads.values())).get("link", ""))
+    return f"{events}, chain head {link[:4]}{cut}{link[-4:]}"

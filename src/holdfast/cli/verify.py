@@ -1,0 +1,94 @@
+"""`holdfast verify`: is everything as it was written? Exit 7 and the list of faults if not."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from holdfast import errors
+from holdfast.cli import exits, figures, target
+from holdfast.cli.options import Common
+from holdfast.cli.surface import Face, Surface
+from holdfast.store.port import Report
+
+
+def run(store: str | None, common: Common) -> int:
+    """Check every event and page; change nothing."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    url = target.choose(store or common.url)
+    started = time.monotonic()
+    report = _check(url, surface, common.tenant)
+    seconds = time.monotonic() - started
+    if surface.face is Face.JSON:
+        surface.document(
+            {
+                "store": url,
+                "ok": report.ok,
+                "events": report.events,
+                "tenants": report.tenants,
+                "faults": list(report.faults),
+                "notes": list(report.notes),
+                "seconds": round(seconds, 3),
+            }
+        )
+    elif surface.face is Face.PIPE:
+        surface.row("ok" if report.ok else "damage", report.events, len(report.faults), url)
+        for fault in report.faults:
+            surface.row("fault", fault)
+        for note in report.notes:
+            surface.row("note", note)
+    else:
+        _show(surface, report, url, seconds)
+    if not report.ok:
+        _advise(surface, url)
+    return exits.DONE if report.ok else exits.DAMAGE
+
+
+def _check(url: str, surface: Surface, tenant: str) -> Report:
+    """Return the report; a store too damaged to open or to read through is a report as well."""
+    seen = 0
+    try:
+        with _opened(url, tenant) as hf, surface.progress("reading events") as bar:
+
+            def told(done: int, total: int) -> None:
+                nonlocal seen
+                seen = done
+                bar(done, total)
+
+            return hf.admin.verify(told)
+    except errors.Corrupt as damage:
+        return Report(seen, 0, (damage.message,))
+
+
+@contextlib.contextmanager
+def _opened(url: str, tenant: str) -> Iterator[target.Holdfast]:
+    hf = target.connect(url, tenant=tenant)
+    try:
+        yield hf
+    finally:
+        hf.close()
+
+
+def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
+    glyphs, events = surface.glyphs, figures.count(report.events, "event")
+    if report.ok:
+        surface.console.print(f"{glyphs.good} whole", style="bold green", end="")
+        surface.console.print(
+            f"   {events}, every page and the anchor are as they were written ({seconds:.1f} s)"
+        )
+    else:
+        surface.console.print(f"{glyphs.bad} damage", style="bold red", end="")
+        surface.console.print(f"   {figures.count(len(report.faults), 'fault')} in {url}")
+    for fault in report.faults:
+        surface.console.print(f"  {glyphs.dot} {fault}", soft_wrap=True)
+    for note in report.notes:
+        surface.console.print(f"  {glyphs.warn} {note}", style="yellow", soft_wrap=True)
+
+
+def _advise(surface: Surface, url: str) -> None:
+    surface.note(
+        f"Nothing was changed. Keep a copy of {url}, {url}-wal and {url}-anchor as they are,"
+    )
+    surface.note("then put a backup in their place; `holdfast backup` makes one while all is well.")
+    surface.note(f"(exit {exits.DAMAGE})")

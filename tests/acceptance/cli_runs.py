@@ -1,0 +1,85 @@
+"""Runs the real command as a process of its own, in a pipe or on a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+HOLDFAST = (sys.executable, "-P", "-m", "holdfast")
+# What the person at this keyboard has set must not decide about a test.
+_OURS = ("HOLDFAST_URL", "HOLDFAST_ASCII", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM")
+
+
+class Done(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _OURS}
+    return {**kept, "PYTHONUTF8": "1", **(extra or {})}
+
+
+def run(
+    *arguments: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    program: tuple[str, ...] = HOLDFAST,
+) -> Done:
+    """Run it with stdout and stderr in pipes."""
+    ended = subprocess.run(
+        [*program, *arguments],
+        cwd=cwd,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    return Done(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+
+def on_terminal(
+    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, columns: int = 100
+) -> Done:
+    """Run it with stdout on a terminal; the terminal's \\r\\n become \\n."""
+    out, out_end = pty.openpty()
+    fcntl.ioctl(out_end, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
+    with tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(
+            [*HOLDFAST, *arguments],
+            cwd=cwd,
+            env=environment({"TERM": "xterm-256color", **(env or {})}),
+            stdin=subprocess.DEVNULL,
+            stdout=out_end,
+            stderr=err,
+        )
+        os.close(out_end)
+        printed = _read_to_end(out)
+        code = process.wait()
+        err.seek(0)
+        return Done(code, printed.decode().replace("\r\n", "\n"), err.read().decode())
+
+
+def _read_to_end(terminal: int) -> bytes:
+    chunks: list[bytes] = []
+    while True:
+        try:
+            chunk = os.read(terminal, 65_536)
+        except OSError:  # what Linux says when the last writer has gone
+            chunk = b""
+        if not chunk:
+            os.close(terminal)
+            return b"".join(chunks)
+        chunks.append(chunk)

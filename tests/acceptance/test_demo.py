@@ -1,0 +1,204 @@
+"""The demo kills for real, claims only what is so, and a broken agent makes it fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.cli.demo import keeper, script
+from tests.acceptance import cli_runs
+from tests.acceptance.cli_runs import on_terminal, run
+
+CLAIMS = [
+    "killed", "kept", "pending", "finished", "kept_to_the_end", "once", "answered", "whole",
+]  # fmt: skip
+
+
+def test_demo_in_a_pipe(tmp_path: Path):
+    rooms = tmp_path / "rooms"
+    rooms.mkdir()
+    done = run("demo", cwd=tmp_path, env={"TMPDIR": str(rooms)})
+    assert (done.code, done.err) == (0, "")
+    assert "\x1b" not in done.out
+    assert "kill -9" in done.out
+    assert "7 of 7 acknowledged messages" in done.out
+    assert list(rooms.iterdir()) == []
+
+
+def test_demo_on_a_terminal(tmp_path: Path):
+    done = on_terminal("demo", "--fast", cwd=tmp_path, columns=80)
+    assert done.code == 0
+    assert "\x1b[" in done.out
+    plain = on_terminal("demo", "--fast", cwd=tmp_path, columns=80, env={"NO_COLOR": "1"}).out
+    told = [line for line in plain.splitlines() if "/" not in line]
+    assert max(len(line) for line in told) <= 80
+
+
+@pytest.mark.req("B-20")
+def test_demo_tells_the_truth(tmp_path: Path):
+    """What its JSON says is what the store and the files hold."""
+    done = run("demo", "--json", "--keep", "night", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    told = json.loads(done.out)
+    assert told["ok"] is True
+    assert told["killed"] == {"signal": 9, "during": "ring_bell", "strokes": 4}
+    assert told["acknowledged"]["before_the_kill"] == told["acknowledged"]["found_after_it"] == 7
+    assert [call["name"] for call in told["pending"]] == ["send_telegram", "ring_bell"]
+    assert [claim["name"] for claim in told["claims"]] == CLAIMS
+    assert all(claim["held"] for claim in told["claims"])
+
+    night = tmp_path / "night"
+    assert (night / "bell.log").read_text().count("dong") == script.STROKES
+    assert len(list((night / "outbox").iterdir())) == 1
+    with holdfast.connect(night / "state.db") as hf:
+        session = hf.sessions.get_session(keeper.SESSION)
+        assert session.message_count == told["acknowledged"]["in_all"] == 17
+        assert session.pending_calls() == []
+        unknown = [r for m in session.messages for r in m.tool_results if r.is_error]
+        assert len(unknown) == 1
+    assert run("verify", "night/state.db", cwd=tmp_path).code == 0
+
+
+def test_demo_is_the_same_every_time(tmp_path: Path):
+    def words() -> list[str]:
+        run("demo", "--keep", "night", cwd=tmp_path)
+        with holdfast.connect(tmp_path / "night" / "state.db") as hf:
+            session = hf.sessions.get_session(keeper.SESSION)
+            said = [
+                json.dumps([m.role, m.to_dict()["content"], [r.result for r in m.tool_results]], default=dict)
+                for m in session.messages
+            ]  # fmt: skip
+        (tmp_path / "night").rename(tmp_path / f"night-{len(list(tmp_path.iterdir()))}")
+        return said
+
+    assert words() == words()
+
+
+def test_demo_overwrites_nothing(tmp_path: Path):
+    (tmp_path / "night").mkdir()
+    (tmp_path / "night" / "diary.txt").write_text("mine")
+    done = run("demo", "--keep", "night", cwd=tmp_path)
+    assert (done.code, done.out) == (8, "")
+    assert [p.name for p in (tmp_path / "night").iterdir()] == ["diary.txt"]
+
+
+def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path):
+    process = subprocess.Popen(
+        [*cli_runs.HOLDFAST, "demo"], cwd=tmp_path, env=cli_runs.environment({"TMPDIR": str(tmp_path)}),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    line = next(line for line in process.stdout if line.startswith("  process"))
+    child = int(line.split()[1].rstrip(","))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (130, "interrupted.\n")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+BEFORE_COMMIT = """
+    class Hasty:
+        '''A session that acknowledges a message when it has it, and writes it with the next one.'''
+
+        def __init__(self, session):
+            self.session, self.late = session, []
+
+        def add_message(self, message):
+            self.session.add_messages(self.late) if self.late else None
+            self.late = [message]
+
+        @property
+        def messages(self):
+            return [*self.session.messages, *self.late]
+
+        @property
+        def message_count(self):
+            return len(self.messages)
+
+        def pending_calls(self):
+            return self.session.pending_calls()
+
+        def close_pending_calls(self):
+            self.session.add_messages(self.late) if self.late else None
+            self.late = []
+            self.session.close_pending_calls()
+
+    made = keeper.Keeper.__init__
+    keeper.Keeper.__init__ = lambda self, session, station, *, pace_s: made(
+        self, Hasty(session), station, pace_s=pace_s
+    )
+"""
+NO_KEY = """
+    send = tools.Station.send_telegram
+    def send_anew(self, to, text, *, key):
+        return send(self, to, text, key=f"{key}-{len(list(self._folder.glob('outbox/*')))}")
+    tools.TOOLS["send_telegram"] = tools.Tool(do=send_anew, keyed=True)
+"""
+RINGS_AGAIN = """
+    tools.TOOLS["ring_bell"] = tools.Tool(do=tools.Station.ring_bell, repeatable=True)
+"""
+ENDS_BY_ITSELF = """
+    tell = keeper.tell
+    keeper.tell = lambda event, facts: sys.exit(0) if event == "jammed" else tell(event, facts)
+"""
+NEVER_SETTLES = """
+    keeper.Keeper._settle = lambda self: None
+"""
+OTHER_WORDS = """
+    add = holdfast.Session.add_message
+    holdfast.Session.add_message = lambda self, message: add(
+        self, msgspec.structs.replace(message, content="forgotten") if message.role == "user" else message
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    ("bug", "caught"),
+    [
+        (BEFORE_COMMIT, {"kept", "pending"}),
+        (NO_KEY, {"once"}),
+        (RINGS_AGAIN, {"once"}),
+        (ENDS_BY_ITSELF, {"killed"}),
+        (NEVER_SETTLES, {"finished", "answered"}),
+        (OTHER_WORDS, {"kept", "kept_to_the_end"}),
+    ],
+    ids=[
+        "acks before commit",
+        "no key",
+        "rings again",
+        "not killed",
+        "never settles",
+        "other words",
+    ],
+)
+def test_planted_bug_is_caught(tmp_path: Path, bug: str, caught: set[str]):
+    """The demo fails, and says why, when the agent or the store under it is wrong."""
+    head = (
+        "import sys\nimport msgspec\nimport holdfast\nfrom holdfast.cli.demo import keeper, tools\n"
+    )
+    actor = tmp_path / "keeper.py"
+    actor.write_text(f"{head}{textwrap.dedent(bug)}\nkeeper.main()\n")
+    director = tmp_path / "director.py"
+    director.write_text(
+        "import sys\n"
+        "from holdfast.cli.demo import command\n"
+        "from holdfast.cli.options import Printing\n"
+        f"actor = (sys.executable, {str(actor)!r})\n"
+        "sys.exit(command.run(keep=None, fast=True, printing=Printing(json=True), actor=actor))\n"
+    )
+    done = run(cwd=tmp_path, program=(sys.executable, str(director)))
+    assert done.code == 1
+    told: dict[str, Any] = json.loads(done.out)
+    assert told["ok"] is False
+    assert caught <= {claim["name"] for claim in told["claims"] if not claim["held"]}
