@@ -1,0 +1,73 @@
+"""What the acceptance tests have in common: short ways to say what happens in a conversation."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from holdfast import Holdfast, Message, Session, SessionManager, ToolCallRequest, ToolCallResult
+from holdfast.engine.engine import Engine
+from holdfast.engine.requests import Settings
+from holdfast.values import ids
+from holdfast.values.event import MessageAdded, Recorded
+
+
+class Opener(Protocol):
+    def __call__(self, **options: Any) -> Holdfast: ...
+
+
+def user(text: str = "q") -> Message:
+    return Message("user", text)
+
+
+def answer(text: str = "a") -> Message:
+    return Message("assistant", text)
+
+
+def asking(*call_ids: str) -> Message:
+    calls = [ToolCallRequest(id_, f"tool_{id_}", {"of": id_}) for id_ in call_ids]
+    return Message("assistant", tool_calls=calls)
+
+
+def giving(*call_ids: str) -> Message:
+    return Message("tool", tool_results=[ToolCallResult(id_, "r") for id_ in call_ids])
+
+
+def texts(session: Session) -> list[Any]:
+    return [message.content for message in session.messages]
+
+
+def own_texts(session: Session) -> list[Any]:
+    """Without what was carried over from another session."""
+    return [message.content for message in session.messages if message.origin is None]
+
+
+def engine_of(hf: Holdfast) -> Engine:
+    return hf._opened.engine
+
+
+def neighbour(hf: Holdfast, tenant: str) -> SessionManager:
+    """Another tenant's manager over the very same store."""
+    return SessionManager.over(engine_of(hf), Settings(tenant=tenant))
+
+
+def set_clock(hf: Holdfast, now_us: int) -> None:
+    """Let the engine's clock stand at a moment."""
+    engine = engine_of(hf)
+    engine.now_us = lambda: now_us
+    engine.factory = ids.Factory(now_us=lambda: now_us, random=engine.factory.random)
+
+
+def feed(hf: Holdfast) -> list[Recorded]:
+    """The whole log, after a look at its numbering: 1, 2, 3 … in the feed and in each session."""
+    events = list(hf.events.feed())
+    assert [event.position for event in events] == list(range(1, len(events) + 1))
+    seen: dict[str, int] = {}
+    for event in events:
+        assert event.version == seen.get(event.session_id, 0) + 1
+        seen[event.session_id] = event.version
+    return events
+
+
+def said(hf: Holdfast) -> list[Any]:
+    """Contents of every message in the log, in order."""
+    return [e.event.message.content for e in feed(hf) if isinstance(e.event, MessageAdded)]
