@@ -102,7 +102,7 @@ class Engine:
 
     def _round(self, tickets: list[Ticket]) -> tuple[list[Ticket], bool]:
         """Decide and commit; return the tickets to be decided again, and whether a race was lost."""
-        deciding = Round(self.store, self.states, self.factory)
+        deciding = self._deciding()
         again: list[Ticket] = []
         planned: list[tuple[Ticket, Plan, port.Append]] = []
         quiet: list[tuple[Ticket, Plan]] = []
@@ -171,7 +171,7 @@ class Engine:
 
     def _replay(self, ticket: Ticket, used: port.Replayed) -> None:
         request = ticket.request
-        if used.command_hash != planning.command_hash(request):
+        if used.command_hash != self._deciding().command_hash(request):
             ticket.fail(
                 errors.KeyReused(
                     f"the key {request.key!r} was used for another command.",
@@ -204,9 +204,7 @@ class Engine:
         command = request.command
         if not isinstance(command, c.AddMessages):
             return False
-        chain = Round(self.store, self.states, self.factory).chain(
-            request.tenant, command.session_id
-        )
+        chain = self._deciding().chain(request.tenant, command.session_id)
         return all(self._holds(request.tenant, chain, message) for message in command.messages)
 
     def _holds(self, tenant: str, chain: Sequence[SessionState], message: Message) -> bool:
@@ -219,5 +217,7 @@ class Engine:
         return False
 
     def _tail_state(self, request: c.Request) -> SessionState:
-        deciding = Round(self.store, self.states, self.factory)
-        return deciding.chain(request.tenant, request.command.session_id)[-1]
+        return self._deciding().chain(request.tenant, request.command.session_id)[-1]
+
+    def _deciding(self) -> Round:
+        return Round(self.store, self.states, self.factory)

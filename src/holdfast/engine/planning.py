@@ -67,6 +67,18 @@ class Round:
             return Plan(None, (), sessions.known(state, command.session_id))
         return self._made(request, writings)
 
+    def command_hash(self, request: c.Request) -> bytes:
+        """Return the hash by which a repeated command is known.
+
+        Messages belong to the conversation, whichever of its sessions the caller names.
+        """
+        command = request.command
+        if isinstance(command, c.AddMessages):
+            state = self.state(request.tenant, command.session_id)
+            root = (state.root_id if state else None) or command.session_id
+            command = msgspec.structs.replace(command, session_id=root)
+        return codec.digest(codec.command_bytes(command))
+
     def state(self, tenant: str, session_id: str) -> SessionState | None:
         """Return a session's state, what this round has decided included."""
         place = (tenant, session_id)
@@ -146,7 +158,7 @@ class Round:
     def _made(self, request: c.Request, writings: tuple[sessions.Writing, ...]) -> Plan:
         tenant, key = request.tenant, None
         if request.key is not None:
-            key = port.KeyUse(request.key, command_hash(request))
+            key = port.KeyUse(request.key, self.command_hash(request))
         after = [self._evolved(tenant, writing) for writing in writings]
         states = tuple(state for state, _ in after)
         time_us = max(state.active_us for state in states)
@@ -204,11 +216,6 @@ def duplicate(message_id: str) -> errors.DuplicateMessage:
         hint="Give the new one its own id, or leave the id out.",
         facts={"message": message_id},
     )
-
-
-def command_hash(request: c.Request) -> bytes:
-    """Return the hash by which a repeated command is known."""
-    return codec.digest(codec.command_bytes(request.command))
 
 
 def _new_event(fact: SessionEvent, state: SessionState, time_us: int) -> port.NewEvent:

@@ -29,6 +29,9 @@ Moment = str | datetime | int
 
 Write = Literal["durable", "deferred"]
 
+NUMBER_MAX: Final = 1 << 62
+"""Beyond this a number is no offset and no moment, and a database can't hold it."""
+
 UNKNOWN_OUTCOME: Final = (
     "The outcome of this call is unknown: the run stopped before its result was recorded."
     " It may or may not have taken effect."
@@ -201,7 +204,7 @@ class Requests:
         """A page of the session listing."""
         if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
             raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
-        if type(offset) is not int or offset < 0:
+        if type(offset) is not int or not 0 <= offset <= NUMBER_MAX:
             raise errors.InvalidRequest("offset is a number of rows, 0 or more.")
         if user_id is not None:
             checked_id("a user's id", user_id)
@@ -235,7 +238,9 @@ def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
 
 
 def _moment(moment: Moment | None) -> int | None:
-    if moment is None or type(moment) is int:
+    if moment is None:
+        return None
+    if type(moment) is int and abs(moment) <= NUMBER_MAX:
         return moment
     try:
         return ids.microseconds(cast("str | datetime", moment))
@@ -282,8 +287,16 @@ def page(rows: Sequence[port.Projection], limit: int) -> Page:
 
 def _from_cursor(cursor: str) -> tuple[int, str]:
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(cursor.encode()), type=tuple[int, str])
+        data = base64.urlsafe_b64decode(cursor.encode())
+        time_us, id_ = msgspec.json.decode(data, type=tuple[int, str])
     except (ValueError, AttributeError, msgspec.MsgspecError) as error:
-        raise errors.InvalidRequest(
-            "that is not a cursor of a listing.", hint="Take it from next_cursor."
-        ) from error
+        raise _no_cursor() from error
+    if abs(time_us) > NUMBER_MAX:
+        raise _no_cursor()
+    return time_us, id_
+
+
+def _no_cursor() -> errors.InvalidRequest:
+    return errors.InvalidRequest(
+        "that is not a cursor of a listing.", hint="Take it from next_cursor of the page before."
+    )

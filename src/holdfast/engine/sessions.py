@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -37,6 +38,7 @@ class Sessions:
         self._settings = settings
         self._requests = requests.Requests(settings, factory)
         self._deferred = deferred.Writes(engine, settings.auto_save_interval)
+        self._books = threading.Lock()
         self.current_session: Session | None = None
         self.sessions: OrderedDict[str, Session] = OrderedDict()
         self.max_messages_per_session = settings.max_messages_per_session
@@ -115,12 +117,14 @@ class Sessions:
         return Session(self, self._engine, self._settings.tenant, state)
 
     def _remember(self, session: Session) -> Session:
-        self.current_session = session
-        self.sessions[session.id] = session
-        self.sessions.move_to_end(session.id)
-        while len(self.sessions) > self.max_sessions_in_memory:
-            evicted, _ = self.sessions.popitem(last=False)
-            self._deferred.wait(evicted)
+        with self._books:
+            self.current_session = session
+            self.sessions[session.id_now] = session
+            self.sessions.move_to_end(session.id_now)
+            over = len(self.sessions) - self.max_sessions_in_memory
+            evicted = [self.sessions.popitem(last=False)[0] for _ in range(over)]
+        for session_id in evicted:
+            self._deferred.wait(session_id)
         return session
 
     def _run(self, request: Request) -> Answer:
@@ -227,9 +231,10 @@ class Sessions:
             self._run(self._requests.end(session_id, EndReason.DELETED, key=key))
         except errors.UnknownSession:
             return False
-        self.sessions.pop(session_id, None)
-        if self.current_session is not None and self.current_session.id == session_id:
-            self.current_session = None
+        with self._books:
+            self.sessions.pop(session_id, None)
+            if self.current_session is not None and self.current_session.id_now == session_id:
+                self.current_session = None
         return True
 
     def expire(
@@ -329,9 +334,8 @@ class Sessions:
         return self._engine.run(request).state
 
     def settled(self, state: SessionState) -> SessionState:
-        """Return the state once deferred writes to its session are through."""
-        if not self._deferred.wait(state.id):
-            return state
+        """Return the state once deferred writes to its session are through; raise what refused one, once."""
+        self._deferred.wait(state.id)
         found = self._engine.states.current(self._settings.tenant, state.id)
         while found is not None and found.continued_to is not None:
             found = self._engine.states.current(self._settings.tenant, found.continued_to)
@@ -345,16 +349,19 @@ class Sessions:
 class Session(Handle):
     """A handle on one session. `add_message` appends and moves the handle to the new state."""
 
-    __slots__ = ("_manager",)
+    __slots__ = ("_behind", "_manager")
 
     def __init__(self, manager: Sessions, engine: Engine, tenant: str, state: SessionState) -> None:
         super().__init__(engine, tenant, state)
         self._manager = manager
+        self._behind = False
 
     @property
     def state(self) -> SessionState:
         """The session's state as this handle last saw it, its own deferred writes included."""
-        self._state = self._manager.settled(self._state)
+        if self._behind:
+            self._state = self._manager.settled(self._state)
+            self._behind = False
         return self._state
 
     @property
@@ -385,7 +392,9 @@ class Session(Handle):
     ) -> Session:
         """Append messages in order, all or none, in one commit."""
         after = self._manager.append(self, messages, key, expected_version)
-        if after is not None:
+        if after is None:
+            self._behind = True
+        else:
             self._state = after
         return self
 

@@ -251,8 +251,10 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
             status = (
                 SessionStatus.DELETED if event.reason is EndReason.DELETED else SessionStatus.ENDED
             )
+            # Nobody was active when a session timed out.
+            active = state.active_us if event.reason is EndReason.TIMEOUT else time_us
             return replace(
-                state, version=version, active_us=time_us, status=status, end_reason=event.reason
+                state, version=version, active_us=active, status=status, end_reason=event.reason
             )
     assert_never(event)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from pathlib import Path
 from types import TracebackType
@@ -49,7 +50,7 @@ class SessionManager(Sessions):
         self.base_path = str(base_path)
         super().__init__(engine, settings)
         # Whoever follows the document never closes a manager; leaving it open must lose nothing.
-        self._finish = weakref.finalize(self, engine.close)
+        self._finish = weakref.finalize(self, _close, engine)
 
     @classmethod
     def over(cls, engine: Engine, settings: Settings) -> SessionManager:
@@ -66,7 +67,8 @@ class SessionManager(Sessions):
             self.flush()
         finally:
             if self._finish is not None:
-                self._finish()
+                self._finish.detach()
+                self._engine.close()
 
     def __enter__(self) -> SessionManager:
         return self
@@ -78,3 +80,12 @@ class SessionManager(Sessions):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _close(engine: Engine) -> None:
+    # A collected manager is closed from whichever thread the collector runs in, which may hold the
+    # turn of the same file; so another one does it, unless the interpreter is ending.
+    if threading.main_thread().is_alive():
+        threading.Thread(target=engine.close, name="holdfast-close").start()
+    else:
+        engine.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import apsw
+import msgspec
 
 from holdfast import errors
 from holdfast.store import chain, port
@@ -33,8 +34,7 @@ def number(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteV
 
 def mark(*fields: object) -> bytes:
     """Return the checksum over a row that can't be derived from the log."""
-    whole = repr(fields).encode()
-    return hashlib.sha256(whole).digest()[:MARK_BYTES]
+    return hashlib.sha256(msgspec.msgpack.encode(fields)).digest()[:MARK_BYTES]
 
 
 def replayed(row: tuple[apsw.SQLiteValue, ...]) -> port.Replayed:
