@@ -186,7 +186,7 @@ def test_a_command_is_the_same_whatever_was_generated_for_it():
     first = adding("x", {"a": 1, "b": 2})
     assert adding("x", {"b": 2, "a": 1}) == first
     assert adding("y", {"a": 1, "b": 2}) != first
-    assert adding("x", "n1", {"a": 1}) != first
+    assert adding("x", {"a": 1}) != first
 
 
 def test_a_generated_session_id_is_not_part_of_what_was_said():

@@ -67,7 +67,7 @@ def iso(time_us: int) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _second(second: int) -> str:
-    return f"{EPOCH + timedelta(seconds=second):%Y-%m-%dT%H:%M:%S}"
+    return (EPOCH + timedelta(seconds=second)).replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def microseconds(moment: str | datetime) -> int:
