@@ -43,7 +43,7 @@ def test_demo_on_a_terminal(tmp_path: Path):
     assert max(len(line) for line in told) <= 80
 
 
-@pytest.mark.req("B-20")
+@pytest.mark.req("A-9")
 def test_demo_tells_the_truth(tmp_path: Path):
     """What its JSON says is what the store and the files hold."""
     done = run("demo", "--json", "--keep", "night", cwd=tmp_path)

@@ -106,7 +106,7 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
     ),
     errors.Corrupt: _Rule(
         DAMAGE,
-        "Stored data is not what was written; nothing was changed.",
+        "Stored data is not what was written.",
         "holdfast verify",
     ),
     errors.Error: _Rule(FAILED, "Nothing more is known.", "holdfast --help"),

@@ -116,7 +116,8 @@ def _show(surface: Surface, page: Page) -> None:
     )
     table = surface.table(*headings)
     for row in rows:
-        row[-1].truncate(max(surface.console.width - taken - 1, 8), overflow="ellipsis")
+        room = max(surface.console.width - taken - 1, 8)
+        row[-1].truncate(room, overflow="crop" if surface.ascii else "ellipsis")
         table.add_row(*row)
     surface.console.print(table, soft_wrap=True)
 

@@ -87,8 +87,7 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
 
 
 def _advise(surface: Surface, url: str) -> None:
+    surface.note(f"Nothing was changed. Keep {url} and its -wal and -anchor files as they are,")
     surface.note(
-        f"Nothing was changed. Keep a copy of {url}, {url}-wal and {url}-anchor as they are,"
+        f"and put a backup in their place; `holdfast backup` makes one.  (exit {exits.DAMAGE})"
     )
-    surface.note("then put a backup in their place; `holdfast backup` makes one while all is well.")
-    surface.note(f"(exit {exits.DAMAGE})")
