@@ -7,6 +7,7 @@ disk, run in a thread. Cancelling an awaiting task does not undo what it submitt
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -47,7 +48,8 @@ class _Loop:
         return future
 
     def deliver(self, tickets: Sequence[Ticket]) -> None:
-        if not self.loop.is_closed():
+        # A loop that is closed has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._resolve, tickets)
 
     def _resolve(self, tickets: Sequence[Ticket]) -> None:

@@ -7,6 +7,7 @@ processed as one batch, wakes its owners and passes the lead on.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -67,8 +68,9 @@ class Ticket:
         self._wake.acquire()
 
     def wake(self) -> None:
-        """End the owner's sleep."""
-        self._wake.release()
+        """End the owner's sleep; an owner that was interrupted sleeps no more."""
+        if self._wake.locked():
+            self._wake.release()
 
     def result(self) -> Answer:
         """Return the answer or raise the error. Only once done."""
@@ -84,6 +86,7 @@ class CommitQueue:
     def __init__(self, process: Callable[[Sequence[Ticket]], None]) -> None:
         self._process = process
         self._mutex = threading.Lock()
+        self._idle = threading.Condition(self._mutex)
         self._waiting: deque[Ticket] = deque()
         self._led = False
         self._closed = False
@@ -135,25 +138,24 @@ class CommitQueue:
 
     def _lead(self, own: Ticket | None) -> None:
         try:
-            while True:
-                with self._mutex:
-                    batch = self._take()
-                if batch:
-                    self._settle(batch)
-                if own is None and batch:
-                    continue
-                if own is None or own.done:
+            while batch := self._next():
+                self._settle(batch)
+                if own is not None and own.done:
                     return
         finally:
             self._pass_on()
 
-    def _take(self) -> list[Ticket]:
-        count = min(len(self._waiting), limits.COMMIT_BATCH_MAX)
-        return [self._waiting.popleft() for _ in range(count)]
+    def _next(self) -> list[Ticket]:
+        # Tickets stay in line until they are done, so that a leader who is interrupted anywhere
+        # leaves them to the next.
+        with self._mutex:
+            while self._waiting and self._waiting[0].done:
+                self._waiting.popleft()
+            return list(itertools.islice(self._waiting, limits.COMMIT_BATCH_MAX))
 
     def _settle(self, batch: list[Ticket]) -> None:
         try:
-            self._process(batch)
+            self._process([ticket for ticket in batch if not ticket.settled])
         except BaseException as error:
             for ticket in batch:
                 if not ticket.settled:
@@ -178,8 +180,11 @@ class CommitQueue:
 
     def _pass_on(self) -> None:
         with self._mutex:
+            while self._waiting and self._waiting[0].done:
+                self._waiting.popleft()
             if not self._waiting:
                 self._led = False
+                self._idle.notify_all()
                 return
             heir = next((t for t in self._waiting if t.channel is None and not t.left), None)
             if heir is not None:
@@ -204,8 +209,9 @@ class CommitQueue:
 
     def close(self) -> None:
         """Refuse new requests, see those that wait through, stop the thread."""
-        with self._mutex:
+        with self._idle:
             self._closed = True
+            self._idle.wait_for(lambda: not self._led)
         if self._thread is not None:
             self._call.release()
             self._thread.join()

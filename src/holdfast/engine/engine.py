@@ -6,6 +6,7 @@ the store. The rules are in `history`, the promises in `store.port`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
@@ -98,14 +99,15 @@ class Engine:
             self._forgot_us = now
             for tenant in tenants:
                 before = now - limits.IDEMPOTENCY_KEEP_S * 1_000_000
-                self.store.forget_keys(tenant, before_us=before)
+                with contextlib.suppress(errors.Unavailable):
+                    self.store.forget_keys(tenant, before_us=before)
 
     def _round(self, tickets: list[Ticket]) -> tuple[list[Ticket], bool]:
         """Decide and commit; return the tickets to be decided again, and whether a race was lost."""
         deciding = self._deciding()
         again: list[Ticket] = []
         planned: list[tuple[Ticket, Plan, port.Append]] = []
-        quiet: list[tuple[Ticket, Plan]] = []
+        resting: list[tuple[Ticket, Plan | errors.Error]] = []
         for index, ticket in enumerate(tickets):
             try:
                 plan = self._plan(deciding, ticket)
@@ -114,7 +116,7 @@ class Engine:
                 again = tickets[index:]
                 break
             except errors.Error as error:
-                ticket.fail(error)
+                resting.append((ticket, error))
                 continue
             except Exception as error:  # noqa: BLE001 - one's defect must not fail its neighbours
                 ticket.fail(own_error(error))
@@ -122,19 +124,21 @@ class Engine:
             if plan is not None and plan.append is not None:
                 planned.append((ticket, plan, plan.append))
             elif plan is not None:
-                quiet.append((ticket, plan))
+                resting.append((ticket, plan))
         outcomes = self.store.commit([append for _, _, append in planned]) if planned else []
         lost = [
             ticket
             for (ticket, plan, _), outcome in zip(planned, outcomes, strict=True)
             if not self._settled(ticket, plan, outcome)
         ]
-        for ticket, plan in quiet:
-            # What changes nothing may rest on something of this round that did not come about.
-            if lost:
+        for ticket, verdict in resting:
+            # A refusal, or an answer that changes nothing, may rest on what did not come about.
+            if not all(isinstance(outcome, port.Appended) for outcome in outcomes):
                 again.append(ticket)
+            elif isinstance(verdict, Plan):
+                ticket.succeed(Answer(verdict.answer))
             else:
-                ticket.succeed(Answer(plan.answer))
+                ticket.fail(verdict)
         return sorted(again + lost, key=tickets.index) if again or lost else [], bool(lost)
 
     def _plan(self, deciding: Round, ticket: Ticket) -> Plan | None:
