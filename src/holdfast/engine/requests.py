@@ -53,6 +53,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise errors.InvalidRequest(f"{name} must be a whole number of 1 or more.")
+        interval = cast("object", self.auto_save_interval)
+        if not isinstance(interval, (int, float)) or not 0 <= interval < math.inf:
+            raise errors.InvalidRequest("auto_save_interval is a number of seconds; 0 is off.")
         if self.write not in ("durable", "deferred"):
             raise errors.InvalidRequest("write is 'durable' or 'deferred'.")
 
