@@ -102,11 +102,17 @@ class Round:
             return state
         *earlier, tail = self.chain(tenant, state.id)
         for session in earlier:
-            for message in command.messages:
-                version = self._store.find_claim(tenant, stream_of(session.id), message.id)
-                if version > session.began:
-                    raise duplicate(message.id)
+            self._refuse_repeats(tenant, session, command.messages)
         return tail
+
+    def _refuse_repeats(
+        self, tenant: str, session: SessionState, messages: tuple[Message, ...]
+    ) -> None:
+        # A claim holds within one stream only; a conversation goes on in another.
+        for message in messages:
+            version = self._store.find_claim(tenant, stream_of(session.id), message.id)
+            if version > session.began:
+                raise duplicate(message.id)
 
     def _continued(
         self, tenant: str, state: SessionState, command: c.AddMessages
@@ -117,7 +123,9 @@ class Round:
         carry = continuation.due(state, command.messages, command.max_messages)
         if carry is None:
             return here
-        return self.continuing(tenant, state, carry, command.messages)
+        going_on = self.continuing(tenant, state, carry, command.messages)
+        self._refuse_repeats(tenant, state, command.messages)
+        return going_on
 
     def continuing(
         self,

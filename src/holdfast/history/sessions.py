@@ -132,6 +132,9 @@ def _update(state: SessionState, command: c.UpdateSession) -> list[e.SessionEven
     if title is not msgspec.UNSET:
         title = checked_title(title)
         title = msgspec.UNSET if title == state.title else title
+    for name in command.drop_metadata:
+        if name in command.set_metadata:
+            raise errors.InvalidRequest(f"metadata {name!r} can't be both set and dropped.")
     setting = {
         k: v
         for k, v in command.set_metadata.items()
