@@ -28,6 +28,7 @@ PREVIEW_CHARS = 80
 KEPT = (MessageCategory.SYSTEM, MessageCategory.CONTEXT)
 
 replace = msgspec.structs.replace
+encode = msgspec.json.encode
 
 
 class Writing(msgspec.Struct, frozen=True):
@@ -138,7 +139,7 @@ def _update(state: SessionState, command: c.UpdateSession) -> list[e.SessionEven
     setting = {
         k: v
         for k, v in command.set_metadata.items()
-        if k not in state.metadata or state.metadata[k] != v
+        if k not in state.metadata or encode(state.metadata[k]) != encode(v)
     }
     dropping = tuple(key for key in command.drop_metadata if key in state.metadata)
     if title is msgspec.UNSET and not setting and not dropping:
