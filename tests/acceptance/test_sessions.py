@@ -308,9 +308,8 @@ def test_the_handle_says_what_it_is(hf: Holdfast):
 
 
 @pytest.mark.req("A-20")
-def test_a_restarted_worker_finds_everything(backend: str, opener: Opener):
-    if backend == "volatile":
-        pytest.skip("nothing outlives a volatile store")
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_a_restarted_worker_finds_everything(opener: Opener):
     first = opener()
     session = first.sessions.create_session("s", user_id="ada", metadata={"k": [1]})
     session.add_messages([user("1"), asking("a", "b"), giving("a")])
@@ -324,9 +323,8 @@ def test_a_restarted_worker_finds_everything(backend: str, opener: Opener):
 
 
 @pytest.mark.req("A-20")
-def test_two_workers_on_one_store_see_each_others_writes_at_once(backend: str, opener: Opener):
-    if backend == "volatile":
-        pytest.skip("a volatile store has one worker")
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_two_workers_on_one_store_see_each_others_writes_at_once(opener: Opener):
     one, other = opener(), opener()
     session = one.sessions.create_session("s")
     for number in range(20):

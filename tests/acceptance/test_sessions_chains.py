@@ -203,9 +203,8 @@ def test_a_batch_that_is_refused_continues_nothing(opener: Opener):
     assert feed(hf) == before
 
 
-def test_a_chain_survives_reopening(backend: str, opener: Opener):
-    if backend == "volatile":
-        pytest.skip("nothing outlives a volatile store")
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_a_chain_survives_reopening(opener: Opener):
     hf = opener(max_messages_per_session=4)
     expected = talk(hf.sessions.create_session("root", system="S"), 10)
     chain = [part.state for part in hf.sessions.session_chain("root")]

@@ -65,7 +65,7 @@ NOT_JSON = [
 
 
 @pytest.mark.parametrize("entrance", ENTRANCES)
-@pytest.mark.parametrize("value", NOT_JSON, ids=repr)
+@pytest.mark.parametrize("value", NOT_JSON, ids=lambda value: type(value).__name__)
 def test_what_json_can_not_say_is_refused_everywhere(entrance: str, value: Any):
     with pytest.raises(errors.NotJson):
         ENTRANCES[entrance](value)
