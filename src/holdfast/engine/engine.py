@@ -203,16 +203,16 @@ class Engine:
     def _said_before(self, request: c.Request) -> bool:
         """Whether the request only adds messages that the conversation has already, word for word.
 
-        They count from the named session to the end of its chain, in the generations that are open.
+        They count in the named session and the last two of its chain, in the open generations.
         """
         command = request.command
         if not isinstance(command, c.AddMessages):
             return False
-        chain = self._deciding().chain(request.tenant, command.session_id)
-        return all(self._holds(request.tenant, chain, message) for message in command.messages)
+        reach = self._deciding().reach(request.tenant, command.session_id)
+        return all(self._holds(request.tenant, reach, message) for message in command.messages)
 
-    def _holds(self, tenant: str, chain: Sequence[SessionState], message: Message) -> bool:
-        for state in chain:
+    def _holds(self, tenant: str, reach: Sequence[SessionState], message: Message) -> bool:
+        for state in reach:
             stream = stream_of(state.id)
             version = self.store.find_claim(tenant, stream, message.id)
             if version > state.began:
@@ -221,7 +221,7 @@ class Engine:
         return False
 
     def _tail_state(self, request: c.Request) -> SessionState:
-        return self._deciding().chain(request.tenant, request.command.session_id)[-1]
+        return self._deciding().reach(request.tenant, request.command.session_id)[-1]
 
     def _deciding(self) -> Round:
         return Round(self.store, self.states, self.factory)

@@ -20,7 +20,7 @@ from holdfast.values import ids
 from holdfast.values.event import MessageAdded, SessionEvent
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
-from holdfast.values.session import SessionState, SessionStatus, info
+from holdfast.values.session import EndReason, SessionState, SessionStatus, info
 from holdfast.wire import codec
 
 KIND: Final = "session"
@@ -56,8 +56,13 @@ class Round:
         state = self.state(tenant, command.session_id)
         _check_version(request, state)
         if isinstance(command, c.AddMessages) and state is not None:
-            state = self._tail(tenant, state, command)
+            *earlier, state = self.reach(tenant, state.id)
+            for session in earlier:
+                self._refuse_repeats(tenant, session, command.messages)
             command = self._continued(tenant, state, command)
+        elif isinstance(command, c.EndSession) and state and command.reason is EndReason.ENDED:
+            state = self.tail(tenant, state)
+            command = msgspec.structs.replace(command, session_id=state.id)
         elif isinstance(command, c.ContinueSession):
             source = sessions.open_state(state, command.session_id)
             carry = continuation.on_request(source, command.max_messages)
@@ -86,24 +91,37 @@ class Round:
             self._loaded[place] = self._states.in_turn(tenant, session_id)
         return self._loaded[place]
 
-    def chain(self, tenant: str, session_id: str) -> list[SessionState]:
-        """Return the states of a conversation from a session to the last one."""
-        chain = [sessions.known(self.state(tenant, session_id), session_id)]
-        while (following := chain[-1].continued_to) is not None:
-            chain.append(sessions.known(self.state(tenant, following), following))
-            if len(chain) > CHAIN_MAX:
-                raise errors.Corrupt(
-                    "a chain of sessions does not end.", facts={"session": session_id}
-                )
-        return chain
+    def tail(self, tenant: str, state: SessionState) -> SessionState:
+        """Return the session where a conversation goes on: itself, or the last that follows it."""
+        last = self._states.tail(tenant, state)
+        tail = self.state(tenant, last) if last else None
+        tail = state if tail is None or tail.status is SessionStatus.DELETED else tail
+        for _ in range(CHAIN_MAX):
+            following = self.following(tenant, tail)
+            if following is None:
+                self._states.keep_tail(tenant, state, tail.id)
+                return tail
+            tail = following
+        raise errors.Corrupt("a chain of sessions does not end.", facts={"session": state.id})
 
-    def _tail(self, tenant: str, state: SessionState, command: c.AddMessages) -> SessionState:
-        if state.continued_to is None:
-            return state
-        *earlier, tail = self.chain(tenant, state.id)
-        for session in earlier:
-            self._refuse_repeats(tenant, session, command.messages)
-        return tail
+    def following(self, tenant: str, state: SessionState) -> SessionState | None:
+        """Return the newest session that goes on from a state and has not been deleted."""
+        for session_id in reversed(state.continuations):
+            found = self.state(tenant, session_id)
+            if sessions.follows(found, state):
+                return found
+        return None
+
+    def reach(self, tenant: str, session_id: str) -> tuple[SessionState, ...]:
+        """Return the sessions in which a repeated message is known: the named one and the last two.
+
+        The last of them is where the conversation goes on.
+        """
+        named = sessions.known(self.state(tenant, session_id), session_id)
+        tail = self.tail(tenant, named)
+        before = self.state(tenant, tail.continued_from) if tail.continued_from else None
+        earlier = {state.id: state for state in (named, before) if state and state.id != tail.id}
+        return (*earlier.values(), tail)
 
     def _refuse_repeats(
         self, tenant: str, session: SessionState, messages: tuple[Message, ...]

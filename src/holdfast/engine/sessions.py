@@ -301,16 +301,20 @@ class Sessions:
     def session_chain(self, session_id: str) -> list[Session]:
         """Return every session of the conversation, first to last, each once."""
         state = rules.known(self._find(session_id), session_id)
-        backwards: list[Session] = []
-        link = state.continued_from
-        while link is not None:
-            session = self.get_session(link)
-            backwards.append(session)
-            link = session.state.continued_from
-        chain = [*reversed(backwards), self._handle(state)]
-        while (following := chain[-1].state.continued_to) is not None:
-            chain.append(self.get_session(following))
-        return chain
+        chain = [state]
+        while before := self._before(chain[0]):
+            chain.insert(0, before)
+        while following := self._following(chain[-1]):
+            chain.append(following)
+        return [self._handle(part) for part in chain]
+
+    def _before(self, state: SessionState) -> SessionState | None:
+        found = self._find(state.continued_from) if state.continued_from else None
+        return found if found and rules.follows(state, found) else None
+
+    def _following(self, state: SessionState) -> SessionState | None:
+        found = (self._find(session_id) for session_id in reversed(state.continuations))
+        return next((part for part in found if rules.follows(part, state)), None)
 
     def chain_tokens(self, session_id: str) -> int:
         """Return the tokens of the whole conversation; what was carried over counts once."""
@@ -336,10 +340,10 @@ class Sessions:
     def settled(self, state: SessionState) -> SessionState:
         """Return the state once deferred writes to its session are through; raise what refused one, once."""
         self._deferred.wait(state.id)
-        found = self._engine.states.current(self._settings.tenant, state.id)
-        while found is not None and found.continued_to is not None:
-            found = self._engine.states.current(self._settings.tenant, found.continued_to)
-        return found or state
+        found = self._find(state.id) or state
+        while following := self._following(found):
+            found = following
+        return found
 
     def flush(self) -> None:
         """Wait for every deferred write."""

@@ -56,6 +56,7 @@ class States:
         self._size = size
         self._mutex = threading.Lock()
         self._cached: OrderedDict[tuple[str, str], tuple[SessionState, int]] = OrderedDict()
+        self._tails: dict[tuple[str, str, int], str] = {}
         self._epoch = 0
 
     def begin_turn(self, *, alone: bool) -> None:
@@ -109,6 +110,17 @@ class States:
             self._cached.move_to_end(place)
             while len(self._cached) > self._size:
                 self._cached.popitem(last=False)
+
+    def tail(self, tenant: str, state: SessionState) -> str | None:
+        """Return the last known session of a conversation; it may have been continued since."""
+        return self._tails.get((tenant, state.id, state.version)) if state.continuations else None
+
+    def keep_tail(self, tenant: str, state: SessionState, last: str) -> None:
+        """Remember where a conversation goes on, as long as the session itself does not change."""
+        if last != state.id:
+            if len(self._tails) >= self._size:
+                self._tails.clear()
+            self._tails[tenant, state.id, state.version] = last
 
     def forget(self, tenant: str, session_id: str) -> None:
         """Drop a state from the cache."""

@@ -90,6 +90,16 @@ def open_state(state: SessionState | None, session_id: str) -> SessionState:
     return found
 
 
+def follows(state: SessionState | None, before: SessionState) -> bool:
+    """Whether a session goes on from another: alive, and each names the other."""
+    return (
+        state is not None
+        and state.status is not SessionStatus.DELETED
+        and state.continued_from == before.id
+        and state.id in before.continuations
+    )
+
+
 def _create(state: SessionState | None, command: c.CreateSession) -> list[e.SessionEvent]:
     if state is not None and state.status is not SessionStatus.DELETED:
         if command.or_get and state.status is SessionStatus.ACTIVE:
