@@ -1,0 +1,94 @@
+"""Bugs to plant in the store: each fault test must catch its own, or it proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from holdfast.store import chain, port
+from holdfast.store.sqlite import checks, opening, store, writing
+from holdfast.store.sqlite.anchor import Anchor
+from holdfast.store.sqlite.files import Files
+
+# Author, who notes every acknowledgement before the engine is asked, plants this one by itself.
+EARLY_ACK = "early-ack"
+
+
+def plant(name: str) -> None:
+    """Put the bug of that name into this process, for good; no name, no bug."""
+    if name not in ("", EARLY_ACK):
+        _BUGS[name]()
+
+
+def _synchronous(level: str) -> Callable[[], None]:
+    """The setting is weakened after it has been read back."""
+
+    def bug() -> None:
+        sound = opening.connect
+
+        def connect(path: Path, *, write: bool) -> apsw.Connection:
+            connection = sound(path, write=write)
+            connection.execute(f"PRAGMA synchronous = {level}")
+            return connection
+
+        opening.connect = connect
+
+    return bug
+
+
+def _anchor_first() -> None:
+    """The anchor is written before the commit that it speaks of."""
+    sound = writing.Batch.append
+    anchors: list[Anchor] = []
+
+    class Remembered(Anchor):
+        def __init__(self, files: Files, path: Path, store_id: bytes) -> None:
+            super().__init__(files, path, store_id)
+            anchors.append(self)
+
+    def append(self: writing.Batch, append: port.Append) -> port.Outcome:
+        outcome = sound(self, append)
+        anchors[-1].write(self.heads)
+        return outcome
+
+    writing.Batch.append = append
+    store.Anchor = Remembered
+
+
+def _no_page_sums() -> None:
+    """Pages are read as they are."""
+    opening.VFS = "unix"
+
+
+def _no_digests() -> None:
+    """Neither page nor event is checked when read."""
+    _no_page_sums()
+    chain.digest = lambda salt, header_, payload: _Anything()
+    chain.linked = lambda row, before: True
+
+
+class _Anything(bytes):
+    __hash__ = bytes.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def _no_anchor() -> None:
+    """What the log has lost is not missed."""
+    checks.anchor_faults = lambda connection, anchor, store_id: ([], ())
+
+
+_BUGS: dict[str, Callable[[], None]] = {
+    "synchronous-normal": _synchronous("NORMAL"),
+    "synchronous-off": _synchronous("OFF"),
+    "anchor-first": _anchor_first,
+    "no-page-sums": _no_page_sums,
+    "no-digests": _no_digests,
+    "no-anchor": _no_anchor,
+}

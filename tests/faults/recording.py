@@ -1,0 +1,100 @@
+"""A recorded run: two processes write through the real engine, and every file operation is kept.
+
+The checkpoint threshold is lowered, so that the run crosses many checkpoints. Twice the last
+engine closes, which checkpoints and removes the WAL, and the store is opened anew.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import holdfast
+from holdfast import limits
+from holdfast.store import sqlite
+from tests.faults import planted, workload
+from tests.faults.journal import Journal, Step, acknowledged, from_notes, submitted
+from tests.faults.oplog import Kind, Op, OpLog, read
+from tests.faults.recorder import RecordingFiles, RecordingVFS
+
+STORE = "state.db"
+LOG = "operations"
+PROCESSES = 2
+CHECKPOINT_PAGES = 30
+MEETING_S = 60.0
+
+
+def record(folder: Path, *, seed: int, steps: int, plant: str = "") -> list[Op]:
+    """Run the workload in a folder and return its operations; `plant` names a bug to put in."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(PROCESSES)
+    (folder / "store").mkdir()
+    log = folder / LOG
+    writers = [
+        context.Process(target=_write, args=(folder, number, seed, steps, plant, barrier))
+        for number in range(PROCESSES)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert all(writer.exitcode == 0 for writer in writers), "a recorded writer failed"
+    return read(log)
+
+
+def journal_of(ops: list[Op]) -> Journal:
+    """What the callers of a recorded run knew; moments are numbers of operations."""
+    return from_notes((at, op.note()) for at, op in enumerate(ops) if op.kind is Kind.NOTE)
+
+
+def _write(folder: Path, number: int, seed: int, steps: int, plant: str, barrier: Barrier) -> None:
+    try:
+        log = OpLog(folder / LOG)
+        vfs = RecordingVFS(log)
+        sqlite.Files = lambda: RecordingFiles(log)
+        limits.CHECKPOINT_PAGES = CHECKPOINT_PAGES
+        planted.plant(plant)
+        _parts(folder / "store" / STORE, log, number, seed, steps, plant, barrier)
+        vfs.unregister()
+    except BaseException:
+        traceback.print_exc()
+        barrier.abort()
+        sys.exit(1)
+
+
+def _parts(
+    store: Path, log: OpLog, number: int, seed: int, steps: int, plant: str, barrier: Barrier
+) -> None:
+    shared = workload.shared_ids(2)
+    if number == 0:
+        with holdfast.connect(store) as engine:
+            for session in shared:
+                _create(log, session, lambda id=session: engine.sessions.create_session(id))
+    left: list[str] = []
+    for part in range(2):
+        barrier.wait(MEETING_S)
+        with holdfast.connect(store) as engine:
+            author = workload.Author(
+                engine,
+                log,
+                name=f"p{number}{part}",
+                seed=seed,
+                shared=shared,
+                early_ack=plant == planted.EARLY_ACK,
+            )
+            for session in left:
+                author.adopt(session)
+            author.work(steps // (PROCESSES * 2))
+            left = author.sessions
+            barrier.wait(MEETING_S)
+
+
+def _create(log: OpLog, session: str, act: Callable[[], object]) -> None:
+    step = Step(f"create {session}", "recording", session, "create")
+    log.note(submitted(step))
+    act()
+    log.note(acknowledged(step))

@@ -1,0 +1,34 @@
+"""Writers are killed with SIGKILL at any moment; nothing acknowledged is lost, doubled or torn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults import results
+from tests.faults.killing import Siege
+
+SEED = 20_260_101
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(200, marks=pytest.mark.slow), pytest.param(1_000, marks=pytest.mark.long)],
+)
+def test_nothing_acknowledged_is_lost_to_kills(scratch: Path, kills: int) -> None:
+    siege = Siege(scratch, SEED)
+    siege.run(kills)
+    print(f"seed {SEED}: {siege.kills} kills, {siege.steps:,} steps")
+    results.keep("kills", kills=siege.kills, steps=siege.steps, seed=SEED, faults=len(siege.faults))
+    if siege.faults:
+        print(f"kept in {results.keep_evidence(scratch, 'siege')}")
+    assert siege.faults == []
+    assert siege.kills >= kills
+
+
+@pytest.mark.slow
+def test_an_acknowledgement_before_the_commit_is_caught(scratch: Path) -> None:
+    siege = Siege(scratch, SEED, early_ack=True)
+    siege.run(200)
+    assert any("lost" in fault or "acknowledged" in fault for fault in siege.faults)
