@@ -213,3 +213,58 @@ def test_a_chain_survives_reopening(opener: Opener):
     found = again.sessions.session_chain("root")
     assert [part.state for part in found] == chain
     assert [text for part in found for text in own_texts(part)] == ["S", *expected]
+
+
+@pytest.fixture
+def three(opener: Opener) -> tuple[Holdfast, list[str]]:
+    """A conversation in three parts, the last with room in it."""
+    hf = opener(max_messages_per_session=4)
+    talk(hf.sessions.create_session("root", system="S"), 5)
+    parts = [part.id for part in hf.sessions.session_chain("root")]
+    assert len(parts) == 3
+    return hf, parts
+
+
+def walk(hf: Holdfast, id_: str) -> list[str]:
+    return [part.id for part in hf.sessions.session_chain(id_)]
+
+
+@pytest.mark.req("B-21", "A-21")
+@pytest.mark.parametrize("gone", [0, 1, 2])
+@pytest.mark.parametrize("how", ["delete", "reset", "delete and create"])
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_part_that_leaves_the_chain_blocks_nobody_and_is_in_no_walk(
+    three: tuple[Holdfast, list[str]], gone: int, how: str, warm: bool
+):
+    """What follows a lost part is a chain of its own; appends go to the end of the named one's chain."""
+    hf, parts = three
+    if warm:
+        for id_ in parts:
+            hf.sessions.add_messages(id_, [answer("warm")])
+        parts = walk(hf, "root")
+    if how == "reset":
+        hf.sessions.reset_session(parts[gone])
+    else:
+        hf.sessions.delete_session(parts[gone])
+    if how == "delete and create":
+        hf.sessions.create_session(parts[gone])
+    pieces = [piece for piece in (parts[:gone], parts[gone + 1 :]) if piece]
+    for piece in pieces:
+        for id_ in piece:
+            assert walk(hf, id_) == piece
+            assert hf.sessions.chain_tokens(id_) > 0
+    for piece in pieces:
+        for id_ in piece:
+            landed = hf.sessions.add_messages(id_, [answer("goes on")])
+            assert walk(hf, piece[0])[-1] == landed.id
+            assert landed.id != parts[gone]
+
+
+@pytest.mark.req("A-21")
+def test_ending_a_conversation_ends_it_where_it_is(three: tuple[Holdfast, list[str]]):
+    hf, parts = three
+    hf.sessions.end_session("root")
+    for id_ in parts:
+        with pytest.raises(errors.SessionEnded):
+            hf.sessions.add_messages(id_, [answer("late")])
+    assert walk(hf, "root") == parts

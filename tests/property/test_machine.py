@@ -65,10 +65,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.talks)
     @rule(at=AT, start=AT, count=st.integers(1, 3))
     def repeat(self, at: int, start: int, count: int) -> None:
-        talk = self._talk(at)
-        if talk.said:
-            start %= len(talk.said)
-            self.world.add(talk, talk.said[start : start + count])
+        self.world.repeat(self._talk(at), start, count)
+        self.world.repeat_partly(self._talk(at), talking.spoken(random.Random(start)))
 
     @rule(at=AT, seed=SEEDS)
     def keys(self, at: int, seed: int) -> None:

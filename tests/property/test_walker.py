@@ -27,7 +27,7 @@ TALKS_MAX, SAID_MAX, PARTS_MAX = 8, 40, 6
 
 # How often each step is taken, in a thousand.
 STEPS = {
-    "add": 470, "add_many": 120, "add_wrong": 90, "repeat": 40, "add_keyed": 40, "repeat_key": 30,
+    "add": 470, "add_many": 120, "add_wrong": 90, "repeat": 30, "repeat_partly": 10, "add_keyed": 40, "repeat_key": 30,
     "reuse_key": 10, "stale": 20, "check": 60, "update": 30, "create": 20, "create_twice": 5,
     "go_on": 10, "close_calls": 15, "end": 6, "reset": 10, "delete": 8, "listing": 8, "log": 3,
     "expire": 1, "reopen": 3, "crash": 1,
@@ -85,10 +85,10 @@ class Walker:
         self.world.add(talk, talking.wrong(self.rng, talk), via=self.rng.randrange(2))
 
     def repeat(self) -> None:
-        talk = self._talk()
-        if talk.said:
-            at = self.rng.randrange(len(talk.said))
-            self.world.add(talk, talk.said[at : at + self.rng.randint(1, 3)], via=0)
+        self.world.repeat(self._talk(), self.rng.randrange(1_000), self.rng.randint(1, 3))
+
+    def repeat_partly(self) -> None:
+        self.world.repeat_partly(self._talk(), talking.spoken(self.rng))
 
     def repeat_key(self) -> None:
         self.world.repeat_key(self.rng.randrange(1_000))

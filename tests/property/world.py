@@ -33,14 +33,9 @@ class Talk:
         return pairing.waiting(self.said)
 
     def verdict(self, messages: Sequence[Message]) -> type[errors.Error] | None:
-        """What the rules say to these messages."""
-        known = {message.id for message in self.said}
-        if messages and all(message.id in known for message in messages):
-            return None
+        """What the rules say to messages that are new."""
         if self.ended:
             return errors.SessionEnded
-        if any(message.id in known for message in messages):
-            return errors.Error
         return errors.Refused if pairing.faults([*self.said, *messages]) else None
 
 
@@ -78,16 +73,31 @@ class World:
     ) -> None:
         """Add messages through the root's id, a stale handle of the root, or the newest part's id."""
         verdict = talk.verdict(messages)
-        known = {message.id for message in talk.said}
         if verdict is not None:
             refused(verdict, lambda: self._add(talk, messages, via, key))
             return
         session = self._add(talk, messages, via, key)
-        if not all(message.id in known for message in messages):
-            self._note(talk, messages)
-            talk.parts = max(talk.parts, session.state.continuation_index + 1)
-            if key is not None:
-                self.keyed.append((key, talk.root, messages))
+        self._note(talk, messages)
+        talk.parts = max(talk.parts, session.state.continuation_index + 1)
+        if key is not None:
+            self.keyed.append((key, talk.root, messages))
+
+    def repeat(self, talk: Talk, at: int, count: int) -> None:
+        """Add again what is there already: it must make no difference."""
+        if known := self._known(talk):
+            at %= len(known)
+            self._add(talk, known[at : at + count], 0, None)
+
+    def repeat_partly(self, talk: Talk, message: Message) -> None:
+        """Add something new together with something known: neither is taken."""
+        if known := self._known(talk):
+            refused(errors.Error, lambda: self._add(talk, [known[-1], message], 0, None))
+
+    def _known(self, talk: Talk) -> list[Message]:
+        """A message is known again in the session that is named and in the last two of its chain."""
+        chain = self.home.sessions.session_chain(talk.root)
+        near = {part.id: part for part in (chain[0], *chain[-2:])}.values()
+        return [m for part in near for m in part.messages if m.origin is None]
 
     def _add(self, talk: Talk, messages: list[Message], via: int, key: str | None) -> Session:
         sessions = self.home.sessions

@@ -200,6 +200,8 @@ class Round:
             key=key,
             time_us=time_us,
         )
+        if any(_leaves_chain(state, write) for state, write in after):
+            self._states.forget_tails()
         for state in states:
             self._loaded[tenant, state.id] = state
             self._drafts.add((tenant, state.id))
@@ -255,6 +257,11 @@ def _new_event(fact: SessionEvent, state: SessionState, time_us: int) -> port.Ne
         tokens=counted.tokens if counted else None,
         counter=counted.counter if counted else None,
     )
+
+
+def _leaves_chain(state: SessionState, write: port.StreamWrite) -> bool:
+    again = state.generation > 0 and state.began > write.expected
+    return again or state.status is SessionStatus.DELETED
 
 
 def _snapshot_due(state: SessionState, write: port.StreamWrite) -> bool:

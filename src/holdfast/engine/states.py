@@ -61,7 +61,9 @@ class States:
 
     def begin_turn(self, *, alone: bool) -> None:
         """A turn begins; unless `alone`, others may have added to any session since the last one."""
-        self._epoch += not alone
+        if not alone:
+            self._epoch += 1
+            self._tails.clear()
 
     def in_turn(self, tenant: str, session_id: str) -> SessionState | None:
         """Return the session's state for the holder of the turn, who may trust what it wrote itself."""
@@ -121,6 +123,10 @@ class States:
             if len(self._tails) >= self._size:
                 self._tails.clear()
             self._tails[tenant, state.id, state.version] = last
+
+    def forget_tails(self) -> None:
+        """A session leaves its chain: a conversation may go on elsewhere than remembered."""
+        self._tails.clear()
 
     def forget(self, tenant: str, session_id: str) -> None:
         """Drop a state from the cache."""
