@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -116,9 +118,12 @@ def run_test(tree: Path, test: str, *, timeout_s: float) -> tuple[int | None, st
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.communicate()
         return None, ""
+    finally:
+        # A test that dies may leave processes of its own behind, stopped ones among them.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
     return process.returncode, "\n".join(output.strip().splitlines()[-15:])
 
 
@@ -202,7 +207,7 @@ def main() -> int:
     parser.add_argument("patches", nargs="*", type=Path, help="default: all in tests/planted")
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one test")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one test")
     options = parser.parse_args()
 
     patches = [patch.resolve() for patch in options.patches] or sorted(PLANTED.glob("*.patch"))
