@@ -150,7 +150,7 @@ def folder() -> Iterator[Path]:
 
 
 def home_of(backend: str, folder: Path, seed: int) -> Home:
-    size, cached = [(3, 200), (8, 200), (20, 3), (50, 200)][seed % 4]
+    size, cached = [(3, 200), (8, 200), (20, 10), (50, 200)][seed % 4]
     settings = Settings(max_messages_per_session=size, max_sessions_in_memory=3)
     if backend == "volatile":
         return VolatileHome(settings, cached)
