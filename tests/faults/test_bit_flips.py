@@ -35,9 +35,6 @@ def test_nor_with_the_index_that_a_crash_left(truth: Truth) -> None:
     assert silent == []
 
 
-@pytest.mark.xfail(
-    reason="a zeroed page has a valid sum, and what is in it comes out as DecodeError"
-)
 @pytest.mark.slow
 def test_nor_are_zeroed_sectors_and_shortened_files(truth: Truth) -> None:
     damages = [*damage.zeroed(truth.files), *damage.shortened(truth.files, every=101)]
@@ -45,14 +42,12 @@ def test_nor_are_zeroed_sectors_and_shortened_files(truth: Truth) -> None:
     assert silent == []
 
 
-@pytest.mark.xfail(reason="SQLite checkpoints and removes the WAL when a refused store is closed")
 @pytest.mark.slow
 def test_a_store_that_refuses_to_open_is_left_as_it_was(truth: Truth) -> None:
     damages = [*damage.flips(truth.files, SEED, every=97), *damage.shortened(truth.files, 997)]
     assert changed_by_refusal(truth, damages) == []
 
 
-@pytest.mark.xfail(reason="an empty file is taken for a new store, whatever its anchor says")
 def test_an_emptied_database_is_no_new_store(scratch: Path) -> None:
     store = scratch / small.STORE
     with holdfast.connect(store) as engine:

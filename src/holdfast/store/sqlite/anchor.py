@@ -68,6 +68,16 @@ def decode(data: bytes) -> Slot | None:
     return Slot(store_id, count, kept, bool(clean))
 
 
+def acknowledged(path: Path) -> int:
+    """Return how many events an anchor file knows of; 0 if there is none or it says nothing."""
+    if not path.exists():
+        return 0
+    data = path.read_bytes()
+    slots = [decode(data[at * SLOT_BYTES : (at + 1) * SLOT_BYTES]) for at in (0, 1)]
+    newest = max((slot for slot in slots if slot), key=lambda slot: slot.count, default=None)
+    return sum(head.position for head in newest.heads.values()) if newest else 0
+
+
 class Anchor:
     """The anchor file of one open store. Read and written only by the holder of the turn."""
 

@@ -11,11 +11,16 @@ import apsw
 
 from holdfast import errors
 from holdfast.store import chain, port
-from holdfast.store.sqlite import opening
+from holdfast.store.sqlite import opening, rows
 from holdfast.store.sqlite.anchor import Anchor, Head, Slot
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
 from holdfast.values.frozen import Json
+
+PROVABLE = ("tenants", "streams", "keys")
+"""Tables that nothing but their marks can prove."""
+
+MARKED = (*PROVABLE, "projections")
 
 _CHUNK = 512
 _BACKUP_PAGES = 256
@@ -29,8 +34,8 @@ def head(connection: apsw.Connection, tenant: int) -> Head:
 
 def tenants(connection: apsw.Connection) -> dict[int, str]:
     """Return tenants by number."""
-    rows = connection.execute(opening.queries()["tenants"])
-    return {key: str(name) for key, name in rows if isinstance(key, int)}
+    found = connection.execute(opening.queries()["tenants"])
+    return {key: str(name) for key, name in found if isinstance(key, int)}
 
 
 def compare_anchor(connection: apsw.Connection, anchor: Anchor, store_id: bytes) -> tuple[str, ...]:
@@ -95,9 +100,12 @@ def _head_faults(connection: apsw.Connection, tenant: int, kept: Head) -> list[s
 
 
 def verify(
-    connection: apsw.Connection, anchor: Anchor, notes: tuple[str, ...]
+    connection: apsw.Connection,
+    anchor: Anchor,
+    notes: tuple[str, ...],
+    marked: tuple[str, ...] = MARKED,
 ) -> Iterator[int | port.Report]:
-    """Check every event's digest and link, every page, the streams' gaplessness, the anchor."""
+    """Check events' digests and links, every page, streams' gaplessness, marks, and the anchor."""
     seen, faults = 0, list[str]()
     # The anchor first: read after the log, it could be ahead merely because others write meanwhile.
     anchored = anchor.read()
@@ -115,6 +123,9 @@ def verify(
             )
         for (text,) in connection.execute("PRAGMA integrity_check(20)"):
             faults += [] if text == "ok" else [f"SQLite: {text}"]
+        for table in marked:
+            for mark, *fields in connection.execute(opening.queries()[f"marked_{table}"]):
+                faults += [] if mark == rows.mark(*fields) else [f"a row of {table} is damaged."]
         row = first(connection, opening.queries()["store_id"], ())
         store_id = row[0] if row and isinstance(row[0], bytes) else b""
         faults += anchor_faults(connection, anchored, store_id)[0]
@@ -126,18 +137,18 @@ def verify(
 def _events(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:
     before, position = chain.GENESIS, 0
     base = tenant << TENANT_SHIFT
-    while rows := list(
+    while chunk := list(
         connection.execute(
             opening.queries()["read_feed"], (base | position, base | NUMBER_MASK, _CHUNK)
         )
     ):
-        for raw in rows:
+        for raw in chunk:
             row = row_of(raw)
             fault = _fault(row, before, position + 1)
             before, position = row.link, row.place.position
             if fault:
                 yield 0, fault
-        yield len(rows), ""
+        yield len(chunk), ""
 
 
 def _fault(row: chain.Row, before: bytes, expected: int) -> str:

@@ -15,6 +15,7 @@ import apsw
 import apsw.sqlite_extra
 
 from holdfast import errors, limits
+from holdfast.store.sqlite import anchor
 from holdfast.store.sqlite.files import NETWORK, Files
 
 APPLICATION_ID: Final = 0x48464453
@@ -84,9 +85,13 @@ def load_checksums() -> None:
 
 def connect(path: Path, *, write: bool, verified: bool = True) -> apsw.Connection:
     """Open a connection with every setting made and read back; `verified` checks every page read."""
+    has_log = Path(f"{path}-wal").exists()
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=VFS)
     if not verified:
         connection.pragma("checksum_verification", False)
+    # Whoever is refused must leave the files as they were; only the writer, once it has checked
+    # them, empties the log when it closes.
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
     connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
     connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
     connection.pragma("mmap_size", 0)
@@ -94,8 +99,17 @@ def connect(path: Path, *, write: bool, verified: bool = True) -> apsw.Connectio
     connection.pragma("synchronous", "FULL")
     connection.pragma("wal_autocheckpoint", limits.CHECKPOINT_PAGES if write else 0)
     connection.pragma("query_only", not write)
-    check_settings(connection, path)
+    try:
+        check_settings(connection, path)
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def empty_log_on_close(connection: apsw.Connection) -> None:
+    """Let a connection that has found everything in order empty the log if it is the last to close."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
 
 def check_settings(connection: apsw.Connection, path: Path) -> None:
@@ -152,12 +166,23 @@ def migrate(connection: apsw.Connection, version: int) -> None:
             connection.pragma("user_version", step + 1)
 
 
+def _check_beginning(path: Path) -> None:
+    log, kept = Path(f"{path}-wal"), anchor.acknowledged(Path(f"{path}-anchor"))
+    if kept or (log.exists() and log.stat().st_size):
+        raise errors.Corrupt(
+            f"{path} is {'empty' if path.exists() else 'gone'}, but {kept:,} event(s) had been acknowledged in it.",
+            hint=f"Put it back, or a backup of it. To begin anew, remove {path.name}-anchor and {path.name}-wal.",
+            facts={"path": str(path), "events": kept},
+        )
+
+
 def check_file(path: Path) -> None:
     """Raise NotAStore, or Corrupt if it once was one, for a file that does not begin as a store does.
 
     Reads a few bytes and touches nothing: not even SQLite may open what is not ours.
     """
     if not path.exists() or not path.stat().st_size:
+        _check_beginning(path)
         return
     with path.open("rb") as file:
         head = file.read(100)

@@ -43,15 +43,13 @@ INSERT INTO keys (tenant, key, command_hash, first, last, time_us, mark) VALUES 
 -- name: forget_keys
 DELETE FROM keys WHERE tenant = ? AND time_us < ?;
 -- name: projection
-SELECT kind, id, owner, status, time_us, lookup, terms, document FROM projections
+SELECT tenant, kind, id, owner, status, time_us, lookup, terms, document, mark FROM projections
 WHERE tenant = ? AND kind = ? AND id = ?;
--- name: projection_terms
-SELECT terms FROM projections WHERE tenant = ? AND kind = ? AND id = ?;
 -- name: put_projection
-INSERT INTO projections (tenant, kind, id, owner, status, time_us, lookup, terms, document)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO projections (tenant, kind, id, owner, status, time_us, lookup, terms, document, mark)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET owner = excluded.owner, status = excluded.status, time_us = excluded.time_us,
-    lookup = excluded.lookup, terms = excluded.terms, document = excluded.document;
+    lookup = excluded.lookup, terms = excluded.terms, document = excluded.document, mark = excluded.mark;
 -- name: drop_projection
 DELETE FROM projections WHERE tenant = ? AND kind = ? AND id = ?;
 -- name: add_term
@@ -59,7 +57,7 @@ INSERT INTO projection_terms (tenant, kind, term, id) VALUES (?, ?, ?, ?);
 -- name: drop_term
 DELETE FROM projection_terms WHERE tenant = ? AND kind = ? AND term = ? AND id = ?;
 -- name: query
-SELECT kind, id, owner, status, time_us, lookup, terms, document FROM projections AS p
+SELECT tenant, kind, id, owner, status, time_us, lookup, terms, document, mark FROM projections AS p
 WHERE p.tenant = :tenant AND p.kind = :kind AND p.time_us >= :since AND p.time_us <= :until
   AND (p.time_us, p.id) < (:after_time, :after_id)
 -- name: query_owner
@@ -101,3 +99,5 @@ SELECT key, name FROM streams WHERE tenant = ? AND key > ? ORDER BY key LIMIT 50
 SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name;
 -- name: clear_derived
 DELETE FROM claims; DELETE FROM projections; DELETE FROM projection_terms; DELETE FROM snapshots;
+-- name: marked_projections
+SELECT mark, tenant, kind, id, owner, status, time_us, lookup, terms, document FROM projections;

@@ -70,3 +70,24 @@ def row_of(row: tuple[apsw.SQLiteValue, ...]) -> chain.Row:
         case _:
             pass
     raise errors.Corrupt("a stored event's columns are not what was written.")
+
+
+def projection_of(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
+    """Return a projection whose mark is right; raise Corrupt otherwise."""
+    match row:
+        case (
+            int(), str(kind), str(id_), str(owner), str(status), int(time_us), str(lookup),
+            str(terms), bytes(document), bytes(check),
+        ) if check == mark(*row[:-1]):  # fmt: skip
+            return port.Projection(
+                kind=kind,
+                id=id_,
+                owner=owner,
+                status=status,
+                time_us=time_us,
+                lookup=lookup,
+                terms=msgspec.json.decode(terms, type=tuple[str, ...]),
+                document=document,
+            )
+        case _:
+            raise errors.Corrupt("a stored projection is not what was written.")

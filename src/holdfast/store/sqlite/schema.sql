@@ -1,7 +1,7 @@
 -- Version 1 of a Holdfast store. `docs/internals/format.md` explains every table.
 -- A tenant's number fills the upper bits of its positions and stream keys, so that one integer
 -- primary key orders each tenant's log by itself: key = tenant << 40 | number within the tenant.
--- Where a row can't be derived from the log again, `mark` is a checksum over it.
+-- `mark` is a checksum over the other columns of a row that no digest covers.
 
 CREATE TABLE store (
     name  TEXT NOT NULL PRIMARY KEY,
@@ -64,6 +64,7 @@ CREATE TABLE projections (
     lookup   TEXT NOT NULL,
     terms    TEXT NOT NULL,
     document BLOB NOT NULL,
+    mark     BLOB NOT NULL,
     PRIMARY KEY (tenant, kind, id)
 ) WITHOUT ROWID;
 CREATE INDEX projections_by_owner  ON projections (tenant, kind, owner, time_us, id);

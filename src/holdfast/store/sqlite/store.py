@@ -41,6 +41,7 @@ class SQLiteStore:
         self._thread_turn = threading.Lock()
         self._holder: int | None = None
         self._known = Known()
+        self._log = f"{path}-wal"
         self._closed = self._broken = False
         self._seen = -1
         self._turns = Turns(files, Path(f"{path}-lock"))
@@ -57,26 +58,29 @@ class SQLiteStore:
             try:
                 if not self.path.exists() or not self.path.stat().st_size:
                     opening.create(self._files, self.path, self._random(16))
-                had_log = self._files.identity(f"{self.path}-wal") is not None
-                self._writer = self._connect()
-                row = first(self._writer, self._sql["store_id"], ())
-                store_id = row[0] if row and isinstance(row[0], bytes) else bytes(16)
-                self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
-                checks.expect_own_checkpoint(self._writer, self._anchor, had_log=had_log)
-                self.notes = checks.compare_anchor(self._writer, self._anchor, store_id)
+                had_log = self._files.identity(self._log) is not None
+                with contextlib.ExitStack() as undo:
+                    self._writer = self._connect()
+                    undo.callback(self._writer.close)
+                    row = first(self._writer, self._sql["store_id"], ())
+                    store_id = row[0] if row and isinstance(row[0], bytes) else bytes(16)
+                    self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
+                    undo.callback(self._anchor.close)
+                    checks.expect_own_checkpoint(self._writer, self._anchor, had_log=had_log)
+                    self.notes = checks.compare_anchor(self._writer, self._anchor, store_id)
+                    opening.empty_log_on_close(self._writer)
+                    undo.pop_all()
             finally:
                 self._turns.give()
 
     def _connect(self) -> apsw.Connection:
-        plain = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=opening.VFS)
-        try:
-            version = opening.check_format(plain, self.path)
-            opening.migrate(plain, version)
-        finally:
-            plain.close()
         writer = opening.connect(self.path, write=True)
-        first(writer, self._sql["store_id"], ())
-        self._log_identity = self._files.identity(f"{self.path}-wal")
+        try:
+            opening.migrate(writer, opening.check_format(writer, self.path))
+        except BaseException:
+            writer.close()
+            raise
+        self._log_identity = self._files.identity(self._log)
         return writer
 
     @property
@@ -121,6 +125,7 @@ class SQLiteStore:
         # outside one would take and drop SQLite's own locks.
         if self._broken:
             self._writer = self._connect()
+            opening.empty_log_on_close(self._writer)
             self._broken, self._seen = False, -1
         if not self._writer.in_transaction:
             self._check_log()
@@ -163,7 +168,7 @@ class SQLiteStore:
         return outcomes
 
     def _check_log(self) -> None:
-        if self._files.identity(f"{self.path}-wal") != self._log_identity:
+        if self._files.identity(self._log) != self._log_identity:
             raise errors.Unavailable(
                 f"the write-ahead log of {self.path} was removed while in use, so nothing can be kept in it.",
                 hint="Another SQLite library in this process opened the same file: keep it away, then connect again.",
@@ -297,7 +302,7 @@ class SQLiteStore:
             row = first(
                 connection, self._sql["projection"], (self._tenant(connection, tenant), kind, id)
             )
-            return _projection(row) if row else None
+            return rows.projection_of(row) if row else None
 
     def query(self, tenant: str, query: port.Query) -> list[port.Projection]:
         """Return one page of projections."""
@@ -327,7 +332,9 @@ class SQLiteStore:
         parts.append(self._sql["query_page"])
         with self._reading() as connection:
             bindings["tenant"] = self._tenant(connection, tenant)
-            return [_projection(row) for row in connection.execute("\n".join(parts), bindings)]
+            return [
+                rows.projection_of(row) for row in connection.execute("\n".join(parts), bindings)
+            ]
 
     def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
         """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
@@ -384,31 +391,11 @@ class SQLiteStore:
             with self._translated:
                 self._broken = True
                 self._writer.close()
-                if self._files.identity(f"{self.path}-wal") is None:
+                if self._files.identity(self._log) is None:
                     self._anchor.write({}, clean=True)
         self._closed = True
         self._anchor.close()
         self._turns.close()
-
-
-def _projection(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
-    match row:
-        case (
-            str(kind),
-            str(id_),
-            str(owner),
-            str(status),
-            int(time_us),
-            str(lookup),
-            str(terms),
-            bytes(document),
-        ):
-            return port.Projection(
-                kind=kind, id=id_, owner=owner, status=status, time_us=time_us, lookup=lookup,
-                terms=msgspec.json.decode(terms, type=tuple[str, ...]), document=document,
-            )  # fmt: skip
-        case _:
-            raise errors.Corrupt("a stored projection's columns are not what was written.")
 
 
 _conforms: type[port.Store] = SQLiteStore

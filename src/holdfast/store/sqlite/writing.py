@@ -18,6 +18,7 @@ from holdfast.store.sqlite.rows import (
     head_of,
     mark,
     number,
+    projection_of,
     replayed,
 )
 
@@ -133,18 +134,16 @@ class Batch:
     def _put(self, tenant: int, p: port.Projection) -> None:
         self._change_terms(tenant, p.kind, p.id, p.terms)
         terms = msgspec.json.encode(p.terms).decode()
-        self._connection.execute(
-            self._sql["put_projection"],
-            (tenant, p.kind, p.id, p.owner, p.status, p.time_us, p.lookup, terms, p.document),
-        )
+        row = (tenant, p.kind, p.id, p.owner, p.status, p.time_us, p.lookup, terms, p.document)
+        self._connection.execute(self._sql["put_projection"], (*row, mark(*row)))
 
     def _change_terms(self, tenant: int, kind: str, id_: str, terms: tuple[str, ...]) -> None:
         place = (tenant, kind, id_)
         if self._known.terms.get(place) == terms:
             return
         self._known.terms[place] = terms
-        row = first(self._connection, self._sql["projection_terms"], place)
-        before = set(msgspec.json.decode(str(row[0]), type=list[str])) if row else set[str]()
+        row = first(self._connection, self._sql["projection"], place)
+        before = set(projection_of(row).terms) if row else set[str]()
         for term in before - set(terms):
             self._connection.execute(self._sql["drop_term"], (tenant, kind, term, id_))
         for term in set(terms) - before:
