@@ -78,6 +78,16 @@ def read(patch: Path) -> Bug:
     return Bug(patch=patch, what=fields["Bug"].strip(), test=fields["Test"].strip())
 
 
+def check_list() -> None:
+    """The README's list and the folder must name the same patches."""
+    text = (PLANTED / "README.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"\]\(([\w-]+\.patch)\)", text))
+    present = {patch.name for patch in PLANTED.glob("*.patch")}
+    if listed != present:
+        names = ", ".join(sorted(listed ^ present))
+        raise Malformed(f"tests/planted/README.md and its folder differ in {names}")
+
+
 def copy_checkout(target: Path) -> None:
     """Everything that is or could be committed; no environments, no caches."""
     listed = subprocess.run(
@@ -212,6 +222,7 @@ def main() -> int:
 
     patches = [patch.resolve() for patch in options.patches] or sorted(PLANTED.glob("*.patch"))
     try:
+        check_list()
         bugs = [read(patch) for patch in patches]
     except Malformed as problem:
         print(problem)

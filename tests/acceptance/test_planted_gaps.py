@@ -1,27 +1,41 @@
-"""Promises that only a planted bug showed to be untested. Each test here is named by a patch in `planted/`."""
+"""Promises for which a planted bug found no test of their own. Patches in `planted/` name these."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import holdfast
-from holdfast import Holdfast, Message, errors, limits
+from holdfast import Holdfast, Message, ToolCallRequest, errors, limits
 from holdfast.engine.commits import Answer, CommitQueue, Ticket
 from holdfast.engine.requests import Requests, Settings
-from holdfast.store import chain
+from holdfast.store import chain, sqlite
 from holdfast.store.sqlite import opening, rows
+from holdfast.store.sqlite.anchor import HEADS_MAX, SLOT_BYTES
+from holdfast.testing.contract.stage import TENANT, commit, step, take, write
 from holdfast.values import ids
 from holdfast.values.session import SessionState
 from holdfast.wire import codec
-from tests.acceptance.scenes import Opener, asking, engine_of, feed, set_clock, texts, user
+from tests.acceptance.scenes import (
+    Opener,
+    answer,
+    asking,
+    engine_of,
+    feed,
+    neighbour,
+    set_clock,
+    texts,
+    user,
+)
 
 WRITER = """
 import os, sys
@@ -92,6 +106,101 @@ def test_a_changed_listing_row_is_never_shown(tmp_path: Path):
         assert [row["message_count"] for row in hf.sessions.list_sessions()] == [3]
 
 
+@pytest.mark.parametrize("half", [0, 1])
+def test_either_half_of_the_anchor_is_enough(tmp_path: Path, half: int):
+    path = tmp_path / "state.db"
+    subprocess.run([sys.executable, "-c", WRITER, path], check=True)
+    for name, change in (("-anchor", _torn(half)), ("-wal", lambda data: data[: len(data) // 2])):
+        file = Path(f"{path}{name}")
+        file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(errors.Corrupt, match="had been acknowledged"):
+        holdfast.connect(path)
+
+
+def _torn(half: int) -> Callable[[bytes], bytes]:
+    begin = half * SLOT_BYTES
+    return lambda data: data[:begin] + bytes(40) + data[begin + 40 :]
+
+
+@pytest.mark.req("A-18")
+def test_an_anchor_with_more_tenants_than_it_has_room_for_still_holds(fast_dir: Path):
+    path = fast_dir / "state.db"
+    with holdfast.connect(path) as hf:
+        for number in range(2 * HEADS_MAX):
+            neighbour(hf, f"tenant {number}").create_session("s")
+    with holdfast.connect(path) as hf:
+        assert hf.admin.status()["notes"] == []
+        assert hf.admin.verify().ok
+
+
+@pytest.mark.req("A-20")
+def test_the_anchor_of_two_who_take_turns_is_never_behind(tmp_path: Path):
+    path, image = tmp_path / "state.db", tmp_path / "image"
+    image.mkdir()
+    with holdfast.connect(path) as one, holdfast.connect(path) as other:
+        one.sessions.create_session("s")
+        for number in range(7):
+            writer = other if number % 3 else one
+            writer.sessions.add_messages("s", [user(str(number))])
+            for name in ("state.db", "state.db-wal", "state.db-anchor"):
+                shutil.copy(tmp_path / name, image / name)
+            with holdfast.connect(image / "state.db") as crashed:
+                assert crashed.admin.status()["notes"] == []
+
+
+@pytest.mark.req("A-20")
+def test_a_metadata_filter_follows_what_another_worker_changed(tmp_path: Path):
+    path = tmp_path / "state.db"
+    with holdfast.connect(path) as one, holdfast.connect(path) as other:
+        one.sessions.create_session("s", metadata={"k": 1})
+        other.sessions.update_session("s", metadata={"k": 2})
+        one.sessions.update_session("s", metadata={"k": 1})
+        assert [row["id"] for row in one.sessions.list_sessions(metadata={"k": 1})] == ["s"]
+        assert one.sessions.list_sessions(metadata={"k": 2}) == []
+
+
+def test_a_stream_that_a_failed_commit_began_is_not_remembered(tmp_path: Path):
+    """Its number is free again and goes to the next stream; the two must not become one."""
+    with contextlib.closing(sqlite.open_store(tmp_path / "state.db")) as store:
+        take(store, step(write("first", 0, b"1")))
+        store._writer.pragma("max_page_count", 1)
+        with pytest.raises(errors.StoreFull):
+            commit(store, step(write("never", 0, b"2")), step(write("never", 1, bytes(10**6))))
+        take(store, step(write("second", 0, b"3")))
+        assert [event.payload for event in store.read(TENANT, "second")] == [b"3"]
+        assert store.read(TENANT, "never") == []
+        take(store, step(write("never", 0, b"4")))
+        assert [event.payload for event in store.read(TENANT, "second")] == [b"3"]
+
+
+def test_a_log_taken_away_in_the_middle_of_a_turn_is_noticed(tmp_path: Path):
+    """Another SQLite library in this process drops our locks; what it removes, nobody can keep."""
+    path = tmp_path / "state.db"
+    with contextlib.closing(sqlite.open_store(path)) as store:
+        take(store, step(write("a", 0, b"1")))
+        with store.turn():
+            assert store.version(TENANT, "a") == 1
+            intruder = sqlite3.connect(path)
+            intruder.execute("SELECT count(*) FROM events").fetchone()
+            intruder.close()
+            with pytest.raises(errors.Unavailable, match="Another SQLite library"):
+                store.commit([step(write("a", 1, b"2"))])
+
+
+def test_a_snapshot_that_was_changed_is_folded_anew(tmp_path: Path):
+    path = tmp_path / "state.db"
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.create_session("s")
+        session.add_messages([user(str(n)) for n in range(limits.SNAPSHOT_EVERY)])
+        truth = session.state
+    wrong = codec.encode_state(msgspec.structs.replace(truth, tokens=7))
+    with contextlib.closing(opening.connect(path, write=True)) as vandal:
+        vandal.execute("UPDATE snapshots SET state = ?", (wrong,))
+        assert vandal.changes() == 1
+    with holdfast.connect(path) as hf:
+        assert hf.sessions.get_session("s").state == truth
+
+
 def test_a_key_is_kept_for_its_time_and_no_longer(hf: Holdfast):
     kept_us, begin = limits.IDEMPOTENCY_KEEP_S * 1_000_000, 10**15
     set_clock(hf, begin)
@@ -105,6 +214,57 @@ def test_a_key_is_kept_for_its_time_and_no_longer(hf: Holdfast):
     session.add_message(user("late"), key="makes it look again")
     session.add_message(user("once"), key="k")
     assert texts(session) == ["once", "soon", "late", "once"]
+
+
+def test_a_key_is_the_same_from_every_session_of_a_conversation(opener: Opener):
+    hf = opener(max_messages_per_session=2)
+    session = hf.sessions.create_session("root")
+    session.add_messages([user("1"), answer("2")])
+    session.add_message(user("3"), key="k")
+    tail = session.id
+    assert tail != "root"
+    before = feed(hf)
+    for name in ("root", tail):
+        assert hf.sessions.add_messages(name, [user("3")], key="k").id == tail
+    assert feed(hf) == before
+
+
+def test_a_call_with_other_arguments_is_another_command(hf: Holdfast):
+    session = hf.sessions.create_session("s")
+    one, other = (
+        Message("assistant", tool_calls=[ToolCallRequest("c", "pay", {"amount": amount})], id="m")
+        for amount in (1, 2)
+    )
+    session.add_message(one, key="k")
+    before = feed(hf)
+    assert session.add_message(one, key="k").version == session.version
+    with pytest.raises(errors.KeyReused):
+        session.add_message(other, key="k")
+    assert session.add_message(one).version == session.version
+    with pytest.raises((errors.DuplicateMessage, errors.OpenCalls)):
+        session.add_message(other)
+    assert feed(hf) == before
+
+
+@pytest.mark.req("B-15")
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 6, 7])
+def test_the_last_page_says_that_it_is_the_last(hf: Holdfast, limit: int):
+    for number in range(6):
+        hf.sessions.create_session(f"s{number}")
+    page, pages = hf.sessions.list_sessions(limit), 1
+    while page.next_cursor is not None:
+        page, pages = hf.sessions.list_sessions(limit, cursor=page.next_cursor), pages + 1
+        assert page, "a cursor leads to something"
+    assert pages == -(-6 // limit)
+
+
+def test_ending_for_idleness_is_not_activity(hf: Holdfast):
+    set_clock(hf, 1_000_000)
+    idle = hf.sessions.create_session("s")
+    set_clock(hf, 10**15)
+    assert hf.sessions.expire() == ["s"]
+    assert hf.sessions.get_session("s").last_active == idle.last_active
+    assert [row["last_active"] for row in hf.sessions.list_sessions()] == [idle.last_active]
 
 
 def test_a_snapshot_of_another_fold_is_not_read(opener: Opener, monkeypatch: pytest.MonkeyPatch):
@@ -187,3 +347,27 @@ def test_an_interrupted_leader_leaves_nobody_without_an_answer():
     assert queue.run(Ticket(request)).state.id == "s"
     assert rounds == [1, 2, 1]
     queue.close()
+
+
+def test_a_full_queue_refuses_more_and_serves_what_it_has(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "QUEUE_MAX", 3)
+    request = Requests(Settings(), ids.SYSTEM).add("s", [user()], key=None, expected_version=None)
+    leading, release = threading.Event(), threading.Event()
+
+    def process(batch: Sequence[Ticket]) -> None:
+        leading.set()
+        release.wait()
+        for ticket in batch:
+            ticket.succeed(Answer(SessionState(id="s")))
+
+    queue, channel = CommitQueue(process), Delivered()
+    tickets = [Ticket(request, channel) for _ in range(3)]
+    queue.submit(tickets[0])
+    leading.wait()
+    for ticket in tickets[1:]:
+        queue.submit(ticket)
+    with pytest.raises(errors.Unavailable, match="Submit more slowly"):
+        queue.submit(Ticket(request, channel))
+    release.set()
+    queue.close()
+    assert channel.tickets == tickets
