@@ -118,6 +118,8 @@ class Round:
         The last of them is where the conversation goes on.
         """
         named = sessions.known(self.state(tenant, session_id), session_id)
+        if not named.continuations and named.continued_from is None:
+            return (named,)
         tail = self.tail(tenant, named)
         before = self.state(tenant, tail.continued_from) if tail.continued_from else None
         earlier = {state.id: state for state in (named, before) if state and state.id != tail.id}
@@ -288,6 +290,8 @@ def projection(state: SessionState) -> port.Projection:
 
 def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     """Return the texts that stand for metadata in a listing filter: one for each plain value."""
+    if not metadata:
+        return ()
     plain = {
         k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))
     }

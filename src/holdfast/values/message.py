@@ -129,17 +129,25 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
                 hint="Use system, user, assistant or tool.",
                 facts={"role": str(self.role)},
             )
-        force_setattr(self, "id", checked_id("a message's id", self.id or ids.new_id("msg")))
+        if self.id:
+            checked_id("a message's id", self.id)
+        else:
+            force_setattr(self, "id", ids.new_id("msg"))
         force_setattr(self, "timestamp", _utc(self.timestamp) if self.timestamp else ids.now_iso())
-        force_setattr(self, "content", _content(self.content))
-        force_setattr(self, "metadata", freeze_object("metadata", self.metadata))
-        force_setattr(self, "extra", freeze_object("extra", self.extra))
+        if type(self.content) is not str or not self.content.isascii():
+            force_setattr(self, "content", _content(self.content))
+        if self.metadata is not EMPTY:
+            force_setattr(self, "metadata", freeze_object("metadata", self.metadata))
+        if self.extra is not EMPTY:
+            force_setattr(self, "extra", freeze_object("extra", self.extra))
         if self.openai is not None:
             force_setattr(self, "openai", freeze_object("openai", self.openai))
         if self.origin is not None:
             checked_id("the origin of a message", self.origin)
-        force_setattr(self, "tool_calls", tuple(self.tool_calls))
-        force_setattr(self, "tool_results", tuple(self.tool_results))
+        if type(self.tool_calls) is not tuple:
+            force_setattr(self, "tool_calls", tuple(self.tool_calls))
+        if type(self.tool_results) is not tuple:
+            force_setattr(self, "tool_results", tuple(self.tool_results))
         _check_category(self)
         if type(self.tokens) is not int or self.tokens < 0:
             raise errors.InvalidMessage("tokens is a count: an int, 0 or more.")

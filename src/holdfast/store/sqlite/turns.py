@@ -17,8 +17,8 @@ from pathlib import Path
 from holdfast import errors
 from holdfast.store.sqlite.files import Files
 
-LOOKS = 40
-LOOK_S = 20e-6
+LOOKS = 24
+LOOK_S, LOOK_S_MAX = 50e-6, 2e-3
 """How often, and how soon again, a taken lock is tried before standing in line."""
 
 
@@ -39,10 +39,12 @@ class Turns:
             self._wait(timeout_s)
 
     def _look(self) -> bool:
+        pause_s = LOOK_S
         for _ in range(LOOKS):
             if self._files.try_lock(self._fd):
                 return True
-            time.sleep(LOOK_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_S_MAX)
         return False
 
     def name_holder(self) -> None:

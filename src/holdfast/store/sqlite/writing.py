@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import apsw
 import msgspec
@@ -100,12 +100,17 @@ class Batch:
             digest = chain.digest(salt, header, event.payload)
             link = chain.link(link, digest, header)
             rows.append((base | position, key, version, header, event.payload, salt, digest, link))
-        self._connection.executemany(self._sql["add_event"], rows)
-        if write.claims:
-            claims = [(key, claim, write.expected + index + 1) for claim, index in write.claims]
-            self._connection.executemany(self._sql["add_claim"], claims)
+        self._insert("add_event", rows)
+        claims = [(key, claim, write.expected + index + 1) for claim, index in write.claims]
+        self._insert("add_claim", claims)
         self._known.versions[key] = write.expected + len(write.events)
         return Head(position, link)
+
+    def _insert(self, query: str, rows: Sequence[tuple[apsw.SQLiteValue, ...]]) -> None:
+        if len(rows) == 1:
+            self._connection.execute(self._sql[query], rows[0])
+        else:
+            self._connection.executemany(self._sql[query], rows)
 
     def _derive(self, tenant: int, append: port.Append, begin: int, end: int) -> None:
         execute, sql = self._connection.execute, self._sql
@@ -127,7 +132,7 @@ class Batch:
     def derive(self, tenant: int, key: int, derived: port.Derived) -> None:
         """Write what a whole stream leads to, where nothing derived is left."""
         claims = [(key, claim, version) for claim, version in derived.claims]
-        self._connection.executemany(self._sql["add_claim"], claims)
+        self._insert("add_claim", claims)
         for projection in derived.projections:
             self._put(tenant, projection)
 
