@@ -137,7 +137,9 @@ class Round:
     def _continued(
         self, tenant: str, state: SessionState, command: c.AddMessages
     ) -> c.SessionCommand:
-        here = msgspec.structs.replace(command, session_id=state.id)
+        here = command
+        if command.session_id != state.id:
+            here = msgspec.structs.replace(command, session_id=state.id)
         if command.max_messages is None or state.status is not SessionStatus.ACTIVE:
             return here
         carry = continuation.due(state, command.messages, command.max_messages)
@@ -187,27 +189,24 @@ class Round:
         tenant, key = request.tenant, None
         if request.key is not None:
             key = port.KeyUse(request.key, self.command_hash(request))
-        after = [self._evolved(tenant, writing) for writing in writings]
-        states = tuple(state for state, _ in after)
-        time_us = max(state.active_us for state in states)
-        living = [state for state in states if state.status is not SessionStatus.DELETED]
-        append = port.Append(
-            tenant=tenant,
-            writes=tuple(write for _, write in after),
-            projections=tuple(projection(state) for state in living),
-            drops=tuple((KIND, state.id) for state in states if state not in living),
-            snapshots=tuple(
-                _snapshot(state) for state, write in after if _snapshot_due(state, write)
-            ),
-            key=key,
-            time_us=time_us,
-        )
-        if any(_leaves_chain(state, write) for state, write in after):
-            self._states.forget_tails()
-        for state in states:
+        made = _Made()
+        for writing in writings:
+            state, write = self._evolved(tenant, writing)
+            made.add(state, write)
+            if _leaves_chain(state, write):
+                self._states.forget_tails()
             self._loaded[tenant, state.id] = state
             self._drafts.add((tenant, state.id))
-        return Plan(append, states, states[-1])
+        append = port.Append(
+            tenant=tenant,
+            writes=tuple(made.writes),
+            projections=tuple(made.projections),
+            drops=tuple(made.drops),
+            snapshots=tuple(made.snapshots),
+            key=key,
+            time_us=made.states[-1].active_us,
+        )
+        return Plan(append, tuple(made.states), made.states[-1])
 
     def _evolved(
         self, tenant: str, writing: sessions.Writing
@@ -227,6 +226,27 @@ class Round:
             stream_of(writing.session_id), before, tuple(events), tuple(claims)
         )
         return state, write
+
+
+class _Made:
+    """What a request's writings add up to."""
+
+    def __init__(self) -> None:
+        self.states: list[SessionState] = []
+        self.writes: list[port.StreamWrite] = []
+        self.projections: list[port.Projection] = []
+        self.drops: list[tuple[str, str]] = []
+        self.snapshots: list[port.Snapshot] = []
+
+    def add(self, state: SessionState, write: port.StreamWrite) -> None:
+        self.states.append(state)
+        self.writes.append(write)
+        if state.status is SessionStatus.DELETED:
+            self.drops.append((KIND, state.id))
+        else:
+            self.projections.append(projection(state))
+        if _snapshot_due(state, write):
+            self.snapshots.append(_snapshot(state))
 
 
 def _check_version(request: c.Request, state: SessionState | None) -> None:

@@ -104,7 +104,9 @@ class Requests:
 
     def messages(self, values: Iterable[MessageLike]) -> tuple[Message, ...]:
         """Messages from whatever a caller hands in."""
-        if not isinstance(cast("object", values), Iterable) or isinstance(values, (str, Mapping)):
+        if type(values) not in (tuple, list) and (
+            not isinstance(cast("object", values), Iterable) or isinstance(values, (str, Mapping))
+        ):
             raise errors.InvalidRequest(
                 "messages come in a list.", hint="For one, use add_message."
             )

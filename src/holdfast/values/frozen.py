@@ -76,8 +76,9 @@ def _container(value: Json, depth: int) -> Json:
             facts={"depth_max": limits.DEPTH_MAX},
         )
     if type(value) is dict or isinstance(value, Mapping):
-        pairs = cast("Mapping[object, Json]", value).items()
-        return FrozenDict((_key(key), freeze(item, depth + 1)) for key, item in pairs)
+        below = depth + 1
+        pairs = cast("Mapping[str, Json]", value).items()
+        return FrozenDict({_key(key): freeze(item, below) for key, item in pairs})
     if isinstance(value, (list, tuple)):
         return FrozenList(freeze(item, depth + 1) for item in cast("list[Json]", value))
     raise errors.NotJson(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import apsw
 import msgspec
@@ -47,7 +47,8 @@ class Batch:
             known.stream(connection, tenant, write.stream) if tenant else 0
             for write in append.writes
         ]
-        for refused in self._refusals(append, keys):
+        refused = self._stale(append, keys) or self._claimed(append, keys)
+        if refused is not None:
             return refused
         tenant = tenant or known.add_tenant(connection, append.tenant)
         head = self._head(tenant)
@@ -58,29 +59,33 @@ class Batch:
         self._derive(tenant, append, begin, head.position)
         return port.Appended(begin, head.position)
 
-    def _refusals(self, append: port.Append, keys: list[int]) -> Iterator[port.Outcome]:
+    def _stale(self, append: port.Append, keys: list[int]) -> port.Stale | None:
         for write, key in zip(append.writes, keys, strict=True):
             actual = self._known.version(self._connection, key) if key else 0
             if actual != write.expected:
-                yield port.Stale(write.stream, actual)
+                return port.Stale(write.stream, actual)
+        return None
+
+    def _claimed(self, append: port.Append, keys: list[int]) -> port.Claimed | None:
         for write, key in zip(append.writes, keys, strict=True):
+            if not key and len(write.claims) <= 1:
+                continue
             made: dict[str, int] = {}
             for claim, index in write.claims:
                 taken = number(self._connection, self._sql["claim"], (key, claim)) if key else 0
                 if taken or claim in made:
-                    yield port.Claimed(write.stream, claim, taken or made[claim])
+                    return port.Claimed(write.stream, claim, taken or made[claim])
                 made[claim] = write.expected + index + 1
+        return None
 
     def _head(self, tenant: int) -> Head:
         if tenant not in self.heads:
             base = tenant << TENANT_SHIFT
             known = self._known.heads.get(tenant)
-            row = (
-                None
-                if known
-                else first(self._connection, self._sql["head"], (base, base | NUMBER_MASK))
-            )
-            self.heads[tenant] = known or head_of(row)
+            if known is None:
+                row = first(self._connection, self._sql["head"], (base, base | NUMBER_MASK))
+                known = head_of(row)
+            self.heads[tenant] = known
         return self.heads[tenant]
 
     def _write(self, tenant: int, write: port.StreamWrite, key: int, head: Head) -> Head:
@@ -138,7 +143,7 @@ class Batch:
 
     def _put(self, tenant: int, p: port.Projection) -> None:
         self._change_terms(tenant, p.kind, p.id, p.terms)
-        terms = msgspec.json.encode(p.terms).decode()
+        terms = msgspec.json.encode(p.terms).decode() if p.terms else "[]"
         row = (tenant, p.kind, p.id, p.owner, p.status, p.time_us, p.lookup, terms, p.document)
         self._connection.execute(self._sql["put_projection"], (*row, mark(*row)))
 
