@@ -33,7 +33,7 @@ test-one: $(VENV)/.test
 	$(PY) -m pytest $(PARALLEL) $(QUICK) $(ARGS)
 
 test-long: $(VENV)/.dev ## the long fault programmes and the planted bugs; writes tests/results/
-	$(PY) -m pytest -m long $(ARGS)
+	HOLDFAST_RESULTS=tests/results $(PY) -m pytest -m "long or slow" tests/faults $(ARGS)
 	$(PY) scripts/planted_bugs.py --json tests/results/planted-bugs.json
 
 bench: $(BENCH_VENV)/.bench ## speed and memory against raw SQLite and a peer; exit 1 on a miss
