@@ -1,7 +1,7 @@
 """What one process knows of its store without asking SQLite.
 
 Numbers of tenants and keys of streams never change once committed, and any thread may use them.
-Heads, versions and terms hold only while nobody else commits, and belong to the holder of the turn.
+Heads, versions and shapes of rows hold only while nobody else commits, and belong to the holder of the turn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from holdfast.store.sqlite.anchor import Head
 from holdfast.store.sqlite.rows import mark, number
 
 ENTRIES_MAX = 10_000
-"""Streams, and rows' terms, that are remembered at a time."""
+"""Streams, and shapes of rows, that are remembered at a time."""
+
+Shape = tuple[object, ...]
+"""What of a projection its indexes are made of: a row that keeps its shape keeps its place in them."""
 
 
 class Known:
@@ -27,7 +30,7 @@ class Known:
         self._new_streams: dict[tuple[int, str], int] = {}
         self.heads: dict[int, Head] = {}
         self.versions: dict[int, int] = {}
-        self.terms: dict[tuple[int, str, str], tuple[str, ...]] = {}
+        self.shapes: dict[tuple[int, str, str], Shape] = {}
         self.anchored = False
 
     def tenant(self, connection: apsw.Connection, name: str) -> int:
@@ -66,7 +69,7 @@ class Known:
 
     def committed(self) -> None:
         """Keep what the transaction found and made."""
-        for entries in (self._streams, self.versions, self.terms):
+        for entries in (self._streams, self.versions, self.shapes):
             if len(entries) > ENTRIES_MAX:
                 entries.clear()
         self._tenants |= self._new_tenants
@@ -80,5 +83,5 @@ class Known:
         self._new_streams.clear()
         self.heads.clear()
         self.versions.clear()
-        self.terms.clear()
+        self.shapes.clear()
         self.anchored = False

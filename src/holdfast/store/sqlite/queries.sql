@@ -46,10 +46,13 @@ DELETE FROM keys WHERE tenant = ? AND time_us < ?;
 SELECT tenant, kind, id, owner, status, time_us, lookup, terms, document, mark FROM projections
 WHERE tenant = ? AND kind = ? AND id = ?;
 -- name: put_projection
-INSERT INTO projections (tenant, kind, id, owner, status, time_us, lookup, terms, document, mark)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET owner = excluded.owner, status = excluded.status, time_us = excluded.time_us,
+INSERT INTO projections (moment, tenant, kind, id, owner, status, time_us, lookup, terms, document, mark)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET owner = excluded.owner, status = excluded.status, moment = excluded.moment,
+    time_us = excluded.time_us,
     lookup = excluded.lookup, terms = excluded.terms, document = excluded.document, mark = excluded.mark;
+-- name: touch_projection
+UPDATE projections SET time_us = ?, document = ?, mark = ? WHERE tenant = ? AND kind = ? AND id = ?;
 -- name: drop_projection
 DELETE FROM projections WHERE tenant = ? AND kind = ? AND id = ?;
 -- name: add_term
@@ -59,6 +62,7 @@ DELETE FROM projection_terms WHERE tenant = ? AND kind = ? AND term = ? AND id =
 -- name: query
 SELECT tenant, kind, id, owner, status, time_us, lookup, terms, document, mark FROM projections AS p
 WHERE p.tenant = :tenant AND p.kind = :kind AND p.time_us >= :since AND p.time_us <= :until
+  AND p.moment BETWEEN :since >> 20 AND min(:until, :after_time) >> 20
   AND (p.time_us, p.id) < (:after_time, :after_id)
 -- name: query_owner
   AND p.owner = :owner
@@ -73,7 +77,7 @@ WHERE p.tenant = :tenant AND p.kind = :kind AND p.time_us >= :since AND p.time_u
                AND term IN (SELECT value FROM json_each(:terms))
                GROUP BY id HAVING count(*) = :terms_count)
 -- name: query_page
-ORDER BY p.time_us DESC, p.id DESC LIMIT :limit OFFSET :offset;
+ORDER BY p.moment DESC, p.time_us DESC, p.id DESC LIMIT :limit OFFSET :offset;
 -- name: snapshot
 SELECT s.version, s.fold, s.state, s.mark, e.link FROM snapshots AS s
 JOIN events AS e ON e.stream = s.stream AND e.version = s.version WHERE s.stream = ?;

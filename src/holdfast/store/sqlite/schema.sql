@@ -54,12 +54,15 @@ CREATE TABLE keys (
 ) WITHOUT ROWID;
 CREATE INDEX keys_by_time ON keys (tenant, time_us);
 
+-- `moment` is time_us >> 20, about a second: a row that changes many times within one keeps its
+-- place in every index. Rows of one moment are sorted by time when they are read.
 CREATE TABLE projections (
     tenant   INTEGER NOT NULL,
     kind     TEXT NOT NULL,
     id       TEXT NOT NULL,
     owner    TEXT NOT NULL,
     status   TEXT NOT NULL,
+    moment   INTEGER NOT NULL,
     time_us  INTEGER NOT NULL,
     lookup   TEXT NOT NULL,
     terms    TEXT NOT NULL,
@@ -67,9 +70,9 @@ CREATE TABLE projections (
     mark     BLOB NOT NULL,
     PRIMARY KEY (tenant, kind, id)
 ) WITHOUT ROWID;
-CREATE INDEX projections_by_owner  ON projections (tenant, kind, owner, time_us, id);
-CREATE INDEX projections_by_time   ON projections (tenant, kind, time_us, id, status);
-CREATE INDEX projections_by_lookup ON projections (tenant, kind, lookup, time_us, id) WHERE lookup <> '';
+CREATE INDEX projections_by_owner  ON projections (tenant, kind, owner, moment);
+CREATE INDEX projections_by_time   ON projections (tenant, kind, moment, status);
+CREATE INDEX projections_by_lookup ON projections (tenant, kind, lookup, moment) WHERE lookup <> '';
 
 CREATE TABLE projection_terms (
     tenant INTEGER NOT NULL,

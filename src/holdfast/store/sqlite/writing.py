@@ -22,6 +22,9 @@ from holdfast.store.sqlite.rows import (
     replayed,
 )
 
+MOMENT_BITS = 20
+"""Microseconds of one moment, as a power of two; the same number stands in the SQL."""
+
 
 class Batch:
     """Appends of one transaction, and the heads that they lead to."""
@@ -122,8 +125,10 @@ class Batch:
         for projection in append.projections:
             self._put(tenant, projection)
         for kind, id_ in append.drops:
-            self._change_terms(tenant, kind, id_, ())
-            execute(sql["drop_projection"], (tenant, kind, id_))
+            place = (tenant, kind, id_)
+            self._change_terms(place, ())
+            execute(sql["drop_projection"], place)
+            self._known.shapes.pop(place, None)
         for snap in append.snapshots:
             key = self._known.stream(self._connection, tenant, snap.stream)
             link = first(self._connection, sql["link_of"], (key, snap.version))
@@ -142,16 +147,21 @@ class Batch:
             self._put(tenant, projection)
 
     def _put(self, tenant: int, p: port.Projection) -> None:
-        self._change_terms(tenant, p.kind, p.id, p.terms)
+        place, moment = (tenant, p.kind, p.id), p.time_us >> MOMENT_BITS
         terms = msgspec.json.encode(p.terms).decode() if p.terms else "[]"
-        row = (tenant, p.kind, p.id, p.owner, p.status, p.time_us, p.lookup, terms, p.document)
-        self._connection.execute(self._sql["put_projection"], (*row, mark(*row)))
-
-    def _change_terms(self, tenant: int, kind: str, id_: str, terms: tuple[str, ...]) -> None:
-        place = (tenant, kind, id_)
-        if self._known.terms.get(place) == terms:
+        row = (*place, p.owner, p.status, p.time_us, p.lookup, terms, p.document)
+        check = mark(*row)
+        shape = (p.owner, p.status, moment, p.lookup, p.terms)
+        if self._known.shapes.get(place) == shape:
+            changed = (p.time_us, p.document, check, *place)
+            self._connection.execute(self._sql["touch_projection"], changed)
             return
-        self._known.terms[place] = terms
+        self._change_terms(place, p.terms)
+        self._connection.execute(self._sql["put_projection"], (moment, *row, check))
+        self._known.shapes[place] = shape
+
+    def _change_terms(self, place: tuple[int, str, str], terms: tuple[str, ...]) -> None:
+        tenant, kind, id_ = place
         row = first(self._connection, self._sql["projection"], place)
         before = set(projection_of(row).terms) if row else set[str]()
         for term in before - set(terms):
