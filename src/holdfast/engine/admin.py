@@ -36,7 +36,9 @@ class Events:
     def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[Recorded]:
         """Return up to `limit` events after a position."""
         self._engine.check()
-        if not 1 <= limit <= limits.PAGE_SIZE_MAX:
+        if type(after) is not int or after < 0:
+            raise errors.InvalidRequest("after is a position: a whole number, 0 or more.")
+        if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
             raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
         return [
             recorded(stored)

@@ -43,7 +43,7 @@ class _Loop:
     def expect(self, ticket: Ticket) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = self.loop.create_future()
         self._futures[id(ticket)] = future
-        if ticket.done:
+        if ticket.settled:
             self._resolve((ticket,))
         return future
 

@@ -95,14 +95,26 @@ class CommitQueue:
 
     def run(self, ticket: Ticket) -> Answer:
         """Submit and wait, leading the commit if nobody does."""
-        with self._mutex:
-            self._enter(ticket)
-            leads = not self._led
-            self._led = True
-        if not leads:
-            self._sleep(ticket)
-        if not ticket.done:
-            self._lead(ticket)
+        leads = False
+        try:
+            with self._mutex:
+                self._enter(ticket)
+                leads = not self._led
+                self._led = True
+            if not leads:
+                ticket.wait()
+                leads = ticket.leads
+            if leads:
+                self._lead(ticket)
+        except BaseException:
+            # Interrupted: the command goes on, but its owner can't lead any more.
+            with self._mutex:
+                ticket.left = True
+                leads = leads or ticket.leads
+            raise
+        finally:
+            if leads:
+                self._pass_on()
         return ticket.result()
 
     def submit(self, ticket: Ticket) -> None:
@@ -112,7 +124,13 @@ class CommitQueue:
             if self._led:
                 return
             self._led = True
-        self._call_thread()
+        try:
+            self._call_thread()
+        except RuntimeError as error:
+            with self._mutex:
+                self._led = False
+                self._waiting.remove(ticket)
+            raise errors.Unavailable("no thread can be started to commit with.") from error
 
     def _enter(self, ticket: Ticket) -> None:
         if self._closed:
@@ -124,26 +142,11 @@ class CommitQueue:
             )
         self._waiting.append(ticket)
 
-    def _sleep(self, ticket: Ticket) -> None:
-        try:
-            ticket.wait()
-        except BaseException:
-            # The caller was interrupted: its command goes on, but it can't lead any more.
-            with self._mutex:
-                ticket.left = True
-                leads = ticket.leads and not ticket.done
-            if leads:
-                self._pass_on()
-            raise
-
     def _lead(self, own: Ticket | None) -> None:
-        try:
-            while batch := self._next():
-                self._settle(batch)
-                if own is not None and own.done:
-                    return
-        finally:
-            self._pass_on()
+        while batch := self._next():
+            self._settle(batch)
+            if own is not None and own.done:
+                return
 
     def _next(self) -> list[Ticket]:
         # Tickets stay in line until they are done, so that a leader who is interrupted anywhere
@@ -166,17 +169,21 @@ class CommitQueue:
             self._finish(batch)
 
     def _finish(self, batch: list[Ticket]) -> None:
+        # A ticket is done, and leaves the line, only after its owner has been told: whoever is
+        # interrupted in between leaves the telling to the next leader.
         channels: dict[int, list[Ticket]] = {}
         for ticket in batch:
-            ticket.done = True
             if ticket.channel is None:
                 ticket.wake()
+                ticket.done = True
             else:
                 channels.setdefault(id(ticket.channel), []).append(ticket)
         for tickets in channels.values():
             channel = tickets[0].channel
             assert channel is not None
             channel.deliver(tickets)
+            for ticket in tickets:
+                ticket.done = True
 
     def _pass_on(self) -> None:
         with self._mutex:
@@ -191,13 +198,19 @@ class CommitQueue:
                 heir.leads = True
         if heir is not None:
             heir.wake()
-        else:
+            return
+        try:
             self._call_thread()
+        except RuntimeError:
+            # No thread can be started, so whoever is here sees the rest through.
+            self._lead(None)
+            self._pass_on()
 
     def _call_thread(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
+            thread.start()
+            self._thread = thread
         self._call.release()
 
     def _serve(self) -> None:
@@ -205,7 +218,10 @@ class CommitQueue:
             self._call.acquire()
             if self._closed and not self._waiting:
                 return
-            self._lead(None)
+            try:
+                self._lead(None)
+            finally:
+                self._pass_on()
 
     def close(self) -> None:
         """Refuse new requests, see those that wait through, stop the thread."""

@@ -105,41 +105,55 @@ class Engine:
     def _round(self, tickets: list[Ticket]) -> tuple[list[Ticket], bool]:
         """Decide and commit; return the tickets to be decided again, and whether a race was lost."""
         deciding = self._deciding()
-        again: list[Ticket] = []
         planned: list[tuple[Ticket, Plan, port.Append]] = []
         resting: list[tuple[Ticket, Plan | errors.Error]] = []
+        again: list[Ticket] = []
         for index, ticket in enumerate(tickets):
             try:
-                plan = self._plan(deciding, ticket)
+                plan = self._verdict(deciding, ticket)
             except Later:
                 # Everything after it waits too: what was submitted first is decided first.
                 again = tickets[index:]
                 break
-            except errors.Error as error:
-                resting.append((ticket, error))
-                continue
-            except Exception as error:  # noqa: BLE001 - one's defect must not fail its neighbours
-                ticket.fail(own_error(error))
-                continue
-            if plan is not None and plan.append is not None:
+            if isinstance(plan, Plan) and plan.append is not None:
                 planned.append((ticket, plan, plan.append))
             elif plan is not None:
                 resting.append((ticket, plan))
-        outcomes = self.store.commit([append for _, _, append in planned]) if planned else []
-        lost = [
-            ticket
-            for (ticket, plan, _), outcome in zip(planned, outcomes, strict=True)
-            if not self._settled(ticket, plan, outcome)
-        ]
+        lost = self._commit(planned) if planned else []
         for ticket, verdict in resting:
-            # A refusal, or an answer that changes nothing, may rest on what did not come about.
-            if not all(isinstance(outcome, port.Appended) for outcome in outcomes):
+            # A refusal, or an answer that changes nothing, may rest on what others of this round made
+            # or did not make; it stands once it is reached on what is in the log.
+            if planned:
                 again.append(ticket)
             elif isinstance(verdict, Plan):
                 ticket.succeed(Answer(verdict.answer))
             else:
                 ticket.fail(verdict)
         return sorted(again + lost, key=tickets.index) if again or lost else [], bool(lost)
+
+    def _verdict(self, deciding: Round, ticket: Ticket) -> Plan | errors.Error | None:
+        """Return what a ticket leads to; None if it is answered already."""
+        try:
+            return self._plan(deciding, ticket)
+        except errors.Error as error:
+            return error
+        except Later:
+            raise
+        except Exception as error:  # noqa: BLE001 - one's defect must not fail its neighbours
+            return own_error(error)
+
+    def _commit(self, planned: Sequence[tuple[Ticket, Plan, port.Append]]) -> list[Ticket]:
+        """Append what was planned, answer each ticket; return those that lost a race."""
+        outcomes = self.store.commit([append for _, _, append in planned])
+        both = list(zip(planned, outcomes, strict=True))
+        for (ticket, plan, _), outcome in both:
+            if isinstance(outcome, port.Appended):
+                self._keep(ticket, plan)
+        return [
+            ticket
+            for (ticket, plan, _), outcome in both
+            if not isinstance(outcome, port.Appended) and not self._settled(ticket, plan, outcome)
+        ]
 
     def _plan(self, deciding: Round, ticket: Ticket) -> Plan | None:
         request = ticket.request
@@ -150,27 +164,31 @@ class Engine:
                 return None
         try:
             return deciding.plan(request)
-        except (errors.Refused, errors.DuplicateMessage):
+        except (errors.Refused, errors.DuplicateMessage, errors.StaleVersion):
             if self._said_before(request):
                 ticket.succeed(Answer(self._tail_state(request), replayed=True))
                 return None
             raise
 
+    def _keep(self, ticket: Ticket, plan: Plan) -> None:
+        for state in plan.states:
+            self.states.keep(ticket.request.tenant, state)
+        ticket.succeed(Answer(plan.answer))
+
     def _settled(self, ticket: Ticket, plan: Plan, outcome: port.Outcome) -> bool:
-        tenant = ticket.request.tenant
-        match outcome:
-            case port.Appended():
-                for state in plan.states:
-                    self.states.keep(tenant, state)
-                ticket.succeed(Answer(plan.answer))
-            case port.Replayed():
-                self._replay(ticket, outcome)
-            case port.Claimed():
-                self._clash(ticket, outcome)
-            case port.Stale():
-                for state in plan.states:
-                    self.states.forget(tenant, state.id)
-                return False
+        """Answer a ticket that was not appended; False if it has to be decided again."""
+        try:
+            match outcome:
+                case port.Replayed():
+                    self._replay(ticket, outcome)
+                case port.Claimed():
+                    self._clash(ticket, outcome)
+                case _:
+                    for state in plan.states:
+                        self.states.forget(ticket.request.tenant, state.id)
+                    return False
+        except errors.Error as error:
+            ticket.fail(error)
         return True
 
     def _replay(self, ticket: Ticket, used: port.Replayed) -> None:

@@ -7,7 +7,7 @@ to; none of that is true until the store says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
@@ -60,6 +60,10 @@ class Round:
             for session in earlier:
                 self._refuse_repeats(tenant, session, command.messages)
             command = self._continued(tenant, state, command)
+        elif isinstance(command, c.CreateSession) and command.or_get and _exists(state):
+            if self.tail(tenant, state).status is SessionStatus.ACTIVE:
+                return Plan(None, (), state)
+            command = c.ResetSession(session_id=state.id, messages=command.messages)
         elif isinstance(command, c.EndSession) and state and command.reason is EndReason.ENDED:
             state = self.tail(tenant, state)
             command = msgspec.structs.replace(command, session_id=state.id)
@@ -247,6 +251,10 @@ class _Made:
             self.projections.append(projection(state))
         if _snapshot_due(state, write):
             self.snapshots.append(_snapshot(state))
+
+
+def _exists(state: SessionState | None) -> TypeGuard[SessionState]:
+    return state is not None and state.status is not SessionStatus.DELETED
 
 
 def _check_version(request: c.Request, state: SessionState | None) -> None:

@@ -124,7 +124,7 @@ class Sessions:
             over = len(self.sessions) - self.max_sessions_in_memory
             evicted = [self.sessions.popitem(last=False)[0] for _ in range(over)]
         for session_id in evicted:
-            self._deferred.wait(session_id)
+            self._deferred.settle(session_id)
         return session
 
     def _run(self, request: Request) -> Answer:
@@ -169,7 +169,7 @@ class Sessions:
         Every filter given must hold; `metadata` compares top-level values.
         """
         self._engine.check()
-        self._deferred.wait()
+        self._deferred.settle()
         query = self._requests.query(
             limit=limit,
             offset=offset,
@@ -242,7 +242,7 @@ class Sessions:
     ) -> list[str]:
         """End every session that nobody touched for `idle_s` seconds; return their ids."""
         self._engine.check()
-        self._deferred.wait()
+        self._deferred.settle()
         cutoff = requests.cutoff(now, self._engine.now_us, idle_s)
         seen, ended = set[str](), list[str]()
         while True:
@@ -346,8 +346,8 @@ class Sessions:
         return found
 
     def flush(self) -> None:
-        """Wait for every deferred write."""
-        self._deferred.wait()
+        """Wait for every deferred write; raise the first error among them."""
+        self._deferred.wait_all()
 
 
 class Session(Handle):

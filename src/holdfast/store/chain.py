@@ -76,6 +76,8 @@ def opened(row: Row, stream: str) -> StoredEvent:
     try:
         fields = _decoder.decode(row.header)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        if _format(row.header) > FORMAT:
+            raise errors.NewerStore(facts={"format": _format(row.header)}) from error
         raise damaged(row.place, "its header can't be read") from error
     format_, kind, schema, time_us, position, number, version, ordinal, tokens, counter = fields
     if format_ > FORMAT:
@@ -86,6 +88,15 @@ def opened(row: Row, stream: str) -> StoredEvent:
         position, stream, version, kind, schema, time_us, ordinal, tokens, counter,
         row.payload, row.link,
     )  # fmt: skip
+
+
+def _format(header_: bytes) -> int:
+    """Return the format of a header whose other entries may be unknown; 0 if there is none."""
+    try:
+        entries = msgspec.json.decode(header_, type=list[object])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return 0
+    return entries[0] if entries and isinstance(entries[0], int) else 0
 
 
 def linked(row: Row, before: bytes) -> bool:

@@ -6,6 +6,7 @@ What it means for the messages before it (pairing) is a rule, and lives in `hist
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final, Literal, cast
@@ -140,6 +141,10 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
             force_setattr(self, "metadata", freeze_object("metadata", self.metadata))
         if self.extra is not EMPTY:
             force_setattr(self, "extra", freeze_object("extra", self.extra))
+            if taken := sorted(_FIELDS & self.extra.keys()):
+                raise errors.InvalidMessage(
+                    f"extra can't hold {taken[0]!r}: a message has that field."
+                )
         if self.openai is not None:
             force_setattr(self, "openai", freeze_object("openai", self.openai))
         if self.origin is not None:
@@ -218,6 +223,12 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 _FIELDS: Final = frozenset(Message.__struct_fields__) - {"extra"}
 
 
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+)
+"""Controls, separators and marks that no eye can see: a fixed list, whatever Unicode Python knows."""
+
+
 def checked_id(what: str, value: str) -> str:
     """Return the id; raise InvalidRequest unless it is text of 1 to limits.ID_BYTES_MAX bytes without controls."""
     if not isinstance(cast("object", value), str):
@@ -232,7 +243,7 @@ def checked_id(what: str, value: str) -> str:
             f"{what} has {size:,} bytes; it must have 1 to {limits.ID_BYTES_MAX}.",
             facts={"bytes": size, "bytes_max": limits.ID_BYTES_MAX},
         )
-    if not value.isprintable():
+    if _INVISIBLE.search(value):
         raise errors.InvalidRequest(f"{what} must not have control or invisible characters.")
     return value
 

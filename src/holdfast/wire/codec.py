@@ -169,21 +169,37 @@ def canonical(value: object) -> bytes:
     return _sorting.encode(value)
 
 
-def command_bytes(request: command.SessionCommand) -> bytes:
-    """Return what makes two commands the same: everything the caller said, nothing made on the way.
+TAGS: Final[Mapping[type, str]] = {
+    command.CreateSession: "create",
+    command.AddMessages: "add",
+    command.UpdateSession: "update",
+    command.ContinueSession: "continue",
+    command.EndSession: "end",
+    command.ResetSession: "reset",
+}
+"""The stored names of commands."""
 
-    Ids and timestamps that Holdfast generates differ at each attempt, so a message counts by what it
-    says; an id is part of that only where the caller chose it.
+_MADE: Final = frozenset({"next_id", "carried", "max_messages", "named"})
+"""Fields that Holdfast fills in, or that are settings: not what the caller said."""
+
+
+def command_bytes(request: command.SessionCommand) -> bytes:
+    """Return what makes two commands the same: what the caller said, nothing made on the way.
+
+    Fields that are as they are by default are left out, so a later version may add some. A message
+    counts by what it says, without its id and timestamp.
     """
-    made = {"next_id", "carried"}
+    fields: dict[str, Json] = {}
+    for field in msgspec.structs.fields(request):
+        value = getattr(request, field.name)
+        if field.name not in _MADE and value != field.default:
+            fields[field.name] = value
     if isinstance(request, command.CreateSession) and not request.named:
-        made.add("session_id")
-    given = {name: getattr(request, name) for name in request.__struct_fields__ if name not in made}
-    fields = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+        del fields["session_id"]
     if "messages" in fields:
         messages = cast("tuple[Message, ...]", fields["messages"])
         fields["messages"] = [said(message) for message in messages]
-    return canonical([type(request).__name__, fields])
+    return canonical([TAGS[type(request)], fields])
 
 
 def said(message: Message) -> Json:

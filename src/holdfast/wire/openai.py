@@ -30,20 +30,33 @@ _ROLES: Final = {
 _ENVELOPE: Final = frozenset(
     {"id", "timestamp", "category", "metadata", "tokens", "origin", "openai"}
 )
-_OURS: Final = frozenset({"tool_results", "category", "timestamp", "openai"})
-"""Keys that only a dict made by Message.to_dict has."""
 
 
 def accept(value: Message | Mapping[str, Json]) -> Message:
     """Return a message from whatever a caller may hand in: a Message, its dict, or an OpenAI chat dict."""
     if isinstance(value, Message):
-        return value
+        return value if value.openai is None else _agreeing(value)
     if not isinstance(cast("object", value), Mapping):
         raise errors.InvalidMessage(
             f"a message is a Message or a dict, not {type(value).__name__}.",
             hint='For example {"role": "user", "content": "Hello"}.',
         )
-    return Message.from_dict(value) if _OURS & value.keys() else message(value)
+    if "tool_results" in value or value.keys() >= {"id", "category"}:
+        return _agreeing(Message.from_dict(value))
+    return message(value)
+
+
+def _agreeing(value: Message) -> Message:
+    # Only the provider's dict is stored of such a message, so nothing beside it may say otherwise.
+    if value.openai is not None:
+        read = message(value.openai)
+        for field in ("role", "content", "tool_calls", "tool_results"):
+            if getattr(read, field) != getattr(value, field):
+                raise errors.InvalidMessage(
+                    f"{field} of the message is not what its openai dict says.",
+                    hint="Leave openai out, or hand in the dict itself.",
+                )
+    return value
 
 
 def message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) -> Message:

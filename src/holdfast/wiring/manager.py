@@ -45,7 +45,12 @@ class SessionManager(Sessions):
             write=write,
         )
         folder = Path(base_path).expanduser()
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.InvalidRequest(
+                f"{folder} can't be a folder of conversations: {error}."
+            ) from error
         engine = open_engine(folder / "state.db")
         self.base_path = str(base_path)
         super().__init__(engine, settings)

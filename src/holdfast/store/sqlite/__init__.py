@@ -6,6 +6,8 @@ Read `store.py` first (the verbs), then `writing.py` (an append), `opening.py` a
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,10 @@ from holdfast.store.sqlite.translate import Translated
 __all__ = ["Files", "SQLiteStore", "mend", "open_store"]
 
 
+_opening = threading.Lock()
+_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
+
+
 def open_store(
     path: str | Path, *, files: Files | None = None, random: Callable[[int], bytes] = os.urandom
 ) -> SQLiteStore:
@@ -28,11 +34,17 @@ def open_store(
     Raises UnsafeStore, NotAStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy or InvalidRequest; in
     each case the file is left as it was.
     """
-    place = Path(path).expanduser().absolute()
+    place = Path(path).expanduser().resolve()
     used = files or Files()
     with Translated(str(place)):
         opening.check_library(apsw.sqlite_lib_version())
         opening.check_place(used, place)
-        opening.check_file(place)
         opening.load_checksums()
-        return SQLiteStore(place, files=used, random=random)
+        with _opening:
+            # Reading a file that SQLite has open in this process would drop SQLite's locks on it.
+            if not any(store.path == place and store.is_open for store in _stores):
+                opening.check_file(place)
+                opening.check_beside(place)
+            store = SQLiteStore(place, files=used, random=random)
+            _stores.add(store)
+            return store

@@ -78,6 +78,14 @@ def acknowledged(path: Path) -> int:
     return sum(head.position for head in newest.heads.values()) if newest else 0
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a file can be an anchor: of its size, and each slot blank or with its beginning."""
+    data = path.read_bytes()
+    slots = (data[:SLOT_BYTES], data[SLOT_BYTES:])
+    whole = len(data) <= 2 * SLOT_BYTES
+    return whole and all(not any(s[:8]) or s.startswith(_MAGIC) for s in slots)
+
+
 class Anchor:
     """The anchor file of one open store. Read and written only by the holder of the turn."""
 

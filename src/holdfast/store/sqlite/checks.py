@@ -194,14 +194,16 @@ def _present(path: Path) -> list[Path]:
 
 def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tuple[int, int]]:
     """Copy a consistent state of the store to a new file, page by page."""
-    if target.exists():
-        raise errors.InvalidRequest(
-            f"{target} exists already.", hint="Name a new file; a backup never overwrites."
-        )
+    for present in (
+        target,
+        *(Path(f"{target}-{end}") for end in ("wal", "shm", "journal", "anchor")),
+    ):
+        if present.exists():
+            raise errors.InvalidRequest(
+                f"{present} exists already.", hint="Name a new file; a backup never overwrites."
+            )
     opening.check_place(files, target)
-    fresh = target.with_name(target.name + "-new")
-    files.remove(fresh)
-    files.close(files.open(fresh))
+    fresh = files.fresh(target)
     source.execute("BEGIN")
     first(source, opening.queries()["store_id"], ())
     copy = apsw.Connection(str(fresh), vfs=opening.VFS)

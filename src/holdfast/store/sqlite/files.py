@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import tempfile
 from pathlib import Path
 
 NETWORK = frozenset(
@@ -39,6 +40,12 @@ class Files:
         while data:
             written = os.pwrite(fd, data, offset)
             data, offset = data[written:], offset + written
+
+    def fresh(self, path: Path) -> Path:
+        """Create an empty file beside a path, under a name that nobody has, and return it."""
+        fd, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
+        os.close(fd)
+        return Path(name)
 
     def sync(self, path: Path) -> None:
         """Bring a file or folder to the disk."""

@@ -50,6 +50,8 @@ class Known:
             found = number(connection, self._sql["stream_key"], (tenant, name))
             if found:
                 known = self._new_streams if connection.in_transaction else self._streams
+                if len(known) > ENTRIES_MAX:
+                    known.clear()
                 known[tenant, name] = found
         return found
 

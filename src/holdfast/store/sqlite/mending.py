@@ -34,7 +34,7 @@ NOTE = (
 
 def mend(path: str | Path, derive: Derive, files: Files | None = None) -> tuple[str, ...]:
     """Rewrite a store whose log is whole; return notes on what was done. Raises Corrupt otherwise."""
-    place, used = Path(path).expanduser().absolute(), files or Files()
+    place, used = Path(path).expanduser().resolve(), files or Files()
     opening.check_file(place)
     turns = Turns(used, Path(f"{place}-lock"))
     try:
@@ -93,7 +93,7 @@ def _schema_faults(connection: apsw.Connection) -> list[str]:
 def _rebuild(connection: apsw.Connection, derive: Derive) -> None:
     with connection:
         connection.execute(opening.queries()["clear_derived"])
-        batch = writing.Batch(connection, Known(), bytes)
+        batch = writing.Batch(connection, Known(), bytes, careful=True)
         for tenant in checks.tenants(connection):
             for key, name in _streams(connection, tenant):
                 batch.derive(tenant, key, derive(_events(connection, key, name)))

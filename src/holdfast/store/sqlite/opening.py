@@ -22,6 +22,7 @@ APPLICATION_ID: Final = 0x48464453
 SCHEMA: Final = 1
 """The newest schema that this version knows; also `PRAGMA user_version` of a store."""
 
+LOCK_BYTES: Final = 16
 VFS: Final = "cksmvfs"
 RESERVE_BYTES: Final = 8
 LIBRARY_MIN: Final = (3, 51, 3)
@@ -126,10 +127,7 @@ def check_settings(connection: apsw.Connection, path: Path) -> None:
 
 def create(files: Files, path: Path, store_id: bytes) -> None:
     """Build an empty store and put it into place. The caller holds the turn."""
-    fresh = path.with_name(path.name + "-new")
-    for leftover in (fresh, Path(f"{fresh}-journal"), Path(f"{fresh}-wal"), Path(f"{fresh}-shm")):
-        files.remove(leftover)
-    files.close(files.open(fresh))
+    fresh = files.fresh(path)
     connection = apsw.Connection(str(fresh), vfs=VFS)
     try:
         connection.reserve_bytes("main", RESERVE_BYTES)
@@ -164,6 +162,25 @@ def migrate(connection: apsw.Connection, version: int) -> None:
         with connection:
             connection.execute(sql(MIGRATIONS[step]))
             connection.pragma("user_version", step + 1)
+
+
+def check_beside(path: Path) -> None:
+    """Raise NotAStore if a file beside a store has the name of one of ours, but is another's."""
+    kept = Path(f"{path}-anchor")
+    if kept.exists() and not anchor.is_ours(kept):
+        raise _others(kept)
+    lock = Path(f"{path}-lock")
+    if lock.exists() and (
+        lock.stat().st_size > LOCK_BYTES or lock.read_bytes().strip(b" \n0123456789")
+    ):
+        raise _others(lock)
+
+
+def _others(path: Path) -> errors.NotAStore:
+    return errors.NotAStore(
+        f"{path} is in the way: a store needs a file of that name, but it is not Holdfast's.",
+        hint="Choose another name for the store. Nothing was changed.",
+    )
 
 
 def _check_beginning(path: Path) -> None:

@@ -35,7 +35,7 @@ SELECT key, stream, version, header, payload, salt, digest, link FROM events WHE
 -- name: claim
 SELECT version FROM claims WHERE stream = ? AND claim = ?;
 -- name: add_claim
-INSERT INTO claims (stream, claim, version) VALUES (?, ?, ?);
+INSERT OR IGNORE INTO claims (stream, claim, version) VALUES (?, ?, ?);
 -- name: key
 SELECT command_hash, first, last FROM keys WHERE tenant = ? AND key = ?;
 -- name: add_key
@@ -43,10 +43,10 @@ INSERT INTO keys (tenant, key, command_hash, first, last, time_us, mark) VALUES 
 -- name: forget_keys
 DELETE FROM keys WHERE tenant = ? AND time_us < ?;
 -- name: projection
-SELECT tenant, kind, id, owner, status, time_us, lookup, terms, document, mark FROM projections
+SELECT tenant, kind, id, owner, status, moment, time_us, lookup, terms, document, mark FROM projections
 WHERE tenant = ? AND kind = ? AND id = ?;
 -- name: put_projection
-INSERT INTO projections (moment, tenant, kind, id, owner, status, time_us, lookup, terms, document, mark)
+INSERT INTO projections (tenant, kind, id, owner, status, moment, time_us, lookup, terms, document, mark)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET owner = excluded.owner, status = excluded.status, moment = excluded.moment,
     time_us = excluded.time_us,
@@ -60,7 +60,7 @@ INSERT INTO projection_terms (tenant, kind, term, id) VALUES (?, ?, ?, ?);
 -- name: drop_term
 DELETE FROM projection_terms WHERE tenant = ? AND kind = ? AND term = ? AND id = ?;
 -- name: query
-SELECT tenant, kind, id, owner, status, time_us, lookup, terms, document, mark FROM projections AS p
+SELECT tenant, kind, id, owner, status, moment, time_us, lookup, terms, document, mark FROM projections AS p
 WHERE p.tenant = :tenant AND p.kind = :kind AND p.time_us >= :since AND p.time_us <= :until
   AND p.moment BETWEEN :since >> 20 AND min(:until, :after_time) >> 20
   AND (p.time_us, p.id) < (:after_time, :after_id)
@@ -104,4 +104,4 @@ SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name;
 -- name: clear_derived
 DELETE FROM claims; DELETE FROM projections; DELETE FROM projection_terms; DELETE FROM snapshots;
 -- name: marked_projections
-SELECT mark, tenant, kind, id, owner, status, time_us, lookup, terms, document FROM projections;
+SELECT mark, tenant, kind, id, owner, status, moment, time_us, lookup, terms, document FROM projections;

@@ -76,7 +76,7 @@ def projection_of(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
     """Return a projection whose mark is right; raise Corrupt otherwise."""
     match row:
         case (
-            int(), str(kind), str(id_), str(owner), str(status), int(time_us), str(lookup),
+            int(), str(kind), str(id_), str(owner), str(status), int(), int(time_us), str(lookup),
             str(terms), bytes(document), bytes(check),
         ) if check == mark(*row[:-1]):  # fmt: skip
             return port.Projection(

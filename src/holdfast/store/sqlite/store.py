@@ -41,7 +41,7 @@ class SQLiteStore:
         self._thread_turn = threading.Lock()
         self._holder: int | None = None
         self._known = Known()
-        self._log = f"{path}-wal"
+        self._place, self._log = str(path), f"{path}-wal"
         self._closed = self._broken = False
         self._seen = -1
         self._turns = Turns(files, Path(f"{path}-lock"))
@@ -63,7 +63,9 @@ class SQLiteStore:
                     self._writer = self._connect()
                     undo.callback(self._writer.close)
                     row = first(self._writer, self._sql["store_id"], ())
-                    store_id = row[0] if row and isinstance(row[0], bytes) else bytes(16)
+                    store_id = row[0] if row else None
+                    if not isinstance(store_id, bytes):
+                        raise errors.Corrupt(f"{self.path} has lost its id.")
                     self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
                     undo.callback(self._anchor.close)
                     checks.expect_own_checkpoint(self._writer, self._anchor, had_log=had_log)
@@ -80,8 +82,14 @@ class SQLiteStore:
         except BaseException:
             writer.close()
             raise
+        self._identity = self._files.identity(self._place)
         self._log_identity = self._files.identity(self._log)
         return writer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed."""
+        return not self._closed
 
     @property
     def durability(self) -> str:
@@ -104,9 +112,13 @@ class SQLiteStore:
                     alone = self._nobody_else_wrote()
                 yield alone
             finally:
-                self._leave()
-                self._holder = None
-                self._turns.give()
+                try:
+                    self._leave()
+                except apsw.Error:
+                    self._abandon_writer()
+                finally:
+                    self._holder = None
+                    self._turns.give()
         finally:
             self._thread_turn.release()
 
@@ -115,6 +127,7 @@ class SQLiteStore:
         seen = number(self._writer, "PRAGMA data_version", ())
         if seen == self._seen:
             return True
+        opening.check_format(self._writer, self.path)
         self._seen = seen
         self._known.doubt()
         self._turns.name_holder()
@@ -146,14 +159,15 @@ class SQLiteStore:
                 raise
 
     def _commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
-        self._enter()
-        writer = self._writer
-        batch = writing.Batch(writer, self._known, self._random)
-        outcomes = [batch.append(append) for append in appends]
+        batch, outcomes = self._write(appends, careful=False)
+        if not batch.flush():
+            self._leave()
+            self._known.doubt()
+            batch, outcomes = self._write(appends, careful=True)
         if not any(isinstance(outcome, port.Appended) for outcome in outcomes):
             self._known.doubt()
             return outcomes
-        writer.execute("COMMIT")
+        self._writer.execute("COMMIT")
         self._known.committed()
         self._check_log()
         try:
@@ -167,7 +181,19 @@ class SQLiteStore:
         self._known.anchored = True
         return outcomes
 
+    def _write(
+        self, appends: Sequence[port.Append], *, careful: bool
+    ) -> tuple[writing.Batch, list[port.Outcome]]:
+        self._enter()
+        batch = writing.Batch(self._writer, self._known, self._random, careful=careful)
+        return batch, [batch.append(append) for append in appends]
+
     def _check_log(self) -> None:
+        if self._files.identity(self._place) != self._identity:
+            raise errors.Unavailable(
+                f"{self.path} was removed or replaced while in use, so nothing can be kept in it.",
+                hint="Put the file back, or connect again.",
+            )
         if self._files.identity(self._log) != self._log_identity:
             raise errors.Unavailable(
                 f"the write-ahead log of {self.path} was removed while in use, so nothing can be kept in it.",
@@ -181,6 +207,7 @@ class SQLiteStore:
         self._known.doubt()
         self._readers.renew()
         with contextlib.suppress(apsw.Error):
+            self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self._writer.close(True)
 
     def _check_open(self) -> None:
@@ -235,7 +262,7 @@ class SQLiteStore:
         """Return the tenant's events with position > after, in order, at most `limit`."""
         with self._reading() as connection:
             base = self._tenant(connection, tenant) << TENANT_SHIFT
-            if not base:
+            if not base or not 0 <= after < NUMBER_MASK:
                 return []
             found = connection.execute(
                 self._sql["read_feed"], (base | after, base | NUMBER_MASK, limit)
@@ -288,12 +315,15 @@ class SQLiteStore:
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
         with self.turn(), self._translated:
-            self._enter()
-            self._writer.execute(
-                self._sql["forget_keys"], (self._tenant(self._writer, tenant), before_us)
-            )
-            forgotten = self._writer.changes()
-            self._writer.execute("COMMIT")
+            try:
+                self._enter()
+                number_ = self._tenant(self._writer, tenant)
+                self._writer.execute(self._sql["forget_keys"], (number_, before_us))
+                forgotten = self._writer.changes()
+                self._writer.execute("COMMIT")
+            except BaseException:
+                self._abandon_writer()
+                raise
             return forgotten
 
     def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:

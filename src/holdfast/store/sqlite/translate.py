@@ -54,6 +54,7 @@ def of(error: Exception, path: str) -> errors.Error:
             | apsw.FormatError()
             | apsw.SQLError()
             | UnicodeDecodeError()
+            | apsw.ConstraintError()
             | apsw.SchemaChangeError()
             | apsw.MismatchError()
         ):

@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from pathlib import Path
 
 from holdfast import errors
@@ -20,6 +21,18 @@ from holdfast.store.sqlite.files import Files
 LOOKS = 24
 LOOK_S, LOOK_S_MAX = 50e-6, 2e-3
 """How often, and how soon again, a taken lock is tried before standing in line."""
+
+
+_all: weakref.WeakSet[Turns] = weakref.WeakSet()
+
+
+def _leave_child() -> None:
+    # A lock belongs to the open file, which a forked child shares: it must not keep it from others.
+    for turns in list(_all):
+        turns.drop()
+
+
+os.register_at_fork(after_in_child=_leave_child)
 
 
 class Turns:
@@ -32,6 +45,12 @@ class Turns:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._wanted = self._granted = self._waiting = self._closed = False
+        _all.add(self)
+
+    def drop(self) -> None:
+        """Let go of the lock file without touching the lock, in a child that may not use it."""
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
 
     def take(self, timeout_s: float) -> None:
         """Take the turn; raise StoreBusy naming the holder if it does not come in time."""
@@ -72,7 +91,11 @@ class Turns:
                 )
                 self._thread.start()
             self._changed.notify_all()
-            came = self._changed.wait_for(lambda: self._granted, timeout_s)
+            try:
+                came = self._changed.wait_for(lambda: self._granted, timeout_s)
+            except BaseException:
+                self._decline()
+                raise
             self._wanted = self._granted = False
             if came:
                 self._waiting = False
@@ -82,6 +105,13 @@ class Turns:
             hint="See whether it is stopped (ps), and continue or end it; then retry.",
             facts={"holder": self._holder(), "timeout_s": timeout_s, "path": str(self._path)},
         )
+
+    def _decline(self) -> None:
+        # Interrupted while waiting: a turn that comes all the same goes to the next.
+        if self._granted:
+            self._files.unlock(self._fd)
+            self._waiting = False
+        self._wanted = self._granted = False
 
     def _stand_in_line(self) -> None:
         while True:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
@@ -22,20 +23,37 @@ from holdfast.store.sqlite.rows import (
     replayed,
 )
 
+if TYPE_CHECKING:
+    Row = tuple[apsw.SQLiteValue, ...]
+
 MOMENT_BITS = 20
 """Microseconds of one moment, as a power of two; the same number stands in the SQL."""
 
 
 class Batch:
-    """Appends of one transaction, and the heads that they lead to."""
+    """Appends of one transaction, and the heads that they lead to.
+
+    Rows wait for `flush`, which writes them together and finds out whether a claim was taken after
+    all: that is rare, and then a `careful` batch asks before each append and writes at once.
+    """
 
     def __init__(
-        self, connection: apsw.Connection, known: Known, random: Callable[[int], bytes]
+        self,
+        connection: apsw.Connection,
+        known: Known,
+        random: Callable[[int], bytes],
+        *,
+        careful: bool,
     ) -> None:
+        self._careful = careful
+        self._events: list[Row] = []
+        self._claims: list[Row] = []
+        self._touches: dict[tuple[int, str, str], Row] = {}
         self._connection = connection
         self._known = known
         self._random = random
         self._sql = opening.queries()
+        self._links: dict[int, bytes] = {}
         self.heads: dict[int, Head] = {}
 
     def append(self, append: port.Append) -> port.Outcome:
@@ -50,8 +68,8 @@ class Batch:
             known.stream(connection, tenant, write.stream) if tenant else 0
             for write in append.writes
         ]
-        refused = self._stale(append, keys) or self._claimed(append, keys)
-        if refused is not None:
+        refused = self._stale(append, keys) or (self._careful and self._claimed(append, keys))
+        if refused:
             return refused
         tenant = tenant or known.add_tenant(connection, append.tenant)
         head = self._head(tenant)
@@ -60,7 +78,20 @@ class Batch:
             head = self._write(tenant, write, key, head)
         self.heads[tenant] = head
         self._derive(tenant, append, begin, head.position)
+        if self._careful:
+            self.flush()
         return port.Appended(begin, head.position)
+
+    def flush(self) -> bool:
+        """Write the rows that wait; False if a claim was taken, and then all of it must be undone."""
+        connection, sql = self._connection, self._sql
+        connection.executemany(sql["add_event"], self._events)
+        before = connection.total_changes()
+        connection.executemany(sql["add_claim"], self._claims)
+        kept = connection.total_changes() - before == len(self._claims)
+        connection.executemany(sql["touch_projection"], self._touches.values())
+        self._events, self._claims, self._touches = [], [], {}
+        return kept
 
     def _stale(self, append: port.Append, keys: list[int]) -> port.Stale | None:
         for write, key in zip(append.writes, keys, strict=True):
@@ -100,25 +131,19 @@ class Batch:
                 (key, tenant, write.stream, mark(key, tenant, write.stream)),
             )
         position, link = head.position, head.link
-        rows: list[tuple[apsw.SQLiteValue, ...]] = []
         for version, event in enumerate(write.events, write.expected + 1):
             position += 1
             header = chain.header(event, chain.Place(position, key & NUMBER_MASK, version))
             salt = self._random(chain.SALT_BYTES)
             digest = chain.digest(salt, header, event.payload)
             link = chain.link(link, digest, header)
-            rows.append((base | position, key, version, header, event.payload, salt, digest, link))
-        self._insert("add_event", rows)
-        claims = [(key, claim, write.expected + index + 1) for claim, index in write.claims]
-        self._insert("add_claim", claims)
+            row = (base | position, key, version, header, event.payload, salt, digest, link)
+            self._events.append(row)
+        for claim, index in write.claims:
+            self._claims.append((key, claim, write.expected + index + 1))
+        self._links[key] = link
         self._known.versions[key] = write.expected + len(write.events)
         return Head(position, link)
-
-    def _insert(self, query: str, rows: Sequence[tuple[apsw.SQLiteValue, ...]]) -> None:
-        if len(rows) == 1:
-            self._connection.execute(self._sql[query], rows[0])
-        else:
-            self._connection.executemany(self._sql[query], rows)
 
     def _derive(self, tenant: int, append: port.Append, begin: int, end: int) -> None:
         execute, sql = self._connection.execute, self._sql
@@ -129,35 +154,41 @@ class Batch:
             self._change_terms(place, ())
             execute(sql["drop_projection"], place)
             self._known.shapes.pop(place, None)
+            self._touches.pop(place, None)
         for snap in append.snapshots:
             key = self._known.stream(self._connection, tenant, snap.stream)
-            link = first(self._connection, sql["link_of"], (key, snap.version))
-            assert link is not None, "a snapshot belongs to a version that exists"
-            check = mark(key, snap.version, snap.fold, snap.state, link[0])
+            check = mark(key, snap.version, snap.fold, snap.state, self._link(key, snap.version))
             execute(sql["put_snapshot"], (key, snap.version, snap.fold, snap.state, check))
         if append.key is not None:
             row = (tenant, append.key.key, append.key.command_hash, begin, end, append.time_us)
             execute(sql["add_key"], (*row, mark(*row)))
 
+    def _link(self, key: int, version: int) -> bytes:
+        if key in self._links and self._known.versions.get(key) == version:
+            return self._links[key]
+        row = first(self._connection, self._sql["link_of"], (key, version))
+        assert row is not None and isinstance(row[0], bytes), "a snapshot is of what was written"
+        return row[0]
+
     def derive(self, tenant: int, key: int, derived: port.Derived) -> None:
         """Write what a whole stream leads to, where nothing derived is left."""
-        claims = [(key, claim, version) for claim, version in derived.claims]
-        self._insert("add_claim", claims)
+        self._claims += [(key, claim, version) for claim, version in derived.claims]
         for projection in derived.projections:
             self._put(tenant, projection)
+        self.flush()
 
     def _put(self, tenant: int, p: port.Projection) -> None:
         place, moment = (tenant, p.kind, p.id), p.time_us >> MOMENT_BITS
         terms = msgspec.json.encode(p.terms).decode() if p.terms else "[]"
-        row = (*place, p.owner, p.status, p.time_us, p.lookup, terms, p.document)
+        row = (*place, p.owner, p.status, moment, p.time_us, p.lookup, terms, p.document)
         check = mark(*row)
         shape = (p.owner, p.status, moment, p.lookup, p.terms)
         if self._known.shapes.get(place) == shape:
-            changed = (p.time_us, p.document, check, *place)
-            self._connection.execute(self._sql["touch_projection"], changed)
+            self._touches[place] = (p.time_us, p.document, check, *place)
             return
+        self._touches.pop(place, None)
         self._change_terms(place, p.terms)
-        self._connection.execute(self._sql["put_projection"], (moment, *row, check))
+        self._connection.execute(self._sql["put_projection"], (*row, check))
         self._known.shapes[place] = shape
 
     def _change_terms(self, place: tuple[int, str, str], terms: tuple[str, ...]) -> None:
