@@ -62,7 +62,7 @@ CACHE_PAGES_KIB: Final = 8_192
 """Page cache of one SQLite connection."""
 
 READERS_MAX: Final = 4
-"""SQLite connections for reading in one process."""
+"""SQLite connections that one process keeps open for reading."""
 
 CONTINUE_GRACE: Final = 0.1
 """Share of max_messages_per_session by which a session may overrun to reach the end of its turn."""

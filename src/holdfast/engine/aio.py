@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast import limits
-from holdfast.engine import admin, handles
+from holdfast.engine import admin
 from holdfast.engine.commits import Answer, Ticket
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import Handle, PendingCall
@@ -359,8 +359,8 @@ class AsyncSession(Handle):
         return [message.to_api_format() async for message in self.messages]
 
     async def pending_calls(self) -> list[PendingCall]:
-        """Return its tool calls that have no result yet."""
-        return await AsyncSessions.in_thread(lambda: handles.pending(self._reader(), self.state))
+        """Return the tool calls that have no result yet, wherever the conversation is now."""
+        return await self._manager.pending_calls(self.id)
 
     async def close_pending_calls(
         self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME

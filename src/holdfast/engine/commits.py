@@ -17,6 +17,9 @@ from holdfast import errors, limits
 from holdfast.values.command import Request
 from holdfast.values.session import SessionState
 
+LOOK_UP_S = 1.0
+"""How often a caller who waits for another's commit makes sure that there still is one."""
+
 
 class Answer:
     """What a command led to: the state of the session it ended up in, and whether it was a replay."""
@@ -39,7 +42,7 @@ class Channel(Protocol):
 class Ticket:
     """One submitted request and, once `done`, its answer or error."""
 
-    __slots__ = ("_wake", "answer", "channel", "done", "error", "leads", "left", "request")
+    __slots__ = ("_wake", "answer", "channel", "done", "error", "here", "leads", "left", "request")
 
     def __init__(self, request: Request, channel: Channel | None = None) -> None:
         self.request = request
@@ -47,6 +50,7 @@ class Ticket:
         self.answer: Answer | None = None
         self.error: BaseException | None = None
         self.done = self.leads = self.left = False
+        self.here = True
         self._wake = threading.Lock()
         self._wake.acquire()
 
@@ -64,8 +68,8 @@ class Ticket:
         return self.answer is not None or self.error is not None
 
     def wait(self) -> None:
-        """Sleep until done or made leader."""
-        self._wake.acquire()
+        """Sleep until done or made leader, or for a while."""
+        self._wake.acquire(timeout=LOOK_UP_S)
 
     def wake(self) -> None:
         """End the owner's sleep; an owner that was interrupted sleeps no more."""
@@ -89,6 +93,7 @@ class CommitQueue:
         self._idle = threading.Condition(self._mutex)
         self._waiting: deque[Ticket] = deque()
         self._led = False
+        self._leader: Ticket | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
         self._call = threading.Semaphore(0)
@@ -101,9 +106,11 @@ class CommitQueue:
                 self._enter(ticket)
                 leads = not self._led
                 self._led = True
-            if not leads:
+                if leads:
+                    self._leader = ticket
+            while not leads and not ticket.settled:
                 ticket.wait()
-                leads = ticket.leads
+                leads = ticket.leads or self._takes_over(ticket)
             if leads:
                 self._lead(ticket)
         except BaseException:
@@ -113,9 +120,20 @@ class CommitQueue:
                 leads = leads or ticket.leads
             raise
         finally:
-            if leads:
-                self._pass_on()
+            try:
+                if leads:
+                    self._pass_on()
+            finally:
+                ticket.here = False
         return ticket.result()
+
+    def _takes_over(self, ticket: Ticket) -> bool:
+        # An interrupt can end a leader at any point, even while it passes the lead on.
+        with self._mutex:
+            if ticket.settled or self._leader is None or self._leader.here:
+                return False
+            self._leader = ticket
+            return True
 
     def submit(self, ticket: Ticket) -> None:
         """Submit without waiting; the ticket's channel hears of the outcome."""
@@ -191,9 +209,11 @@ class CommitQueue:
                 self._waiting.popleft()
             if not self._waiting:
                 self._led = False
+                self._leader = None
                 self._idle.notify_all()
                 return
             heir = next((t for t in self._waiting if t.channel is None and not t.left), None)
+            self._leader = heir
             if heir is not None:
                 heir.leads = True
         if heir is not None:
@@ -227,7 +247,8 @@ class CommitQueue:
         """Refuse new requests, see those that wait through, stop the thread."""
         with self._idle:
             self._closed = True
-            self._idle.wait_for(lambda: not self._led)
+            while self._led and (self._leader is None or self._leader.here):
+                self._idle.wait(LOOK_UP_S)
         if self._thread is not None:
             self._call.release()
             self._thread.join()

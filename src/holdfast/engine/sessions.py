@@ -13,7 +13,7 @@ from holdfast.engine import deferred, handles, requests
 from holdfast.engine.commits import Answer
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import Handle, PendingCall
-from holdfast.engine.messages import Messages
+from holdfast.engine.messages import Messages, Reader
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Settings
 from holdfast.history import continuation
 from holdfast.history import sessions as rules
@@ -281,7 +281,7 @@ class Sessions:
         return self._remember(self._handle(answer.state))
 
     def pending_calls(self, session_id: str) -> list[PendingCall]:
-        """Return the tool calls of the session that have no result yet."""
+        """Return the tool calls that have no result yet, wherever the conversation is now."""
         return self.get_session(session_id).pending_calls()
 
     def close_pending_calls(
@@ -292,11 +292,11 @@ class Sessions:
         outcome: str = UNKNOWN_OUTCOME,
     ) -> Session:
         """Close open calls (None: all) with an error result that says so; the session goes on."""
-        state = rules.known(self._find(session_id), session_id)
+        state = self.last(rules.known(self._find(session_id), session_id))
         message = self._requests.closing(state.open_calls, call_ids, outcome)
         if message is None:
             return self._handle(state)
-        return self.add_messages(session_id, [message])
+        return self.add_messages(state.id, [message])
 
     def session_chain(self, session_id: str) -> list[Session]:
         """Return every session of the conversation, first to last, each once."""
@@ -340,10 +340,13 @@ class Sessions:
     def settled(self, state: SessionState) -> SessionState:
         """Return the state once deferred writes to its session are through; raise what refused one, once."""
         self._deferred.wait(state.id)
-        found = self._find(state.id) or state
-        while following := self._following(found):
-            found = following
-        return found
+        return self.last(self._find(state.id) or state)
+
+    def last(self, state: SessionState) -> SessionState:
+        """Return the state of the last session of a conversation."""
+        while following := self._following(state):
+            state = following
+        return state
 
     def flush(self) -> None:
         """Wait for every deferred write; raise the first error among them."""
@@ -416,8 +419,9 @@ class Session(Handle):
         return [message.to_api_format() for message in self.messages]
 
     def pending_calls(self) -> list[PendingCall]:
-        """Return its tool calls that have no result yet."""
-        return handles.pending(self._reader(), self.state)
+        """Return the tool calls that have no result yet, wherever the conversation is now."""
+        last = self._manager.last(self.state)
+        return handles.pending(Reader(self._engine, self._tenant, last), last)
 
     def close_pending_calls(
         self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME

@@ -27,6 +27,9 @@ _ROLES: Final = {
     "assistant": "assistant",
     "tool": "tool",
 }
+_OURS: Final = frozenset({"tool_results", "openai"})
+"""Keys that only a dict made by Message.to_dict has."""
+
 _ENVELOPE: Final = frozenset(
     {"id", "timestamp", "category", "metadata", "tokens", "origin", "openai"}
 )
@@ -41,7 +44,7 @@ def accept(value: Message | Mapping[str, Json]) -> Message:
             f"a message is a Message or a dict, not {type(value).__name__}.",
             hint='For example {"role": "user", "content": "Hello"}.',
         )
-    if "tool_results" in value or value.keys() >= {"id", "category"}:
+    if not _OURS.isdisjoint(value) or value.keys() >= {"id", "category"}:
         return _agreeing(Message.from_dict(value))
     return message(value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
@@ -42,6 +43,12 @@ _OURS: Mapping[str, Callable[[str], Store]] = {"sqlite": _sqlite, "volatile": _v
 
 def open_store(url: str | Path) -> Store:
     """Open the store that a URL or path names: a path or sqlite:///path, volatile:, or a registered scheme."""
+    if not isinstance(cast("object", url), (str, Path)) or "\0" in str(url):
+        raise errors.InvalidRequest("a store is named by a path or a URL.")
+    if str(url) in (":memory:", "volatile", "memory"):
+        raise errors.InvalidRequest(
+            f"{url!s} is no path of a store.", hint="Write volatile: for one in RAM."
+        )
     if isinstance(url, Path) or ("://" not in url and not url.startswith(("volatile:", "sqlite:"))):
         return _sqlite(str(url))
     scheme = urlsplit(url).scheme

@@ -19,6 +19,9 @@ NETWORK = frozenset(
 )  # fmt: skip
 """File systems whose locks or shared memory do not hold between machines."""
 
+MEMORY = frozenset(("ramfs", "tmpfs"))
+"""File systems that a power cut empties."""
+
 
 class Files:
     """The real file system."""

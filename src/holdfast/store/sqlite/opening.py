@@ -63,6 +63,11 @@ def check_place(files: Files, path: Path) -> None:
             f"{path} is not a place for a file.",
             hint=f"Name a file in an existing folder, for example {path.parent / 'state.db'}.",
         )
+    if path.exists() and path.stat().st_nlink > 1:
+        raise errors.UnsafeStore(
+            f"{path} has another name (a hard link), and writers under the two would not see each other.",
+            hint="Remove the other link, or copy the store with `holdfast backup`.",
+        )
     kind = files.kind(path.parent)
     if kind in NETWORK:
         raise errors.UnsafeStore(

@@ -19,7 +19,7 @@ from holdfast.store import chain, port
 from holdfast.store.sqlite import checks, opening, rows, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.connections import Readers
-from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.files import MEMORY, Files
 from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, number
 from holdfast.store.sqlite.translate import Translated
@@ -93,22 +93,21 @@ class SQLiteStore:
 
     @property
     def durability(self) -> str:
-        """`power-loss`: WAL with synchronous FULL, read back when the store was opened."""
-        return "power-loss"
+        """`power-loss`: WAL with synchronous FULL, read back at opening; less on a RAM disk."""
+        return "process-crash" if self._files.kind(self.path.parent) in MEMORY else "power-loss"
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
         """Hold the turn among this process's threads and among processes; yield whether it was ours last."""
         assert self._holder != threading.get_ident(), "this thread holds the turn already"
-        if not self._thread_turn.acquire(timeout=limits.TURN_WAIT_S):
-            raise errors.StoreBusy("another thread of this process has held the store too long.")
-        try:
+        with self._thread_turn:
             self._check_open()
-            with self._translated:
-                self._turns.take(limits.TURN_WAIT_S)
+            # Nothing may stand between taking the lock and the finally: an interrupt there would
+            # leave it taken. Giving back a lock that is not held does no harm.
             try:
-                self._holder = threading.get_ident()
                 with self._translated:
+                    self._turns.take(limits.TURN_WAIT_S)
+                    self._holder = threading.get_ident()
                     alone = self._nobody_else_wrote()
                 yield alone
             finally:
@@ -119,8 +118,6 @@ class SQLiteStore:
                 finally:
                     self._holder = None
                     self._turns.give()
-        finally:
-            self._thread_turn.release()
 
     def _nobody_else_wrote(self) -> bool:
         self._enter()
