@@ -102,6 +102,12 @@ class RecordingFiles(Files):
                 self._log.add(Kind.CREATE, inode=inode, data=path.name.encode())
         return fd
 
+    def fresh(self, path: Path) -> Path:
+        """Make the file, then log it."""
+        made = super().fresh(path)
+        self._log.add(Kind.CREATE, inode=made.stat().st_ino, data=made.name.encode())
+        return made
+
     def close(self, fd: int) -> None:
         """Close."""
         self._inodes.pop(fd, None)
