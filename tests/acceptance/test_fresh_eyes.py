@@ -10,6 +10,9 @@ import pytest
 import holdfast
 from holdfast import Message, ToolCallRequest
 from holdfast.store import sqlite
+from holdfast.store.sqlite import Files, opening
+from holdfast.values import command
+from holdfast.wire import codec
 
 
 @pytest.mark.parametrize(
@@ -70,11 +73,62 @@ def test_a_conversation_that_went_on_is_not_cut_by_expiry():
         for text in ("one", "two", "three"):
             session.add_message(Message("user", text))
         tail = session.id
-        hf.sessions.expire(2**61, idle_s=0)
-        hf.sessions.reset_session(tail)
+        idle_since = hf.sessions.get_session("root").state.active_us
+        assert idle_since < session.state.active_us
+        assert hf.sessions.expire(idle_since, idle_s=0) == ["root"]
         hf.sessions.get_or_create_session("root").add_message(Message("user", "four"))
-        assert hf.sessions.get_session("root").state.generation in (0, 1)
-        assert hf.sessions.pending_calls("root") == []
+        assert hf.sessions.get_session("root").generation == 0
+        assert hf.sessions.get_session(tail).messages[-1].content == "four"
+
+
+def test_a_retry_by_message_id_is_known_although_the_version_has_passed():
+    with holdfast.connect("volatile:") as hf:
+        session = hf.sessions.create_session("s")
+        message = Message("user", "x")
+        before = session.version
+        session.add_message(message, expected_version=before)
+        hf.sessions.add_messages("s", [message], expected_version=before)
+        assert hf.sessions.get_session("s").message_count == 1
+
+
+def test_a_deferred_refusal_waits_for_its_own_session():
+    with holdfast.connect("volatile:", write="deferred") as hf:
+        good, bad = hf.sessions.create_session("good"), hf.sessions.create_session("bad")
+        bad.add_message({"role": "tool", "tool_call_id": "none", "content": "x"})
+        good.add_message(Message("user", "x"))
+        assert len(hf.sessions.list_sessions()) == 2
+        assert hf.sessions.save_session(good)
+        with pytest.raises(holdfast.ResultWithoutCall):
+            hf.sessions.save_session(bad)
+
+
+def test_a_store_that_a_newer_version_has_taken_over_is_not_written_any_more(tmp_path: Path):
+    with holdfast.connect(tmp_path / "state.db") as hf:
+        session = hf.sessions.create_session("s")
+        newer = opening.connect(tmp_path / "state.db", write=True)
+        newer.pragma("user_version", opening.SCHEMA + 1)
+        with pytest.raises(holdfast.NewerStore):
+            session.add_message(Message("user", "x"))
+        newer.pragma("user_version", opening.SCHEMA)
+        newer.close()
+        assert session.add_message(Message("user", "x")).message_count == 1
+
+
+def test_a_ram_disk_is_not_called_safe_from_power_loss(tmp_path: Path):
+    class InMemory(Files):
+        def kind(self, path: Path) -> str:
+            return "tmpfs"
+
+    store = sqlite.open_store(tmp_path / "state.db", files=InMemory())
+    assert store.durability == "process-crash"
+    store.close()
+
+
+def test_the_bytes_of_a_command_are_what_they_were():
+    added = command.AddMessages(session_id="s", messages=(), max_messages=5)
+    assert codec.command_bytes(added) == b'["add",{"messages":[],"session_id":"s"}]'
+    ended = command.EndSession(session_id="s")
+    assert codec.command_bytes(ended) == b'["end",{"session_id":"s"}]'
 
 
 def test_a_key_used_twice_at_once_has_one_effect_and_two_answers(tmp_path: Path):
