@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -46,3 +48,34 @@ def test_a_moment_without_offset_is_utc_and_one_with_is_converted():
     assert ids.microseconds("2026-01-31T12:00:00") == ids.microseconds("2026-01-31T12:00:00Z")
     tokyo = datetime(2026, 1, 31, 21, tzinfo=timezone(timedelta(hours=9)))
     assert ids.microseconds(tokyo) == ids.microseconds(datetime(2026, 1, 31, 12, tzinfo=UTC))
+
+
+def test_no_random_piece_is_given_out_twice_not_even_by_two_threads():
+    made: list[bytes] = []
+
+    def draw() -> None:
+        mine = [ids.SYSTEM.random(8) for _ in range(2_000)]
+        made.extend(mine)
+
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == 8_000
+    assert {len(piece) for piece in made} == {8}
+
+
+def test_a_forked_child_draws_other_random_pieces_than_its_parent():
+    ids.SYSTEM.random(8)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, b"".join(ids.SYSTEM.random(8) for _ in range(40)))
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reading, 320)
+    os.close(reading)
+    os.close(writing)
+    ours = {ids.SYSTEM.random(8) for _ in range(40)}
+    assert ours.isdisjoint(theirs[at : at + 8] for at in range(0, 320, 8))

@@ -6,6 +6,7 @@ import copy
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import Message, MessageCategory, errors
@@ -183,3 +184,31 @@ def test_a_dict_that_means_nothing_is_refused(chat: Any, error: type[errors.Erro
     with pytest.raises(error) as caught:
         openai.accept(chat)
     assert len(str(caught.value)) > 20
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({"tokens": -5}, errors.InvalidMessage),
+        ({"timestamp": "soon"}, errors.InvalidMessage),
+        ({"id": "a\0b"}, errors.InvalidRequest),
+        ({"metadata": {"n": float("nan")}}, errors.NotJson),
+        ({"content": "other"}, errors.InvalidMessage),
+        ({"role": "nobody"}, errors.InvalidMessage),
+    ],
+)
+def test_a_changed_copy_of_a_message_read_from_a_dict_is_checked_when_handed_in(
+    changed: dict[str, Any], kind: type[errors.Error]
+):
+    read = openai.accept({"role": "user", "content": "hi"})
+    with pytest.raises(kind):
+        openai.accept(msgspec.structs.replace(read, **changed))
+
+
+def test_a_copy_with_metadata_of_its_own_is_frozen_when_handed_in():
+    read = openai.accept({"role": "user", "content": "hi"})
+    given = {"tags": ["a"]}
+    kept = openai.accept(msgspec.structs.replace(read, metadata=given))
+    given["tags"].append("b")
+    assert kept.metadata == {"tags": ["a"]}
+    assert kept.raw() == {"role": "user", "content": "hi"}

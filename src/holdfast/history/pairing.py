@@ -26,11 +26,12 @@ def check(open_calls: Open, answered: tuple[str, ...], message: Message) -> None
             hint="Add their results first, or close them with close_pending_calls().",
             facts={"calls": [call.call_id for call in open_calls]},
         )
-    ids = [call.id for call in message.tool_calls]
-    if len(set(ids)) < len(ids):
-        raise errors.InvalidMessage(
-            "two tool calls of one message have the same id.", facts={"calls": ids}
-        )
+    if len(message.tool_calls) > 1:
+        ids = [call.id for call in message.tool_calls]
+        if len(set(ids)) < len(ids):
+            raise errors.InvalidMessage(
+                "two tool calls of one message have the same id.", facts={"calls": ids}
+            )
 
 
 def _check_results(open_calls: Open, answered: tuple[str, ...], message: Message) -> None:

@@ -44,12 +44,12 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
     Raises a kind of Refused, Conflict or NotFound. `state` is that of the command's session.
     """
     match command:
-        case c.CreateSession():
-            return _write(command.session_id, _create(state, command))
         case c.AddMessages():
             return _write(
                 command.session_id, _added(open_state(state, command.session_id), command.messages)
             )
+        case c.CreateSession():
+            return _write(command.session_id, _create(state, command))
         case c.UpdateSession():
             return _write(command.session_id, _update(known(state, command.session_id), command))
         case c.ContinueSession():

@@ -52,12 +52,11 @@ def freeze(value: Json, depth: int = 0) -> Json:
     Raises NotJson for anything JSON can't say (NaN, Infinity, bytes, sets, keys that are not text),
     BadEncoding for text with lone surrogates, TooDeep past limits.DEPTH_MAX.
     """
-    kind = cast("type[object]", type(value))
-    if kind is str:
+    if type(value) is str:
         return value if value.isascii() else checked_text(value)
-    if value is None or kind is bool or kind is int:
+    if value is None or type(value) is bool or type(value) is int:
         return value
-    if depth == 0 and (kind is FrozenDict or kind is FrozenList):
+    if depth == 0 and (type(value) is FrozenDict or type(value) is FrozenList):
         return value
     if isinstance(value, str):
         return checked_text(value)
@@ -75,10 +74,8 @@ def _container(value: Json, depth: int) -> Json:
             hint="Flatten it, or store it as text.",
             facts={"depth_max": limits.DEPTH_MAX},
         )
-    if type(value) is dict or isinstance(value, Mapping):
-        below = depth + 1
-        pairs = cast("Mapping[str, Json]", value).items()
-        return FrozenDict({_key(key): freeze(item, below) for key, item in pairs})
+    if isinstance(value, (dict, Mapping)):
+        return _object(cast("Mapping[str, Json]", value), depth + 1)
     if isinstance(value, (list, tuple)):
         return FrozenList(freeze(item, depth + 1) for item in cast("list[Json]", value))
     raise errors.NotJson(
@@ -86,6 +83,16 @@ def _container(value: Json, depth: int) -> Json:
         hint="Use dict, list, str, int, finite float, bool or None.",
         facts={"type": type(value).__name__},
     )
+
+
+def _object(value: Mapping[str, Json], depth: int) -> FrozenDict:
+    made: dict[str, Json] = {}
+    for key, item in value.items():
+        # Plain text, which most of it is, needs no call.
+        name = key if type(key) is str and key.isascii() else _key(key)
+        plain = type(item) is str and item.isascii()
+        made[name] = item if plain else freeze(item, depth)
+    return FrozenDict(made)
 
 
 def _finite(value: float) -> float:
@@ -117,13 +124,13 @@ def freeze_object(what: str, value: Json) -> Mapping[str, Json]:
     """Return an immutable copy of an object; raise NotJson for any other value."""
     if type(value) is FrozenDict:
         return value
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise errors.NotJson(
             f"{what} must be an object, not {type(value).__name__}.",
             hint="Pass a dict with text keys.",
             facts={"type": type(value).__name__},
         )
-    return freeze(cast("Mapping[str, Json]", value))
+    return freeze(value)
 
 
 def thaw(value: Json) -> Json:

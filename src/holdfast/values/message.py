@@ -100,6 +100,13 @@ class ToolCallResult(msgspec.Struct, frozen=True, omit_defaults=True):
         return hash((self.tool_call_id, self.is_error))
 
 
+CHECKED: Final[Mapping[str, Json]] = FrozenDict()
+"""As `extra` it says that whoever made the message has checked every field: `wire`, for plain dicts.
+
+A message that is handed in with it is checked all the same.
+"""
+
+
 class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """One message of a conversation; immutable, content and metadata included.
 
@@ -124,39 +131,33 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     openai: Mapping[str, Json] | None = None
 
     def __post_init__(self) -> None:
+        if self.extra is CHECKED:
+            return
         if self.role not in ROLES:
             raise errors.WrongRole(
                 f"{self.role!r} is not a role.",
                 hint="Use system, user, assistant or tool.",
                 facts={"role": str(self.role)},
             )
+        made, now = ("", "") if self.id and self.timestamp else ids.new_stamp("msg")
         if self.id:
             checked_id("a message's id", self.id)
         else:
-            force_setattr(self, "id", ids.new_id("msg"))
-        force_setattr(self, "timestamp", _utc(self.timestamp) if self.timestamp else ids.now_iso())
+            force_setattr(self, "id", made)
+        force_setattr(self, "timestamp", _utc(self.timestamp) if self.timestamp else now)
         if type(self.content) is not str or not self.content.isascii():
             force_setattr(self, "content", _content(self.content))
-        if self.metadata is not EMPTY:
-            force_setattr(self, "metadata", freeze_object("metadata", self.metadata))
-        if self.extra is not EMPTY:
-            force_setattr(self, "extra", freeze_object("extra", self.extra))
-            if taken := sorted(_FIELDS & self.extra.keys()):
-                raise errors.InvalidMessage(
-                    f"extra can't hold {taken[0]!r}: a message has that field."
-                )
-        if self.openai is not None:
-            force_setattr(self, "openai", freeze_object("openai", self.openai))
+        _freeze_objects(self)
         if self.origin is not None:
             checked_id("the origin of a message", self.origin)
-        if type(self.tool_calls) is not tuple:
-            force_setattr(self, "tool_calls", tuple(self.tool_calls))
-        if type(self.tool_results) is not tuple:
-            force_setattr(self, "tool_results", tuple(self.tool_results))
-        _check_category(self)
+        for field in ("tool_calls", "tool_results"):
+            if type(parts := getattr(self, field)) is not tuple:
+                force_setattr(self, field, tuple(parts))
+        if type(self.category) is not MessageCategory:
+            _set_category(self)
         if type(self.tokens) is not int or self.tokens < 0:
             raise errors.InvalidMessage("tokens is a count: an int, 0 or more.")
-        _check_fields(self)
+        _check_parts(self)
 
     def __hash__(self) -> int:
         return hash((self.role, self.id))
@@ -213,11 +214,12 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         """Return `tokens` if somebody counted, else an estimate by script."""
         if self.tokens > 0:
             return self.tokens
-        calls = sum(
-            estimate.text_tokens(f"{c.name}{c.arguments or dict(c.args)}") for c in self.tool_calls
-        )
-        results = sum(estimate.content_tokens(result.result) for result in self.tool_results)
-        return max(1, estimate.content_tokens(self.content) + calls + results)
+        tokens = estimate.content_tokens(self.content)
+        for call in self.tool_calls:
+            tokens += estimate.text_tokens(f"{call.name}{call.arguments or dict(call.args)}")
+        for result in self.tool_results:
+            tokens += estimate.content_tokens(result.result)
+        return max(1, tokens)
 
 
 _FIELDS: Final = frozenset(Message.__struct_fields__) - {"extra"}
@@ -231,7 +233,10 @@ _INVISIBLE: Final = re.compile(
 
 def checked_id(what: str, value: str) -> str:
     """Return the id; raise InvalidRequest unless it is text of 1 to limits.ID_BYTES_MAX bytes without controls."""
-    if not isinstance(cast("object", value), str):
+    if type(value) is str and value.isascii() and value.isprintable():
+        if 0 < len(value) <= limits.ID_BYTES_MAX:
+            return value
+    elif not isinstance(cast("object", value), str):
         raise errors.InvalidRequest(f"{what} must be text, not {type(value).__name__}.")
     if value.isascii():
         size = len(value)
@@ -294,14 +299,24 @@ def _part(kind: type[ToolCallRequest] | type[ToolCallResult], part: Json) -> Jso
         raise errors.InvalidMessage(f"a {kind.__name__} has the fields {wanted}.") from error
 
 
-def _check_category(message: Message) -> None:
-    if message.category is cast("object", None):
-        force_setattr(message, "category", CATEGORY_OF_ROLE[message.role])
-    elif not isinstance(cast("object", message.category), MessageCategory):
+def _freeze_objects(message: Message) -> None:
+    if message.metadata is not EMPTY:
+        force_setattr(message, "metadata", freeze_object("metadata", message.metadata))
+    if message.openai is not None:
+        force_setattr(message, "openai", freeze_object("openai", message.openai))
+    if message.extra is not EMPTY:
+        force_setattr(message, "extra", freeze_object("extra", message.extra))
+        if taken := sorted(_FIELDS & message.extra.keys()):
+            raise errors.InvalidMessage(f"extra can't hold {taken[0]!r}: a message has that field.")
+
+
+def _set_category(message: Message) -> None:
+    if message.category is not cast("object", None):
         raise errors.InvalidMessage("category must be a MessageCategory.")
+    force_setattr(message, "category", CATEGORY_OF_ROLE[message.role])
 
 
-def _check_fields(message: Message) -> None:
+def _check_parts(message: Message) -> None:
     for call in message.tool_calls:
         if not isinstance(cast("object", call), ToolCallRequest):
             raise errors.InvalidMessage("tool_calls must hold ToolCallRequest values.")

@@ -75,9 +75,12 @@ def encode_message(message: Message) -> bytes:
             data["tool_results"] = message.tool_results
     if message.category is not CATEGORY_OF_ROLE[message.role]:
         data["category"] = message.category.name
-    for field in ("metadata", "tokens", "origin"):
-        if value := getattr(message, field):
-            data[field] = value
+    if message.metadata:
+        data["metadata"] = message.metadata
+    if message.tokens:
+        data["tokens"] = message.tokens
+    if message.origin:
+        data["origin"] = message.origin
     payload = _encoder.encode({**message.extra, **data} if message.extra else data)
     if len(payload) > limits.MESSAGE_BYTES_MAX:
         raise errors.TooLarge(

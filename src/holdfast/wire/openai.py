@@ -11,9 +11,11 @@ from typing import Final, cast
 import msgspec
 
 from holdfast import errors
+from holdfast.values import ids
 from holdfast.values.frozen import EMPTY, Json, freeze, freeze_object
 from holdfast.values.message import (
     CATEGORY_OF_ROLE,
+    CHECKED,
     Message,
     ToolCallRequest,
     ToolCallResult,
@@ -27,24 +29,23 @@ _ROLES: Final = {
     "assistant": "assistant",
     "tool": "tool",
 }
-_OURS: Final = frozenset({"tool_results", "openai"})
-"""Keys that only a dict made by Message.to_dict has."""
-
-_ENVELOPE: Final = frozenset(
-    {"id", "timestamp", "category", "metadata", "tokens", "origin", "openai"}
-)
+_BESIDE: Final = frozenset({"timestamp", "metadata", "tokens", "origin"})
+_ENVELOPE: Final = _BESIDE | {"id", "category", "openai"}
 
 
 def accept(value: Message | Mapping[str, Json]) -> Message:
     """Return a message from whatever a caller may hand in: a Message, its dict, or an OpenAI chat dict."""
     if isinstance(value, Message):
+        if value.extra is CHECKED:
+            value = msgspec.structs.replace(value, extra=EMPTY)
         return value if value.openai is None else _agreeing(value)
-    if not isinstance(cast("object", value), Mapping):
+    if not isinstance(cast("object", value), (dict, Mapping)):
         raise errors.InvalidMessage(
             f"a message is a Message or a dict, not {type(value).__name__}.",
             hint='For example {"role": "user", "content": "Hello"}.',
         )
-    if not _OURS.isdisjoint(value) or value.keys() >= {"id", "category"}:
+    if "tool_results" in value or "openai" in value or ("id" in value and "category" in value):
+        # Only a dict made by Message.to_dict has these.
         return _agreeing(Message.from_dict(value))
     return message(value)
 
@@ -75,32 +76,40 @@ def message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) ->
             f"{kept.get('role')!r} is not a role.",
             hint="Use system, developer, user, assistant or tool.",
         )
+    content = None if role == "tool" else _content(kept)
+    if not envelope and type(content) is str and "id" not in kept and "tool_calls" not in kept:
+        # Plain text: with the dict frozen nothing of it is left to check.
+        made, now = ids.new_stamp("msg")
+        category = CATEGORY_OF_ROLE[role]
+        return Message(role, content, category, made, now, extra=CHECKED, openai=kept)
     given = envelope.get("id") or kept.get("id")
     category = envelope.get("category")
     return Message(
-        role=role,
-        content=None if role == "tool" else _content(kept),
-        category=category_named(category) if category else CATEGORY_OF_ROLE[role],
-        id=given if isinstance(given, str) else "",
-        timestamp=envelope.get("timestamp", ""),
-        metadata=envelope.get("metadata", EMPTY),
-        tokens=envelope.get("tokens", 0),
-        tool_calls=_calls(kept),
+        role,
+        content,
+        category_named(category) if category else CATEGORY_OF_ROLE[role],
+        given if isinstance(given, str) else "",
+        tool_calls=_calls(kept) if "tool_calls" in kept else (),
         tool_results=_results(kept) if role == "tool" else (),
-        origin=envelope.get("origin"),
-        extra=freeze({key: envelope[key] for key in envelope.keys() - _ENVELOPE})
-        if envelope
-        else EMPTY,
         openai=kept,
+        **(_beside(envelope) if envelope else EMPTY),
     )
 
 
+def _beside(envelope: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return the fields that an envelope holds beside the dict; those it does not know are extra."""
+    known = {key: envelope[key] for key in _BESIDE if key in envelope}
+    known["extra"] = freeze({key: envelope[key] for key in envelope.keys() - _ENVELOPE})
+    return known
+
+
 def _content(raw: Mapping[str, Json]) -> Json:
-    if raw.get("content") is None:
+    content = raw.get("content")
+    if content is None:
         for kind in ("refusal", "audio"):
             if raw.get(kind) is not None:
                 return [{"type": kind, kind: raw[kind]}]
-    return raw.get("content")
+    return content
 
 
 def _calls(raw: Mapping[str, Json]) -> tuple[ToolCallRequest, ...]:
