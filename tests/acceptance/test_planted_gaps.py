@@ -363,6 +363,7 @@ def test_a_full_queue_refuses_more_and_serves_what_it_has(monkeypatch: pytest.Mo
     queue, channel = CommitQueue(process), Delivered()
     tickets = [Ticket(request, channel) for _ in range(3)]
     queue.submit(tickets[0])
+    queue.start()
     leading.wait()
     for ticket in tickets[1:]:
         queue.submit(ticket)

@@ -33,29 +33,50 @@ from holdfast.values.session import EndReason, SessionState
 T = TypeVar("T")
 
 
+class _Awaited(Ticket):
+    """A ticket whose owner awaits a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, request: Request, channel: _Loop) -> None:
+        super().__init__(request, channel)
+        self.future: asyncio.Future[Answer] = channel.loop.create_future()
+
+
 class _Loop:
-    """Delivers finished tickets to one event loop, a whole batch with one wake-up."""
+    """Tickets of one event loop. Whatever its tasks hand in within one step of the loop starts together,
+    and a whole batch is delivered with one wake-up.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: Engine) -> None:
         self.loop = loop
-        self._futures: dict[int, asyncio.Future[Answer]] = {}
+        self._engine = engine
+        self._starting = False
 
-    def expect(self, ticket: Ticket) -> asyncio.Future[Answer]:
-        future: asyncio.Future[Answer] = self.loop.create_future()
-        self._futures[id(ticket)] = future
-        if ticket.settled:
-            self._resolve((ticket,))
-        return future
+    def submit(self, request: Request) -> asyncio.Future[Answer]:
+        """Hand a request in; return the future of its answer."""
+        ticket = _Awaited(request, self)
+        self._engine.submit(ticket)
+        if not self._starting:
+            self._starting = True
+            self.loop.call_soon(self._start)
+        return ticket.future
+
+    def _start(self) -> None:
+        self._starting = False
+        self._engine.start()
 
     def deliver(self, tickets: Sequence[Ticket]) -> None:
         # A loop that is closed has nobody left who waits.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._resolve, tickets)
 
-    def _resolve(self, tickets: Sequence[Ticket]) -> None:
+    @staticmethod
+    def _resolve(tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
-            future = self._futures.pop(id(ticket), None)
-            if future is None or future.done():
+            assert isinstance(ticket, _Awaited), "only such are handed in here"
+            future = ticket.future
+            if future.done():
                 continue
             if ticket.error is not None:
                 future.set_exception(ticket.error)
@@ -120,8 +141,8 @@ class AsyncSessions:
         loop = asyncio.get_running_loop()
         channel = self._loops.get(id(loop))
         if channel is None or channel.loop is not loop:
-            channel = self._loops[id(loop)] = _Loop(loop)
-        answer = await channel.expect(self._engine.submit(request, channel))
+            channel = self._loops[id(loop)] = _Loop(loop, self._engine)
+        answer = await channel.submit(request)
         return self._handle(answer.state)
 
     def _handle(self, state: SessionState) -> AsyncSession:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Protocol
 
 from holdfast import errors, limits
@@ -19,6 +21,10 @@ from holdfast.values.session import SessionState
 
 LOOK_UP_S = 1.0
 """How often a caller who waits for another's commit makes sure that there still is one."""
+
+
+GATHER_S_MAX = 0.005
+"""How long a leader waits for callers who were just answered to come back, at most."""
 
 
 class Answer:
@@ -51,8 +57,7 @@ class Ticket:
         self.error: BaseException | None = None
         self.done = self.leads = self.left = False
         self.here = True
-        self._wake = threading.Lock()
-        self._wake.acquire()
+        self._wake: threading.Lock | None = None
 
     def succeed(self, answer: Answer) -> None:
         """Set the answer; the owner is woken when its batch is through."""
@@ -67,13 +72,18 @@ class Ticket:
         """Whether answer or error is known."""
         return self.answer is not None or self.error is not None
 
+    def will_wait(self) -> None:
+        """The owner is going to sleep: from here on it can be woken."""
+        self._wake = _taken_lock()
+
     def wait(self) -> None:
         """Sleep until done or made leader, or for a while."""
+        assert self._wake is not None, "whoever waits has said so"
         self._wake.acquire(timeout=LOOK_UP_S)
 
     def wake(self) -> None:
         """End the owner's sleep; an owner that was interrupted sleeps no more."""
-        if self._wake.locked():
+        if self._wake is not None and self._wake.locked():
             self._wake.release()
 
     def result(self) -> Answer:
@@ -84,8 +94,19 @@ class Ticket:
         return self.answer
 
 
+def _taken_lock() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class CommitQueue:
-    """Requests on their way to the log, in the order they were submitted."""
+    """Requests on their way to the log, in the order they were submitted.
+
+    Callers who were just answered tend to come back at once. A leader among them gathers them first,
+    for no longer than the commit before took: one commit for all, and none of them competes with it
+    for the interpreter.
+    """
 
     def __init__(self, process: Callable[[Sequence[Ticket]], None]) -> None:
         self._process = process
@@ -96,7 +117,9 @@ class CommitQueue:
         self._leader: Ticket | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._call = threading.Semaphore(0)
+        self._calls: SimpleQueue[None] = SimpleQueue()
+        self._expected, self._gather_until = 1, 0.0
+        self._complete: threading.Lock | None = None
 
     def run(self, ticket: Ticket) -> Answer:
         """Submit and wait, leading the commit if nobody does."""
@@ -104,13 +127,14 @@ class CommitQueue:
         try:
             with self._mutex:
                 self._enter(ticket)
-                leads = not self._led
-                self._led = True
-                if leads:
+                if self._led:
+                    ticket.will_wait()
+                else:
+                    leads = self._led = True
                     self._leader = ticket
             while not leads and not ticket.settled:
                 ticket.wait()
-                leads = ticket.leads or self._takes_over(ticket)
+                leads = ticket.leads or (not ticket.settled and self._takes_over(ticket))
             if leads:
                 self._lead(ticket)
         except BaseException:
@@ -135,20 +159,27 @@ class CommitQueue:
             self._leader = ticket
             return True
 
+    def _gather(self) -> None:
+        with self._mutex:
+            left_s = self._gather_until - time.perf_counter()
+            if left_s <= 0 or len(self._waiting) >= self._expected:
+                return
+            complete = self._complete = _taken_lock()
+        complete.acquire(timeout=left_s)
+        self._complete = None
+
     def submit(self, ticket: Ticket) -> None:
-        """Submit without waiting; the ticket's channel hears of the outcome."""
+        """Submit without waiting; once it is started, the ticket's channel hears of the outcome."""
         with self._mutex:
             self._enter(ticket)
-            if self._led:
+
+    def start(self) -> None:
+        """See to it that somebody commits what was submitted."""
+        with self._mutex:
+            if self._led or not self._waiting:
                 return
             self._led = True
-        try:
-            self._call_thread()
-        except RuntimeError as error:
-            with self._mutex:
-                self._led = False
-                self._waiting.remove(ticket)
-            raise errors.Unavailable("no thread can be started to commit with.") from error
+        self._call_thread()
 
     def _enter(self, ticket: Ticket) -> None:
         if self._closed:
@@ -159,8 +190,13 @@ class CommitQueue:
                 hint="Submit more slowly, or await some of them first.",
             )
         self._waiting.append(ticket)
+        if self._complete is not None and len(self._waiting) >= self._expected:
+            self._complete.release()
+            self._complete = None
 
     def _lead(self, own: Ticket | None) -> None:
+        if own is not None and self._expected > 1:
+            self._gather()
         while batch := self._next():
             self._settle(batch)
             if own is not None and own.done:
@@ -175,6 +211,7 @@ class CommitQueue:
             return list(itertools.islice(self._waiting, limits.COMMIT_BATCH_MAX))
 
     def _settle(self, batch: list[Ticket]) -> None:
+        began = time.perf_counter()
         try:
             self._process([ticket for ticket in batch if not ticket.settled])
         except BaseException as error:
@@ -184,21 +221,22 @@ class CommitQueue:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._finish(batch)
+            self._finish(batch, began)
 
-    def _finish(self, batch: list[Ticket]) -> None:
+    def _finish(self, batch: list[Ticket], began: float) -> None:
         # A ticket is done, and leaves the line, only after its owner has been told: whoever is
         # interrupted in between leaves the telling to the next leader.
-        channels: dict[int, list[Ticket]] = {}
+        now = time.perf_counter()
+        self._gather_until = now + min(now - began, GATHER_S_MAX)
+        self._expected = len(self._waiting)
+        channels: dict[Channel, list[Ticket]] = {}
         for ticket in batch:
             if ticket.channel is None:
                 ticket.wake()
                 ticket.done = True
             else:
-                channels.setdefault(id(ticket.channel), []).append(ticket)
-        for tickets in channels.values():
-            channel = tickets[0].channel
-            assert channel is not None
+                channels.setdefault(ticket.channel, []).append(ticket)
+        for channel, tickets in channels.items():
             channel.deliver(tickets)
             for ticket in tickets:
                 ticket.done = True
@@ -210,7 +248,8 @@ class CommitQueue:
             if not self._waiting:
                 self._led = False
                 self._leader = None
-                self._idle.notify_all()
+                if self._closed:
+                    self._idle.notify_all()
                 return
             heir = next((t for t in self._waiting if t.channel is None and not t.left), None)
             self._leader = heir
@@ -218,24 +257,25 @@ class CommitQueue:
                 heir.leads = True
         if heir is not None:
             heir.wake()
-            return
-        try:
+        else:
             self._call_thread()
-        except RuntimeError:
-            # No thread can be started, so whoever is here sees the rest through.
-            self._lead(None)
-            self._pass_on()
 
     def _call_thread(self) -> None:
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                # No thread can be started, so whoever is here sees it through.
+                self._lead(None)
+                self._pass_on()
+                return
             self._thread = thread
-        self._call.release()
+        self._calls.put(None)
 
     def _serve(self) -> None:
         while True:
-            self._call.acquire()
+            self._calls.get()
             if self._closed and not self._waiting:
                 return
             try:
@@ -245,12 +285,14 @@ class CommitQueue:
 
     def close(self) -> None:
         """Refuse new requests, see those that wait through, stop the thread."""
-        with self._idle:
+        with self._mutex:
             self._closed = True
+        self.start()
+        with self._idle:
             while self._led and (self._leader is None or self._leader.here):
                 self._idle.wait(LOOK_UP_S)
         if self._thread is not None:
-            self._call.release()
+            self._calls.put(None)
             self._thread.join()
 
 

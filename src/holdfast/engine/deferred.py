@@ -34,8 +34,10 @@ class Writes:
             self.settle()
         self._raise(session_id)
         with self._changed:
-            ticket = self._engine.submit(request, self)
+            ticket = Ticket(request, self)
+            self._engine.submit(ticket)
             self._under_way.setdefault(session_id, []).append(ticket)
+        self._engine.start()
 
     def deliver(self, tickets: Sequence[Ticket]) -> None:
         """Wake whoever waits for these."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from holdfast import errors, limits
 from holdfast.engine import planning
-from holdfast.engine.commits import Answer, Channel, CommitQueue, Ticket, own_error
+from holdfast.engine.commits import Answer, CommitQueue, Ticket, own_error
 from holdfast.engine.planning import Later, Plan, Round
 from holdfast.engine.states import States, message_of, stream_of
 from holdfast.store import port
@@ -59,12 +59,14 @@ class Engine:
         self.check()
         return self._commits.run(Ticket(request))
 
-    def submit(self, request: c.Request, channel: Channel) -> Ticket:
-        """Hand a request in without waiting; the channel gets the ticket when it is done."""
+    def submit(self, ticket: Ticket) -> None:
+        """Hand a request in without waiting; once started, its channel gets the ticket when it is done."""
         self.check()
-        ticket = Ticket(request, channel)
         self._commits.submit(ticket)
-        return ticket
+
+    def start(self) -> None:
+        """See to it that what was handed in is carried out, by a thread if nobody else does."""
+        self._commits.start()
 
     def check(self) -> None:
         """Raise unless this engine can be used here and now."""
@@ -93,11 +95,13 @@ class Engine:
         self._forget_keys(batch)
 
     def _forget_keys(self, batch: Sequence[Ticket]) -> None:
-        tenants = {ticket.request.tenant for ticket in batch if ticket.request.key is not None}
+        keyed = [ticket for ticket in batch if ticket.request.key is not None]
+        if not keyed:
+            return
         now = self.now_us()
-        if tenants and now - self._forgot_us > FORGET_EVERY_US:
+        if now - self._forgot_us > FORGET_EVERY_US:
             self._forgot_us = now
-            for tenant in tenants:
+            for tenant in {ticket.request.tenant for ticket in keyed}:
                 before = now - limits.IDEMPOTENCY_KEEP_S * 1_000_000
                 with contextlib.suppress(errors.Unavailable):
                     self.store.forget_keys(tenant, before_us=before)
@@ -110,15 +114,19 @@ class Engine:
         again: list[Ticket] = []
         for index, ticket in enumerate(tickets):
             try:
-                plan = self._verdict(deciding, ticket)
+                verdict = self._plan(deciding, ticket)
+            except errors.Error as error:
+                verdict = error
             except Later:
                 # Everything after it waits too: what was submitted first is decided first.
                 again = tickets[index:]
                 break
-            if isinstance(plan, Plan) and plan.append is not None:
-                planned.append((ticket, plan, plan.append))
-            elif plan is not None:
-                resting.append((ticket, plan))
+            except Exception as error:  # noqa: BLE001 - one's defect must not fail its neighbours
+                verdict = own_error(error)
+            if isinstance(verdict, Plan) and verdict.append is not None:
+                planned.append((ticket, verdict, verdict.append))
+            elif verdict is not None:
+                resting.append((ticket, verdict))
         lost = self._commit(planned) if planned else []
         for ticket, verdict in resting:
             # A refusal, or an answer that changes nothing, may rest on what others of this round made
@@ -131,31 +139,23 @@ class Engine:
                 ticket.fail(verdict)
         return sorted(again + lost, key=tickets.index) if again or lost else [], bool(lost)
 
-    def _verdict(self, deciding: Round, ticket: Ticket) -> Plan | errors.Error | None:
-        """Return what a ticket leads to; None if it is answered already."""
-        try:
-            return self._plan(deciding, ticket)
-        except errors.Error as error:
-            return error
-        except Later:
-            raise
-        except Exception as error:  # noqa: BLE001 - one's defect must not fail its neighbours
-            return own_error(error)
-
     def _commit(self, planned: Sequence[tuple[Ticket, Plan, port.Append]]) -> list[Ticket]:
         """Append what was planned, answer each ticket; return those that lost a race."""
         outcomes = self.store.commit([append for _, _, append in planned])
-        both = list(zip(planned, outcomes, strict=True))
-        for (ticket, plan, _), outcome in both:
+        others: list[tuple[Ticket, Plan, port.Outcome]] = []
+        for (ticket, plan, _), outcome in zip(planned, outcomes, strict=True):
             if isinstance(outcome, port.Appended):
-                self._keep(ticket, plan)
+                for state in plan.states:
+                    self.states.keep(ticket.request.tenant, state)
+                ticket.succeed(Answer(plan.answer))
+            else:
+                others.append((ticket, plan, outcome))
         return [
-            ticket
-            for (ticket, plan, _), outcome in both
-            if not isinstance(outcome, port.Appended) and not self._settled(ticket, plan, outcome)
+            ticket for ticket, plan, outcome in others if not self._settled(ticket, plan, outcome)
         ]
 
     def _plan(self, deciding: Round, ticket: Ticket) -> Plan | None:
+        """Return what a ticket leads to; None if it is answered already."""
         request = ticket.request
         if request.key is not None:
             used = self.store.find_key(request.tenant, request.key)
@@ -169,11 +169,6 @@ class Engine:
                 ticket.succeed(Answer(self._tail_state(request), replayed=True))
                 return None
             raise
-
-    def _keep(self, ticket: Ticket, plan: Plan) -> None:
-        for state in plan.states:
-            self.states.keep(ticket.request.tenant, state)
-        ticket.succeed(Answer(plan.answer))
 
     def _settled(self, ticket: Ticket, plan: Plan, outcome: port.Outcome) -> bool:
         """Answer a ticket that was not appended; False if it has to be decided again."""

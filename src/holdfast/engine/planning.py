@@ -54,11 +54,13 @@ class Round:
         """Decide a request; raise what the rules, or the expected version, say against it."""
         tenant, command = request.tenant, request.command
         state = self.state(tenant, command.session_id)
-        _check_version(request, state)
+        if request.expected_version is not None:
+            _check_version(request.expected_version, state)
         if isinstance(command, c.AddMessages) and state is not None:
-            *earlier, state = self.reach(tenant, state.id)
-            for session in earlier:
-                self._refuse_repeats(tenant, session, command.messages)
+            if state.continuations or state.continued_from is not None:
+                *earlier, state = self.reach(tenant, state.id)
+                for session in earlier:
+                    self._refuse_repeats(tenant, session, command.messages)
             command = self._continued(tenant, state, command)
         elif isinstance(command, c.CreateSession) and command.or_get and _exists(state):
             if self.tail(tenant, state).status is SessionStatus.ACTIVE:
@@ -193,24 +195,37 @@ class Round:
         tenant, key = request.tenant, None
         if request.key is not None:
             key = port.KeyUse(request.key, self.command_hash(request))
-        made = _Made()
+        writes: list[port.StreamWrite] = []
+        states: list[SessionState] = []
+        projections: list[port.Projection] = []
+        drops: list[tuple[str, str]] = []
+        snapshots: list[port.Snapshot] = []
         for writing in writings:
             state, write = self._evolved(tenant, writing)
-            made.add(state, write)
+            writes.append(write)
+            states.append(state)
+            if state.status is SessionStatus.DELETED:
+                drops.append((KIND, state.id))
+            else:
+                projections.append(projection(state))
+            if state.version // limits.SNAPSHOT_EVERY > write.expected // limits.SNAPSHOT_EVERY:
+                snapshots.append(_snapshot(state))
             if _leaves_chain(state, write):
                 self._states.forget_tails()
-            self._loaded[tenant, state.id] = state
-            self._drafts.add((tenant, state.id))
+            place = (tenant, state.id)
+            self._loaded[place] = state
+            self._drafts.add(place)
+        last = states[-1]
         append = port.Append(
             tenant=tenant,
-            writes=tuple(made.writes),
-            projections=tuple(made.projections),
-            drops=tuple(made.drops),
-            snapshots=tuple(made.snapshots),
+            writes=tuple(writes),
+            projections=tuple(projections),
+            drops=tuple(drops),
+            snapshots=tuple(snapshots),
             key=key,
-            time_us=made.states[-1].active_us,
+            time_us=last.active_us,
         )
-        return Plan(append, tuple(made.states), made.states[-1])
+        return Plan(append, tuple(states), last)
 
     def _evolved(
         self, tenant: str, writing: sessions.Writing
@@ -232,38 +247,17 @@ class Round:
         return state, write
 
 
-class _Made:
-    """What a request's writings add up to."""
-
-    def __init__(self) -> None:
-        self.states: list[SessionState] = []
-        self.writes: list[port.StreamWrite] = []
-        self.projections: list[port.Projection] = []
-        self.drops: list[tuple[str, str]] = []
-        self.snapshots: list[port.Snapshot] = []
-
-    def add(self, state: SessionState, write: port.StreamWrite) -> None:
-        self.states.append(state)
-        self.writes.append(write)
-        if state.status is SessionStatus.DELETED:
-            self.drops.append((KIND, state.id))
-        else:
-            self.projections.append(projection(state))
-        if _snapshot_due(state, write):
-            self.snapshots.append(_snapshot(state))
-
-
 def _exists(state: SessionState | None) -> TypeGuard[SessionState]:
     return state is not None and state.status is not SessionStatus.DELETED
 
 
-def _check_version(request: c.Request, state: SessionState | None) -> None:
+def _check_version(expected: int, state: SessionState | None) -> None:
     actual = state.version if state else 0
-    if request.expected_version is not None and request.expected_version != actual:
+    if expected != actual:
         raise errors.StaleVersion(
-            f"the session is at version {actual:,}, not {request.expected_version:,}.",
+            f"the session is at version {actual:,}, not {expected:,}.",
             hint="Load it again, look at what changed, then retry.",
-            facts={"expected": request.expected_version, "actual": actual},
+            facts={"expected": expected, "actual": actual},
         )
 
 
@@ -292,10 +286,6 @@ def _new_event(fact: SessionEvent, state: SessionState, time_us: int) -> port.Ne
 def _leaves_chain(state: SessionState, write: port.StreamWrite) -> bool:
     again = state.generation > 0 and state.began > write.expected
     return again or state.status is SessionStatus.DELETED
-
-
-def _snapshot_due(state: SessionState, write: port.StreamWrite) -> bool:
-    return state.version // limits.SNAPSHOT_EVERY > write.expected // limits.SNAPSHOT_EVERY
 
 
 def _snapshot(state: SessionState) -> port.Snapshot:

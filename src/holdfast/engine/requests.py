@@ -110,7 +110,7 @@ class Requests:
             raise errors.InvalidRequest(
                 "messages come in a list.", hint="For one, use add_message."
             )
-        made = tuple(openai.accept(value) for value in values)
+        made = tuple(map(openai.accept, values))
         if len(made) > limits.BATCH_MESSAGES_MAX:
             raise errors.TooLarge(
                 f"{len(made):,} messages at once; at most {limits.BATCH_MESSAGES_MAX:,} are taken.",

@@ -67,12 +67,12 @@ class States:
 
     def in_turn(self, tenant: str, session_id: str) -> SessionState | None:
         """Return the session's state for the holder of the turn, who may trust what it wrote itself."""
-        with self._mutex:
-            state, epoch = self._cached.get((tenant, session_id), (None, -1))
-        if state is None or epoch != self._epoch:
-            state = self.current(tenant, session_id)
-            if state is not None:
-                self.keep(tenant, state)
+        known = self._cached.get((tenant, session_id))
+        if known is not None and known[1] == self._epoch:
+            return known[0]
+        state = self.current(tenant, session_id)
+        if state is not None:
+            self.keep(tenant, state)
         return state
 
     def current(self, tenant: str, session_id: str) -> SessionState | None:
@@ -104,14 +104,14 @@ class States:
         self._put(tenant, state, self._epoch)
 
     def _put(self, tenant: str, state: SessionState, epoch: int) -> None:
-        place = (tenant, state.id)
+        place, cached = (tenant, state.id), self._cached
         with self._mutex:
-            present, _ = self._cached.get(place, (None, -1))
-            if present is None or present.version <= state.version:
-                self._cached[place] = (state, epoch)
-            self._cached.move_to_end(place)
-            while len(self._cached) > self._size:
-                self._cached.popitem(last=False)
+            present = cached.get(place)
+            if present is None or present[0].version <= state.version:
+                cached[place] = (state, epoch)
+            cached.move_to_end(place)
+            while len(cached) > self._size:
+                cached.popitem(last=False)
 
     def tail(self, tenant: str, state: SessionState) -> str | None:
         """Return the last known session of a conversation; it may have been continued since."""

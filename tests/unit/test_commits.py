@@ -1,0 +1,190 @@
+"""The commit queue by itself: who leads, who is gathered, and what happens when something is missing."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.engine import commits
+from holdfast.engine.commits import Answer, CommitQueue, Ticket
+from holdfast.engine.engine import Engine
+from holdfast.engine.requests import Requests, Settings
+from holdfast.values import ids
+from holdfast.values.session import SessionState
+
+REQUEST = Requests(Settings(), ids.SYSTEM).add(
+    "s", [{"role": "user", "content": "x"}], key=None, expected_version=None
+)
+
+
+class Recording:
+    """A process that answers every ticket after a while and keeps the size of each batch."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        self.sizes: list[int] = []
+        self._takes_s = takes_s
+
+    def __call__(self, batch: Sequence[Ticket]) -> None:
+        self.sizes.append(len(batch))
+        time.sleep(self._takes_s)
+        for ticket in batch:
+            ticket.succeed(Answer(SessionState(id="s")))
+
+
+class Inbox:
+    """A channel that keeps what is delivered."""
+
+    def __init__(self) -> None:
+        self.tickets: list[Ticket] = []
+
+    def deliver(self, tickets: Sequence[Ticket]) -> None:
+        self.tickets += tickets
+
+
+def test_a_lone_caller_waits_for_nobody():
+    process = Recording()
+    queue = CommitQueue(process)
+    for _ in range(20):
+        queue.run(Ticket(REQUEST))
+    assert process.sizes == [1] * 20
+    queue.close()
+
+
+def test_callers_who_come_back_at_once_are_committed_together():
+    process = Recording(takes_s=0.004)
+    queue = CommitQueue(process)
+    callers, each = 8, 25
+    ready = threading.Barrier(callers)
+
+    def work() -> None:
+        ready.wait()
+        for _ in range(each):
+            queue.run(Ticket(REQUEST))
+
+    threads = [threading.Thread(target=work) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    queue.close()
+    assert sum(process.sizes) == callers * each
+    assert len(process.sizes) < 2 * each, "most of them share a commit"
+
+
+def test_nobody_is_waited_for_longer_than_the_last_commit_took():
+    process = Recording(takes_s=0.002)
+    queue = CommitQueue(process)
+    both = [threading.Thread(target=queue.run, args=(Ticket(REQUEST),)) for _ in range(4)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    began = time.perf_counter()
+    queue.run(Ticket(REQUEST))
+    queue.run(Ticket(REQUEST))
+    assert time.perf_counter() - began < 4 * commits.GATHER_S_MAX + 1
+    assert process.sizes[-2:] == [1, 1]
+    queue.close()
+
+
+def test_what_was_submitted_but_never_started_is_seen_through_by_the_next_caller():
+    process, inbox = Recording(), Inbox()
+    queue = CommitQueue(process)
+    ticket = Ticket(REQUEST, inbox)
+    queue.submit(ticket)
+    queue.run(Ticket(REQUEST))
+    assert process.sizes == [2]
+    assert inbox.tickets == [ticket]
+    queue.close()
+
+
+def test_closing_sees_what_was_submitted_but_never_started_through():
+    process, inbox = Recording(), Inbox()
+    queue = CommitQueue(process)
+    ticket = Ticket(REQUEST, inbox)
+    queue.submit(ticket)
+    queue.close()
+    assert inbox.tickets == [ticket]
+    with pytest.raises(holdfast.EngineClosed):
+        queue.submit(Ticket(REQUEST, inbox))
+
+
+def test_where_no_thread_can_be_started_the_caller_commits(monkeypatch: pytest.MonkeyPatch):
+    def refuse(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    process, inbox = Recording(), Inbox()
+    queue = CommitQueue(process)
+    ticket = Ticket(REQUEST, inbox)
+    queue.submit(ticket)
+    queue.start()
+    assert inbox.tickets == [ticket]
+    assert queue.run(Ticket(REQUEST)).state.id == "s"
+    queue.close()
+
+
+def test_a_leader_who_vanishes_is_followed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(commits, "LOOK_UP_S", 0.01)
+    process = Recording()
+    queue = CommitQueue(process)
+    inside, vanish = threading.Event(), threading.Event()
+
+    def interrupted() -> None:
+        inside.set()
+        vanish.wait()
+        raise KeyboardInterrupt
+
+    vanishing = Ticket(REQUEST)
+    monkeypatch.setattr(queue, "_pass_on", interrupted)
+
+    def lead() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            queue.run(vanishing)
+
+    first = threading.Thread(target=lead)
+    first.start()
+    inside.wait()
+    monkeypatch.undo()
+    monkeypatch.setattr(commits, "LOOK_UP_S", 0.01)
+    second: list[Answer] = []
+    other = threading.Thread(target=lambda: second.append(queue.run(Ticket(REQUEST))))
+    other.start()
+    time.sleep(0.05)
+    assert not second, "the leader is still there"
+    vanish.set()
+    first.join()
+    other.join(timeout=10)
+    assert len(second) == 1
+    assert queue.run(Ticket(REQUEST)).state.id == "s"
+    queue.close()
+
+
+def test_tasks_of_one_step_of_the_loop_are_committed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    sizes: list[int] = []
+    process = Engine._process
+
+    def counting(self: Engine, batch: Sequence[Ticket]) -> None:
+        sizes.append(len(batch))
+        process(self, batch)
+
+    monkeypatch.setattr(Engine, "_process", counting)
+
+    async def main() -> None:
+        async with await holdfast.connect_async(tmp_path / "state.db") as hf:
+            sessions = [await hf.sessions.create_session(f"s{n}") for n in range(16)]
+            sizes.clear()
+            for _ in range(5):
+                await asyncio.gather(
+                    *(s.add_message({"role": "user", "content": "x"}) for s in sessions)
+                )
+
+    asyncio.run(main())
+    assert sizes == [16] * 5
