@@ -179,10 +179,11 @@ def test_a_store_that_is_moved_away_acknowledges_nothing_more(tmp_path: Path):
     with holdfast.connect(tmp_path / "state.db") as hf:
         session = hf.sessions.create_session("s")
         (tmp_path / "state.db").rename(tmp_path / "moved.db")
+        message = Message("user", "x")
         with pytest.raises(holdfast.Unavailable, match="removed or replaced"):
-            session.add_message(Message("user", "x"))
+            session.add_message(message)
         (tmp_path / "moved.db").rename(tmp_path / "state.db")
-        assert session.add_message(Message("user", "x")).message_count == 1
+        assert session.add_message(message).message_count == 1
 
 
 @pytest.mark.parametrize("url", [None, ":memory:", "volatile", "a\0b", 5])

@@ -5,7 +5,6 @@ Read `store.py` first (the verbs), then `writing.py` (an append), `opening.py` a
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -13,11 +12,11 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.store.sqlite import opening
+from holdfast.store.sqlite import opening, translate
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.mending import mend
 from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.store.sqlite.translate import Translated
+from holdfast.values import ids
 
 __all__ = ["Files", "SQLiteStore", "mend", "open_store"]
 
@@ -27,7 +26,10 @@ _stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
 
 
 def open_store(
-    path: str | Path, *, files: Files | None = None, random: Callable[[int], bytes] = os.urandom
+    path: str | Path,
+    *,
+    files: Files | None = None,
+    random: Callable[[int], bytes] = ids.SYSTEM.random,
 ) -> SQLiteStore:
     """Open the store at a path, creating it if nothing is there.
 
@@ -36,7 +38,7 @@ def open_store(
     """
     place = Path(path).expanduser().resolve()
     used = files or Files()
-    with Translated(str(place)):
+    with translate.at(str(place)):
         opening.check_library(apsw.sqlite_lib_version())
         opening.check_place(used, place)
         opening.load_checksums()

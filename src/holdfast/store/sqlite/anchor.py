@@ -10,6 +10,7 @@ most the newer.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,10 +49,9 @@ class Slot(msgspec.Struct, frozen=True):
 
 def encode(slot: Slot) -> bytes:
     """Return a slot's bytes with their checksum."""
-    heads = list(slot.heads.items())
-    body = _FIXED.pack(_MAGIC, slot.store_id, slot.count, slot.clean, len(heads)) + b"".join(
-        _HEAD.pack(tenant, head.position, head.link) for tenant, head in heads
-    )
+    body = _FIXED.pack(_MAGIC, slot.store_id, slot.count, slot.clean, len(slot.heads))
+    for tenant, head in slot.heads.items():
+        body += _HEAD.pack(tenant, head.position, head.link)
     return body + hashlib.sha256(body).digest()
 
 
@@ -114,14 +114,14 @@ class Anchor:
         `alone`: nobody else has written since this anchor did, so it need not be read first.
         """
         before = self._seen if alone else self.read()[0]
-        mine = before if before is not None and before.store_id == self._store_id else None
-        heads = dict(changed)
-        for tenant, head in mine.heads.items() if mine else ():
-            if len(heads) >= HEADS_MAX:
-                break
-            heads.setdefault(tenant, head)
-        kept = dict(list(heads.items())[:HEADS_MAX])
-        slot = Slot(self._store_id, before.count + 1 if before else 1, kept, clean)
+        ours = before is not None and before.store_id == self._store_id
+        others = before.heads if before is not None and ours else changed
+        heads = changed
+        if others.keys() != changed.keys():
+            heads = {**changed, **{t: h for t, h in others.items() if t not in changed}}
+        if len(heads) > HEADS_MAX:
+            heads = dict(itertools.islice(heads.items(), HEADS_MAX))
+        slot = Slot(self._store_id, before.count + 1 if before else 1, heads, clean)
         self._files.write(self._fd, encode(slot), slot.count % 2 * SLOT_BYTES)
         self._seen = slot
 

@@ -71,13 +71,14 @@ class Known:
 
     def committed(self) -> None:
         """Keep what the transaction found and made."""
-        for entries in (self._streams, self.versions, self.shapes):
-            if len(entries) > ENTRIES_MAX:
+        if max(len(self._streams), len(self.versions), len(self.shapes)) > ENTRIES_MAX:
+            for entries in (self._streams, self.versions, self.shapes):
                 entries.clear()
-        self._tenants |= self._new_tenants
-        self._streams |= self._new_streams
-        self._new_tenants.clear()
-        self._new_streams.clear()
+        if self._new_tenants or self._new_streams:
+            self._tenants |= self._new_tenants
+            self._streams |= self._new_streams
+            self._new_tenants.clear()
+            self._new_streams.clear()
 
     def doubt(self) -> None:
         """Forget what others may have changed, and what a transaction that failed has made."""

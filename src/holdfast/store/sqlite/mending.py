@@ -16,11 +16,10 @@ import apsw
 
 from holdfast import errors, limits
 from holdfast.store import chain, port
-from holdfast.store.sqlite import checks, opening, rows, writing
+from holdfast.store.sqlite import checks, opening, rows, translate, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.known import Known
-from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turns
 
 Derive = Callable[[Iterator[port.StoredEvent]], port.Derived]
@@ -38,7 +37,7 @@ def mend(path: str | Path, derive: Derive, files: Files | None = None) -> tuple[
     opening.check_file(place)
     turns = Turns(used, Path(f"{place}-lock"))
     try:
-        with Translated(str(place)):
+        with translate.at(str(place)):
             turns.take(limits.TURN_WAIT_S)
             try:
                 with contextlib.closing(_unverified(place)) as connection:

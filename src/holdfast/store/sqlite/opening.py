@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, cast
 
 import apsw
-import apsw.sqlite_extra
 
 from holdfast import errors, limits
 from holdfast.store.sqlite import anchor
@@ -84,7 +83,10 @@ def load_checksums() -> None:
             return
         default = apsw.vfs_names()[0]
         with_memory = apsw.Connection(":memory:")
-        apsw.sqlite_extra.load(with_memory, "cksumvfs")
+        # Found by hand: apsw's own finder imports modules that take as long as opening a store.
+        binaries = Path(apsw.__file__).with_name("sqlite_extra_binaries")
+        with_memory.config(apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 1)
+        with_memory.load_extension(str(next(binaries.glob("cksumvfs.*"))))
         with_memory.close()
         apsw.set_default_vfs(default)
 

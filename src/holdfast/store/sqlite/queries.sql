@@ -35,7 +35,7 @@ SELECT key, stream, version, header, payload, salt, digest, link FROM events WHE
 -- name: claim
 SELECT version FROM claims WHERE stream = ? AND claim = ?;
 -- name: add_claim
-INSERT OR IGNORE INTO claims (stream, claim, version) VALUES (?, ?, ?);
+INSERT INTO claims (stream, claim, version) VALUES (?, ?, ?);
 -- name: key
 SELECT command_hash, first, last FROM keys WHERE tenant = ? AND key = ?;
 -- name: add_key

@@ -18,6 +18,8 @@ MARK_BYTES = 8
 
 NUMBER_MASK = (1 << TENANT_SHIFT) - 1
 
+_packer = msgspec.msgpack.Encoder()
+
 
 def first(
     connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
@@ -34,7 +36,7 @@ def number(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteV
 
 def mark(*fields: object) -> bytes:
     """Return the checksum over a row that can't be derived from the log."""
-    return hashlib.sha256(msgspec.msgpack.encode(fields)).digest()[:MARK_BYTES]
+    return hashlib.sha256(_packer.encode(fields)).digest()[:MARK_BYTES]
 
 
 def replayed(row: tuple[apsw.SQLiteValue, ...]) -> port.Replayed:

@@ -35,11 +35,12 @@ CREATE TABLE events (
 );
 CREATE UNIQUE INDEX events_of_stream ON events (stream, version);
 
+-- By claim first: ids that sort by time then meet in one page, whichever streams they belong to.
 CREATE TABLE claims (
-    stream  INTEGER NOT NULL,
     claim   TEXT NOT NULL,
+    stream  INTEGER NOT NULL,
     version INTEGER NOT NULL,
-    PRIMARY KEY (stream, claim)
+    PRIMARY KEY (claim, stream)
 ) WITHOUT ROWID;
 
 CREATE TABLE keys (

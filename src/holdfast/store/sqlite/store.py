@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.store import chain, port
-from holdfast.store.sqlite import checks, opening, rows, writing
+from holdfast.store.sqlite import checks, opening, rows, translate, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.connections import Readers
 from holdfast.store.sqlite.files import MEMORY, Files
@@ -37,7 +37,7 @@ class SQLiteStore:
         self._files = files
         self._random = random
         self._sql = opening.queries()
-        self._translated = Translated(str(path))
+        self._translated = translate.at(str(path))
         self._thread_turn = threading.Lock()
         self._holder: int | None = None
         self._known = Known()
@@ -50,6 +50,7 @@ class SQLiteStore:
         except BaseException:
             self._turns.close()
             raise
+        self._translated = Translated(self._explained)
         self._readers = Readers(lambda: opening.connect(path, write=False))
 
     def _open(self) -> None:
@@ -101,14 +102,17 @@ class SQLiteStore:
         """Hold the turn among this process's threads and among processes; yield whether it was ours last."""
         assert self._holder != threading.get_ident(), "this thread holds the turn already"
         with self._thread_turn:
-            self._check_open()
+            if self._closed:
+                raise errors.EngineClosed
             # Nothing may stand between taking the lock and the finally: an interrupt there would
             # leave it taken. Giving back a lock that is not held does no harm.
             try:
-                with self._translated:
+                try:
                     self._turns.take(limits.TURN_WAIT_S)
                     self._holder = threading.get_ident()
                     alone = self._nobody_else_wrote()
+                except translate.KINDS as error:
+                    raise self._explained(error) from error
                 yield alone
             finally:
                 try:
@@ -138,7 +142,6 @@ class SQLiteStore:
             opening.empty_log_on_close(self._writer)
             self._broken, self._seen = False, -1
         if not self._writer.in_transaction:
-            self._check_log()
             self._writer.execute("BEGIN IMMEDIATE")
 
     def _leave(self) -> None:
@@ -148,12 +151,13 @@ class SQLiteStore:
     def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         """Commit appends in one transaction; the anchor is written before this returns."""
         assert self._holder == threading.get_ident(), "commit belongs inside turn()"
-        with self._translated:
-            try:
-                return self._commit(appends)
-            except BaseException:
-                self._abandon_writer()
-                raise
+        try:
+            return self._commit(appends)
+        except BaseException as error:
+            self._abandon_writer()
+            if isinstance(error, translate.KINDS):
+                raise self._explained(error) from error
+            raise
 
     def _commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         batch, outcomes = self._write(appends, careful=False)
@@ -186,6 +190,8 @@ class SQLiteStore:
         return batch, [batch.append(append) for append in appends]
 
     def _check_log(self) -> None:
+        # Asked after the commit and before it is acknowledged: what went to a file that is gone
+        # by then is not kept.
         if self._files.identity(self._place) != self._identity:
             raise errors.Unavailable(
                 f"{self.path} was removed or replaced while in use, so nothing can be kept in it.",
@@ -196,6 +202,14 @@ class SQLiteStore:
                 f"the write-ahead log of {self.path} was removed while in use, so nothing can be kept in it.",
                 hint="Another SQLite library in this process opened the same file: keep it away, then connect again.",
             )
+
+    def _explained(self, error: Exception) -> errors.Error:
+        """Return our error for one of SQLite's: a file taken away explains whatever came of it."""
+        try:
+            self._check_log()
+        except errors.Unavailable as gone:
+            return gone
+        return translate.of(error, self._place)
 
     def _abandon_writer(self) -> None:
         # After a failed write the state of the connection's cache and of the kernel's is unknown:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from types import TracebackType
 
 import apsw
 
 from holdfast import errors
+
+KINDS = (apsw.Error, OSError, UnicodeDecodeError)
+"""What SQLite and the system raise."""
 
 _DAMAGE = frozenset({apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS})
 
@@ -15,8 +19,8 @@ _DAMAGE = frozenset({apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS})
 class Translated:
     """A context manager that turns whatever SQLite raises in its body into a Holdfast error."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, explain: Callable[[Exception], errors.Error]) -> None:
+        self._explain = explain
 
     def __enter__(self) -> None: ...
 
@@ -26,8 +30,13 @@ class Translated:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None and isinstance(error, (apsw.Error, OSError, UnicodeDecodeError)):
-            raise of(error, self._path) from error
+        if error is not None and isinstance(error, KINDS):
+            raise self._explain(error) from error
+
+
+def at(path: str) -> Translated:
+    """Translate what happens to the store at a path."""
+    return Translated(lambda error: of(error, path))
 
 
 def of(error: Exception, path: str) -> errors.Error:

@@ -19,7 +19,7 @@ from holdfast import errors
 from holdfast.store.sqlite.files import Files
 
 LOOKS = 24
-LOOK_S, LOOK_S_MAX = 50e-6, 2e-3
+LOOK_S, LOOK_S_MAX = 200e-6, 4e-3
 """How often, and how soon again, a taken lock is tried before standing in line."""
 
 
@@ -54,15 +54,15 @@ class Turns:
 
     def take(self, timeout_s: float) -> None:
         """Take the turn; raise StoreBusy naming the holder if it does not come in time."""
-        if self._waiting or not self._look():
+        if self._waiting or not (self._files.try_lock(self._fd) or self._look()):
             self._wait(timeout_s)
 
     def _look(self) -> bool:
         pause_s = LOOK_S
         for _ in range(LOOKS):
+            time.sleep(pause_s)
             if self._files.try_lock(self._fd):
                 return True
-            time.sleep(pause_s)
             pause_s = min(2 * pause_s, LOOK_S_MAX)
         return False
 

@@ -64,13 +64,15 @@ class Batch:
             row = first(self._connection, self._sql["key"], (tenant, append.key.key))
             if row is not None:
                 return replayed(row)
-        keys = [
-            known.stream(connection, tenant, write.stream) if tenant else 0
-            for write in append.writes
-        ]
-        refused = self._stale(append, keys) or (self._careful and self._claimed(append, keys))
-        if refused:
-            return refused
+        keys: list[int] = []
+        for write in append.writes:
+            key = known.stream(connection, tenant, write.stream) if tenant else 0
+            actual = known.version(connection, key) if key else 0
+            if actual != write.expected:
+                return port.Stale(write.stream, actual)
+            keys.append(key)
+        if self._careful and (taken := self._claimed(append, keys)):
+            return taken
         tenant = tenant or known.add_tenant(connection, append.tenant)
         head = self._head(tenant)
         begin = head.position + 1
@@ -86,19 +88,16 @@ class Batch:
         """Write the rows that wait; False if a claim was taken, and then all of it must be undone."""
         connection, sql = self._connection, self._sql
         connection.executemany(sql["add_event"], self._events)
-        before = connection.total_changes()
-        connection.executemany(sql["add_claim"], self._claims)
-        kept = connection.total_changes() - before == len(self._claims)
-        connection.executemany(sql["touch_projection"], self._touches.values())
+        try:
+            connection.executemany(sql["add_claim"], self._claims)
+        except apsw.ConstraintError:
+            if self._careful:
+                raise
+            return False
+        if self._touches:
+            connection.executemany(sql["touch_projection"], self._touches.values())
         self._events, self._claims, self._touches = [], [], {}
-        return kept
-
-    def _stale(self, append: port.Append, keys: list[int]) -> port.Stale | None:
-        for write, key in zip(append.writes, keys, strict=True):
-            actual = self._known.version(self._connection, key) if key else 0
-            if actual != write.expected:
-                return port.Stale(write.stream, actual)
-        return None
+        return True
 
     def _claimed(self, append: port.Append, keys: list[int]) -> port.Claimed | None:
         for write, key in zip(append.writes, keys, strict=True):
@@ -113,14 +112,11 @@ class Batch:
         return None
 
     def _head(self, tenant: int) -> Head:
-        if tenant not in self.heads:
+        head = self.heads.get(tenant) or self._known.heads.get(tenant)
+        if head is None:
             base = tenant << TENANT_SHIFT
-            known = self._known.heads.get(tenant)
-            if known is None:
-                row = first(self._connection, self._sql["head"], (base, base | NUMBER_MASK))
-                known = head_of(row)
-            self.heads[tenant] = known
-        return self.heads[tenant]
+            head = head_of(first(self._connection, self._sql["head"], (base, base | NUMBER_MASK)))
+        return head
 
     def _write(self, tenant: int, write: port.StreamWrite, key: int, head: Head) -> Head:
         base = tenant << TENANT_SHIFT
@@ -130,25 +126,28 @@ class Batch:
                 self._sql["add_stream"],
                 (key, tenant, write.stream, mark(key, tenant, write.stream)),
             )
-        position, link = head.position, head.link
-        for version, event in enumerate(write.events, write.expected + 1):
-            position += 1
+        position, version, link = head.position, write.expected, head.link
+        for event in write.events:
+            position, version, payload = position + 1, version + 1, event.payload
             header = chain.header(event, chain.Place(position, key & NUMBER_MASK, version))
             salt = self._random(chain.SALT_BYTES)
-            digest = chain.digest(salt, header, event.payload)
+            digest = chain.digest(salt, header, payload)
             link = chain.link(link, digest, header)
-            row = (base | position, key, version, header, event.payload, salt, digest, link)
-            self._events.append(row)
+            self._events.append(
+                (base | position, key, version, header, payload, salt, digest, link)
+            )
         for claim, index in write.claims:
             self._claims.append((key, claim, write.expected + index + 1))
         self._links[key] = link
-        self._known.versions[key] = write.expected + len(write.events)
+        self._known.versions[key] = version
         return Head(position, link)
 
     def _derive(self, tenant: int, append: port.Append, begin: int, end: int) -> None:
-        execute, sql = self._connection.execute, self._sql
         for projection in append.projections:
             self._put(tenant, projection)
+        if not append.drops and not append.snapshots and append.key is None:
+            return
+        execute, sql = self._connection.execute, self._sql
         for kind, id_ in append.drops:
             place = (tenant, kind, id_)
             self._change_terms(place, ())
