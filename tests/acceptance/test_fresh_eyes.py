@@ -190,3 +190,47 @@ def test_a_store_that_is_moved_away_acknowledges_nothing_more(tmp_path: Path):
 def test_what_names_no_store_is_refused(url: Any):
     with pytest.raises(holdfast.InvalidRequest):
         holdfast.connect(url)
+
+
+class Text(str):
+    """Text of another type, as some libraries make it."""
+
+    __slots__ = ()
+
+
+def test_text_of_another_type_is_taken_as_the_text_it_is(tmp_path: Path):
+    with holdfast.connect(tmp_path / "state.db", tenant=Text("t")) as hf:
+        session = hf.sessions.create_session(Text("s"), user_id=Text("u"), title=Text("T"))
+        session.add_message(Message(Text("user"), Text("x"), id=Text("m")), key=Text("k"))
+        session.add_message({Text("role"): Text("user"), "content": Text("y")})
+        call = holdfast.ToolCallRequest(Text("c"), Text("f"), {Text("a"): Text("b")})
+        session.add_message(Message("assistant", tool_calls=[call]))
+        session.add_message(
+            Message("tool", tool_results=[holdfast.ToolCallResult(Text("c"), Text("r"))])
+        )
+        found = hf.sessions.get_session(Text("s"))
+        assert [type(message.id) for message in found.messages] == [str] * 4
+        assert hf.sessions.list_sessions(user_id=Text("u"))[0]["id"] == "s"
+        assert hf.sessions.end_session(Text("s")).status is holdfast.SessionStatus.ENDED
+
+
+@pytest.mark.parametrize("dropped", ["team", None, 5])
+def test_metadata_to_drop_comes_in_a_list(tmp_path: Path, dropped: Any):
+    with holdfast.connect(tmp_path / "state.db") as hf:
+        hf.sessions.create_session("s", metadata={"t": 1})
+        with pytest.raises(holdfast.InvalidRequest, match="list of keys"):
+            hf.sessions.update_session("s", drop_metadata=dropped)
+        assert hf.sessions.get_session("s").metadata["t"] == 1
+
+
+@pytest.mark.parametrize("size", [0, -1, "9", None, True])
+def test_a_cache_of_no_size_is_refused_before_anything_is_opened(tmp_path: Path, size: Any):
+    with pytest.raises(holdfast.InvalidRequest, match="cached_sessions"):
+        holdfast.connect(tmp_path / "state.db", cached_sessions=size)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_idle_time_beyond_all_measure_ends_nothing(tmp_path: Path):
+    with holdfast.connect(tmp_path / "state.db") as hf:
+        hf.sessions.create_session("s")
+        assert hf.sessions.expire(idle_s=1e300) == []

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, Literal, cast
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from holdfast import errors, limits
 from holdfast.engine import planning
@@ -48,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     write: Write = "durable"
 
     def __post_init__(self) -> None:
-        checked_id("a tenant's name", self.tenant)
+        force_setattr(self, "tenant", checked_id("a tenant's name", self.tenant))
         for name in ("max_messages_per_session", "max_sessions_in_memory"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
@@ -71,7 +72,7 @@ class Requests:
         self, command: c.SessionCommand, key: str | None, expected_version: int | None
     ) -> c.Request:
         if key is not None:
-            checked_id("an idempotency key", key)
+            key = checked_id("an idempotency key", key)
         if expected_version is not None and type(expected_version) is not int:
             raise errors.InvalidRequest("expected_version is a session's version: an int.")
         return c.Request(
@@ -143,6 +144,10 @@ class Requests:
         drop_metadata: Sequence[str], key: str | None, expected_version: int | None,
     ) -> c.Request:  # fmt: skip
         """A request that changes title or metadata."""
+        if not isinstance(cast("object", drop_metadata), (list, tuple, set, frozenset)):
+            raise errors.InvalidRequest(
+                "drop_metadata is a list of keys.", hint='For one: drop_metadata=["team"].'
+            )
         command = c.UpdateSession(
             session_id=checked_id("a session's id", session_id),
             title=title,
@@ -160,9 +165,9 @@ class Requests:
         key: str | None = None,
     ) -> c.Request:
         """A request that ends a session."""
-        checked_id("a session's id", session_id)
+        named = checked_id("a session's id", session_id)
         return self._request(
-            c.EndSession(session_id=session_id, reason=reason, idle_since_us=idle_since_us),
+            c.EndSession(session_id=named, reason=reason, idle_since_us=idle_since_us),
             key,
             None,
         )
@@ -212,7 +217,7 @@ class Requests:
         if type(offset) is not int or not 0 <= offset <= NUMBER_MAX:
             raise errors.InvalidRequest("offset is a number of rows, 0 or more.")
         if user_id is not None:
-            checked_id("a user's id", user_id)
+            user_id = checked_id("a user's id", user_id)
         if status is not None and status not in (SessionStatus.ACTIVE, SessionStatus.ENDED):
             raise errors.InvalidRequest("status is 'active' or 'ended'.")
         return port.Query(
@@ -261,7 +266,8 @@ def cutoff(now: Moment | None, clock: Callable[[], int], idle_s: float) -> int:
     if not isinstance(cast("object", idle_s), (int, float)) or not 0 <= idle_s < math.inf:
         raise errors.InvalidRequest("idle_s is a number of seconds, 0 or more.")
     moment = _moment(now)
-    return (clock() if moment is None else moment) - int(idle_s * 1_000_000)
+    idle_us = int(min(idle_s * 1_000_000, NUMBER_MAX))
+    return max((clock() if moment is None else moment) - idle_us, -NUMBER_MAX)
 
 
 def idle(before_us: int) -> port.Query:

@@ -109,8 +109,9 @@ class Sessions:
 
     def _find(self, session_id: str) -> SessionState | None:
         self._engine.check()
-        self._deferred.wait(checked_id("a session's id", session_id))
-        state = self._engine.states.current(self._settings.tenant, session_id)
+        named = checked_id("a session's id", session_id)
+        self._deferred.wait(named)
+        state = self._engine.states.current(self._settings.tenant, named)
         return None if state is None or state.status is SessionStatus.DELETED else state
 
     def _handle(self, state: SessionState) -> Session:

@@ -73,8 +73,8 @@ class ToolCallRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if not self.id:
             force_setattr(self, "id", ids.new_id("call"))
-        checked_id("a tool call's id", self.id)
-        checked_id("a tool's name", self.name)
+        force_setattr(self, "id", checked_id("a tool call's id", self.id))
+        force_setattr(self, "name", checked_id("a tool's name", self.name))
         force_setattr(self, "args", freeze_object(f"args of the call to {self.name!r}", self.args))
         if self.arguments is not None:
             force_setattr(self, "arguments", _text("the argument text of a call", self.arguments))
@@ -91,7 +91,7 @@ class ToolCallResult(msgspec.Struct, frozen=True, omit_defaults=True):
     is_error: bool = False
 
     def __post_init__(self) -> None:
-        checked_id("tool_call_id", self.tool_call_id)
+        force_setattr(self, "tool_call_id", checked_id("tool_call_id", self.tool_call_id))
         if type(self.is_error) is not bool:
             raise errors.InvalidMessage("is_error of a tool result is True or False.")
         force_setattr(self, "result", freeze(self.result))
@@ -139,17 +139,15 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
                 hint="Use system, user, assistant or tool.",
                 facts={"role": str(self.role)},
             )
+        force_setattr(self, "role", str.__str__(self.role))
         made, now = ("", "") if self.id and self.timestamp else ids.new_stamp("msg")
-        if self.id:
-            checked_id("a message's id", self.id)
-        else:
-            force_setattr(self, "id", made)
+        force_setattr(self, "id", checked_id("a message's id", self.id) if self.id else made)
         force_setattr(self, "timestamp", _utc(self.timestamp) if self.timestamp else now)
         if type(self.content) is not str or not self.content.isascii():
             force_setattr(self, "content", _content(self.content))
         _freeze_objects(self)
         if self.origin is not None:
-            checked_id("the origin of a message", self.origin)
+            force_setattr(self, "origin", checked_id("the origin of a message", self.origin))
         for field in ("tool_calls", "tool_results"):
             if type(parts := getattr(self, field)) is not tuple:
                 force_setattr(self, field, tuple(parts))
@@ -250,7 +248,7 @@ def checked_id(what: str, value: str) -> str:
         )
     if _INVISIBLE.search(value):
         raise errors.InvalidRequest(f"{what} must not have control or invisible characters.")
-    return value
+    return str.__str__(value)
 
 
 def _utc(timestamp: str) -> str:

@@ -6,7 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from holdfast import limits
+from holdfast import errors, limits
 from holdfast.engine.engine import Engine
 from holdfast.values import ids
 from holdfast.wiring.stores import open_store
@@ -14,6 +14,8 @@ from holdfast.wiring.stores import open_store
 
 def open_engine(url: str | Path, *, cached_sessions: int = limits.CACHED_SESSIONS) -> Engine:
     """Open the store that a URL names and put an engine with the real clock over it."""
+    if type(cached_sessions) is not int or cached_sessions < 1:
+        raise errors.InvalidRequest("cached_sessions must be a whole number of 1 or more.")
     return Engine(open_store(url), factory=ids.SYSTEM, cached_sessions=cached_sessions)
 
 
