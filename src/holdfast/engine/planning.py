@@ -17,7 +17,7 @@ from holdfast.history import continuation, sessions
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
-from holdfast.values.event import MessageAdded, SessionEvent
+from holdfast.values.event import MessageAdded
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
 from holdfast.values.session import EndReason, SessionState, SessionStatus, info
@@ -235,11 +235,15 @@ class Round:
         time_us = max(self._factory.now_us(), state.active_us if state else 0)
         events: list[port.NewEvent] = []
         claims: list[tuple[str, int]] = []
-        for index, fact in enumerate(writing.events):
+        for fact in writing.events:
             state = sessions.evolve_one(state, fact, time_us=time_us)
-            events.append(_new_event(fact, state, time_us))
+            tokens = counter = None
             if isinstance(fact, MessageAdded):
-                claims.append((fact.message.id, index))
+                claims.append((fact.message.id, len(events)))
+                tokens, counter = fact.tokens, fact.counter
+            kind, payload = fact.kind, codec.encode_event(fact)
+            schema, ordinal = codec.SCHEMAS[kind], state.ordinal
+            events.append(port.NewEvent(kind, schema, time_us, payload, ordinal, tokens, counter))
         assert state is not None
         write = port.StreamWrite(
             stream_of(writing.session_id), before, tuple(events), tuple(claims)
@@ -267,19 +271,6 @@ def duplicate(message_id: str) -> errors.DuplicateMessage:
         f"another message of the session has the id {message_id!r}.",
         hint="Give the new one its own id, or leave the id out.",
         facts={"message": message_id},
-    )
-
-
-def _new_event(fact: SessionEvent, state: SessionState, time_us: int) -> port.NewEvent:
-    counted = fact if isinstance(fact, MessageAdded) else None
-    return port.NewEvent(
-        fact.kind,
-        codec.SCHEMAS[fact.kind],
-        time_us,
-        codec.encode_event(fact),
-        ordinal=state.ordinal,
-        tokens=counted.tokens if counted else None,
-        counter=counted.counter if counted else None,
     )
 
 

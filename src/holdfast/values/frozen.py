@@ -45,6 +45,8 @@ class FrozenList(list[Json]):
 
 EMPTY: Mapping[str, Json] = FrozenDict()
 
+_TEXT = {str}
+
 
 def freeze(value: Json, depth: int = 0) -> Json:
     """Return an immutable copy of a JSON value; tuples become lists. The input is left alone.
@@ -86,13 +88,12 @@ def _container(value: Json, depth: int) -> Json:
 
 
 def _object(value: Mapping[str, Json], depth: int) -> FrozenDict:
-    made: dict[str, Json] = {}
-    for key, item in value.items():
-        # Plain text, which most of it is, needs no call.
-        name = key if type(key) is str and key.isascii() else _key(key)
-        plain = type(item) is str and item.isascii()
-        made[name] = item if plain else freeze(item, depth)
-    return FrozenDict(made)
+    made = FrozenDict(value)
+    # Most of what comes in is plain text, and that is seen without a look at each piece.
+    pieces = (*made, *made.values())
+    if {*map(type, pieces)} == _TEXT and "".join(pieces).isascii():
+        return made
+    return FrozenDict({_key(key): freeze(item, depth) for key, item in made.items()})
 
 
 def _finite(value: float) -> float:

@@ -30,8 +30,8 @@ def first(
 
 def number(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]) -> int:
     """Return the integer that a query finds, 0 if none."""
-    row = first(connection, query, bindings)
-    return row[0] if row and isinstance(row[0], int) else 0
+    found = connection.execute(query, bindings).get
+    return found if isinstance(found, int) else 0
 
 
 def mark(*fields: object) -> bytes:

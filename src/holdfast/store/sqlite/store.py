@@ -43,7 +43,7 @@ class SQLiteStore:
         self._known = Known()
         self._place, self._log = str(path), f"{path}-wal"
         self._closed = self._broken = False
-        self._seen = -1
+        self._seen: object = None
         self._turns = Turns(files, Path(f"{path}-lock"))
         try:
             self._open()
@@ -125,7 +125,7 @@ class SQLiteStore:
 
     def _nobody_else_wrote(self) -> bool:
         self._enter()
-        seen = number(self._writer, "PRAGMA data_version", ())
+        seen = self._writer.execute("PRAGMA data_version").get
         if seen == self._seen:
             return True
         opening.check_format(self._writer, self.path)
@@ -140,7 +140,7 @@ class SQLiteStore:
         if self._broken:
             self._writer = self._connect()
             opening.empty_log_on_close(self._writer)
-            self._broken, self._seen = False, -1
+            self._broken, self._seen = False, None
         if not self._writer.in_transaction:
             self._writer.execute("BEGIN IMMEDIATE")
 
@@ -165,7 +165,7 @@ class SQLiteStore:
             self._leave()
             self._known.doubt()
             batch, outcomes = self._write(appends, careful=True)
-        if not any(isinstance(outcome, port.Appended) for outcome in outcomes):
+        if not batch.heads:
             self._known.doubt()
             return outcomes
         self._writer.execute("COMMIT")
