@@ -19,6 +19,9 @@ ID_BYTES_MAX: Final = 256
 DEPTH_MAX: Final = 64
 """Nesting of any JSON value. Far above real tool arguments, far below the interpreter's recursion."""
 
+NUMBER_BITS_MAX: Final = 8_192
+"""Size of a whole number. Python refuses to write much larger ones as text."""
+
 BATCH_MESSAGES_MAX: Final = 10_000
 """Messages in one add_messages: they are decided and committed as one step."""
 

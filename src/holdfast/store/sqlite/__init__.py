@@ -12,6 +12,7 @@ from pathlib import Path
 
 import apsw
 
+from holdfast import errors
 from holdfast.store.sqlite import opening, translate
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.mending import mend
@@ -36,7 +37,10 @@ def open_store(
     Raises UnsafeStore, NotAStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy or InvalidRequest; in
     each case the file is left as it was.
     """
-    place = Path(path).expanduser().resolve()
+    try:
+        place = Path(path).expanduser().resolve()
+    except RuntimeError as error:
+        raise errors.InvalidRequest(f"{path} is not a place for a file: {error}") from error
     used = files or Files()
     with translate.at(str(place)):
         opening.check_library(apsw.sqlite_lib_version())

@@ -115,10 +115,9 @@ class Anchor:
         """
         before = self._seen if alone else self.read()[0]
         ours = before is not None and before.store_id == self._store_id
-        others = before.heads if before is not None and ours else changed
-        heads = changed
-        if others.keys() != changed.keys():
-            heads = {**changed, **{t: h for t, h in others.items() if t not in changed}}
+        heads, known = changed, before.heads if before is not None and ours else changed
+        if known.keys() != changed.keys():
+            heads = {**changed, **{t: h for t, h in known.items() if t not in changed}}
         if len(heads) > HEADS_MAX:
             heads = dict(itertools.islice(heads.items(), HEADS_MAX))
         slot = Slot(self._store_id, before.count + 1 if before else 1, heads, clean)

@@ -130,8 +130,14 @@ def verify(
         store_id = row[0] if row and isinstance(row[0], bytes) else b""
         faults += anchor_faults(connection, anchored, store_id)[0]
     finally:
-        connection.execute("ROLLBACK")
+        _end(connection)
     yield port.Report(seen, len(named), tuple(faults), notes)
+
+
+def _end(connection: apsw.Connection) -> None:
+    # SQLite ends a transaction itself when it meets damage.
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 def _events(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:
@@ -194,6 +200,7 @@ def _present(path: Path) -> list[Path]:
 
 def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tuple[int, int]]:
     """Copy a consistent state of the store to a new file, page by page."""
+    opening.check_place(files, target)
     for present in (
         target,
         *(Path(f"{target}-{end}") for end in ("wal", "shm", "journal", "anchor")),
@@ -202,7 +209,6 @@ def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tupl
             raise errors.InvalidRequest(
                 f"{present} exists already.", hint="Name a new file; a backup never overwrites."
             )
-    opening.check_place(files, target)
     fresh = files.fresh(target)
     source.execute("BEGIN")
     first(source, opening.queries()["store_id"], ())
@@ -214,6 +220,6 @@ def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tupl
                 yield job.page_count - job.remaining, job.page_count
     finally:
         copy.close()
-        source.execute("ROLLBACK")
+        _end(source)
     files.sync(fresh)
     files.rename(fresh, target)

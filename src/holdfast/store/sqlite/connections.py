@@ -36,11 +36,13 @@ class Readers:
         try:
             yield connection
         finally:
-            stale = self._closed or generation != self._generation
-            if stale or len(self._free) >= limits.READERS_MAX:
+            if len(self._free) >= limits.READERS_MAX:
                 connection.close()
             else:
                 self._free.append(connection)
+            if self._closed or generation != self._generation:
+                # Looked at after it was given back: nobody may find it there later.
+                self._drop(connection)
 
     def renew(self) -> None:
         """Use none of the present connections again."""
@@ -48,6 +50,11 @@ class Readers:
         free, self._free = self._free, []
         for connection in free:
             connection.close()
+
+    def _drop(self, connection: apsw.Connection) -> None:
+        with contextlib.suppress(ValueError):
+            self._free.remove(connection)
+        connection.close()
 
     def close(self) -> None:
         """Close every connection; one that is lent closes when it comes back."""

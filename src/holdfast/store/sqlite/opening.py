@@ -6,6 +6,7 @@ of one. Page checksums need the `cksumvfs` extension and eight reserved bytes in
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from pathlib import Path
@@ -57,7 +58,7 @@ def check_library(version: str) -> None:
 
 def check_place(files: Files, path: Path) -> None:
     """Raise UnsafeStore on a network file system, InvalidRequest where no file can be."""
-    if path.is_dir() or not path.parent.is_dir():
+    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         raise errors.InvalidRequest(
             f"{path} is not a place for a file.",
             hint=f"Name a file in an existing folder, for example {path.parent / 'state.db'}.",
@@ -82,12 +83,17 @@ def load_checksums() -> None:
         if VFS in apsw.vfs_names():
             return
         default = apsw.vfs_names()[0]
-        with_memory = apsw.Connection(":memory:")
         # Found by hand: apsw's own finder imports modules that take as long as opening a store.
         binaries = Path(apsw.__file__).with_name("sqlite_extra_binaries")
-        with_memory.config(apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 1)
-        with_memory.load_extension(str(next(binaries.glob("cksumvfs.*"))))
-        with_memory.close()
+        extension = next(binaries.glob("cksumvfs.*"), None)
+        if extension is None:
+            raise errors.UnsafeStore(
+                "this installation of apsw has no cksumvfs, without which damage can't be found.",
+                hint="Install its wheel: pip install --force-reinstall --only-binary apsw apsw",
+            )
+        with contextlib.closing(apsw.Connection(":memory:")) as connection:
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 1)
+            connection.load_extension(str(extension))
         apsw.set_default_vfs(default)
 
 

@@ -16,6 +16,9 @@ TENANT_SHIFT = 40
 
 MARK_BYTES = 8
 
+LATEST = (1 << 62) - 1
+"""A version and a moment that nothing reaches."""
+
 NUMBER_MASK = (1 << TENANT_SHIFT) - 1
 
 _packer = msgspec.msgpack.Encoder()

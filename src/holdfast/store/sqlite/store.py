@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.store import chain, port
-from holdfast.store.sqlite import checks, opening, rows, translate, writing
+from holdfast.store.sqlite import checks, opening, reading, rows, translate, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.connections import Readers
 from holdfast.store.sqlite.files import MEMORY, Files
@@ -26,7 +26,26 @@ from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turns
 from holdfast.values.frozen import Json
 
-_LATEST = (1 << 62) - 1
+Identity = tuple[int, int] | None
+
+
+class _Turn:
+    """The turn of a store, as a context manager of the plainest kind.
+
+    An interrupt that comes when it is entered finds it either not taken or within the body's reach;
+    one made from a generator could be left in between.
+    """
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: SQLiteStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> bool:
+        return self._store.take_turn()
+
+    def __exit__(self, *_: object) -> None:
+        self._store.give_turn()
 
 
 class SQLiteStore:
@@ -38,7 +57,7 @@ class SQLiteStore:
         self._random = random
         self._sql = opening.queries()
         self._translated = translate.at(str(path))
-        self._thread_turn = threading.Lock()
+        self._thread_turn = threading.RLock()
         self._holder: int | None = None
         self._known = Known()
         self._place, self._log = str(path), f"{path}-wal"
@@ -61,12 +80,13 @@ class SQLiteStore:
                     opening.create(self._files, self.path, self._random(16))
                 had_log = self._files.identity(self._log) is not None
                 with contextlib.ExitStack() as undo:
-                    self._writer = self._connect()
+                    self._writer, self._identity, self._log_identity = self._connected()
                     undo.callback(self._writer.close)
                     row = first(self._writer, self._sql["store_id"], ())
                     store_id = row[0] if row else None
                     if not isinstance(store_id, bytes):
                         raise errors.Corrupt(f"{self.path} has lost its id.")
+                    self._store_id = store_id
                     self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
                     undo.callback(self._anchor.close)
                     checks.expect_own_checkpoint(self._writer, self._anchor, had_log=had_log)
@@ -76,16 +96,14 @@ class SQLiteStore:
             finally:
                 self._turns.give()
 
-    def _connect(self) -> apsw.Connection:
+    def _connected(self) -> tuple[apsw.Connection, Identity, Identity]:
         writer = opening.connect(self.path, write=True)
         try:
             opening.migrate(writer, opening.check_format(writer, self.path))
         except BaseException:
             writer.close()
             raise
-        self._identity = self._files.identity(self._place)
-        self._log_identity = self._files.identity(self._log)
-        return writer
+        return writer, self._files.identity(self._place), self._files.identity(self._log)
 
     @property
     def is_open(self) -> bool:
@@ -97,31 +115,41 @@ class SQLiteStore:
         """`power-loss`: WAL with synchronous FULL, read back at opening; less on a RAM disk."""
         return "process-crash" if self._files.kind(self.path.parent) in MEMORY else "power-loss"
 
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[bool]:
+    def turn(self) -> _Turn:
         """Hold the turn among this process's threads and among processes; yield whether it was ours last."""
+        return _Turn(self)
+
+    def take_turn(self) -> bool:
+        """Take the turn, for `turn`; whatever happens, it is either taken or given back."""
         assert self._holder != threading.get_ident(), "this thread holds the turn already"
-        with self._thread_turn:
-            if self._closed:
-                raise errors.EngineClosed
-            # Nothing may stand between taking the lock and the finally: an interrupt there would
-            # leave it taken. Giving back a lock that is not held does no harm.
+        self._check_open()
+        try:
+            self._thread_turn.acquire()
+            self._check_open()
+            with self._translated:
+                self._turns.take(limits.TURN_WAIT_S)
+                self._holder = threading.get_ident()
+                return self._nobody_else_wrote()
+        except BaseException:
+            self.give_turn()
+            raise
+
+    def give_turn(self) -> None:
+        """Give the turn back, for `turn`. Does nothing where this thread does not hold it."""
+        if not self._thread_turn._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+            return
+        try:
+            self._leave()
+        except apsw.Error:
+            self._abandon_writer()
+        finally:
+            self._holder = None
             try:
-                try:
-                    self._turns.take(limits.TURN_WAIT_S)
-                    self._holder = threading.get_ident()
-                    alone = self._nobody_else_wrote()
-                except translate.KINDS as error:
-                    raise self._explained(error) from error
-                yield alone
-            finally:
-                try:
-                    self._leave()
-                except apsw.Error:
-                    self._abandon_writer()
-                finally:
-                    self._holder = None
+                # Giving back a lock that is not held does no harm; a closed store has none.
+                if not self._closed:
                     self._turns.give()
+            finally:
+                self._thread_turn.release()
 
     def _nobody_else_wrote(self) -> bool:
         self._enter()
@@ -129,20 +157,33 @@ class SQLiteStore:
         if seen == self._seen:
             return True
         opening.check_format(self._writer, self.path)
-        self._seen = seen
         self._known.doubt()
         self._turns.name_holder()
+        # Last: whoever is interrupted before has not noticed it yet.
+        self._seen = seen
         return False
 
     def _enter(self) -> None:
         # One transaction over everything that is read to decide and then appended: each statement
         # outside one would take and drop SQLite's own locks.
         if self._broken:
-            self._writer = self._connect()
-            opening.empty_log_on_close(self._writer)
-            self._broken, self._seen = False, None
+            self._reconnect()
         if not self._writer.in_transaction:
+            self._check_log()
             self._writer.execute("BEGIN IMMEDIATE")
+
+    def _reconnect(self) -> None:
+        # Only to the very file that was open, and only if it has what was acknowledged: whatever
+        # lies at the path by now is not taken on trust.
+        self._check_place()
+        with contextlib.ExitStack() as undo:
+            writer, identity, log_identity = self._connected()
+            undo.callback(writer.close)
+            checks.compare_anchor(writer, self._anchor, self._store_id)
+            opening.empty_log_on_close(writer)
+            undo.pop_all()
+        self._writer, self._identity, self._log_identity = writer, identity, log_identity
+        self._broken, self._seen = False, None
 
     def _leave(self) -> None:
         if not self._broken and self._writer.in_transaction:
@@ -151,13 +192,12 @@ class SQLiteStore:
     def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         """Commit appends in one transaction; the anchor is written before this returns."""
         assert self._holder == threading.get_ident(), "commit belongs inside turn()"
-        try:
-            return self._commit(appends)
-        except BaseException as error:
-            self._abandon_writer()
-            if isinstance(error, translate.KINDS):
-                raise self._explained(error) from error
-            raise
+        with self._translated:
+            try:
+                return self._commit(appends)
+            except BaseException:
+                self._abandon_writer()
+                raise
 
     def _commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         batch, outcomes = self._write(appends, careful=False)
@@ -190,17 +230,18 @@ class SQLiteStore:
         return batch, [batch.append(append) for append in appends]
 
     def _check_log(self) -> None:
-        # Asked after the commit and before it is acknowledged: what went to a file that is gone
-        # by then is not kept.
-        if self._files.identity(self._place) != self._identity:
-            raise errors.Unavailable(
-                f"{self.path} was removed or replaced while in use, so nothing can be kept in it.",
-                hint="Put the file back, or connect again.",
-            )
+        self._check_place()
         if self._files.identity(self._log) != self._log_identity:
             raise errors.Unavailable(
                 f"the write-ahead log of {self.path} was removed while in use, so nothing can be kept in it.",
                 hint="Another SQLite library in this process opened the same file: keep it away, then connect again.",
+            )
+
+    def _check_place(self) -> None:
+        if self._files.identity(self._place) != self._identity:
+            raise errors.Unavailable(
+                f"{self.path} was removed or replaced while in use, so nothing can be kept in it.",
+                hint="Put the file back, or connect again.",
             )
 
     def _explained(self, error: Exception) -> errors.Error:
@@ -209,6 +250,8 @@ class SQLiteStore:
             self._check_log()
         except errors.Unavailable as gone:
             return gone
+        except OSError:
+            pass
         return translate.of(error, self._place)
 
     def _abandon_writer(self) -> None:
@@ -261,7 +304,7 @@ class SQLiteStore:
         """Return the stream's events with after < version <= until, in order, at most `limit`."""
         with self._reading() as connection:
             key = self._stream(connection, tenant, stream)
-            last = _LATEST if until is None else until
+            last = rows.LATEST if until is None else until
             found = (
                 connection.execute(self._sql["read_stream"], (key, after, last, limit))
                 if key
@@ -275,41 +318,13 @@ class SQLiteStore:
             base = self._tenant(connection, tenant) << TENANT_SHIFT
             if not base or not 0 <= after < NUMBER_MASK:
                 return []
-            found = connection.execute(
-                self._sql["read_feed"], (base | after, base | NUMBER_MASK, limit)
-            )
-            feed = [rows.row_of(row) for row in found]
-            names = {row.place.stream: "" for row in feed}
-            for stream in names:
-                name = first(connection, self._sql["stream_name"], (base | stream,))
-                if name is None:
-                    raise errors.Corrupt(
-                        f"stream {stream:,} has no name.", facts={"stream": stream}
-                    )
-                names[stream] = str(name[0])
-            return [chain.opened(row, names[row.place.stream]) for row in feed]
+            return reading.feed(connection, base, after, limit)
 
     def seek(self, tenant: str, stream: str, ordinal: int) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         with self._reading() as connection:
             key = self._stream(connection, tenant, stream)
-            low, high = (
-                1,
-                (number(connection, self._sql["stream_version"], (key,)) if key else 0) + 1,
-            )
-            last = high
-            while low < high:
-                middle = (low + high) // 2
-                row = first(connection, self._sql["header_at"], (key, middle))
-                if row is None:
-                    raise errors.Corrupt(
-                        f"version {middle:,} of a stream is missing.", facts={"version": middle}
-                    )
-                if chain.opened(rows.row_of(row), stream).ordinal >= ordinal:
-                    high = middle
-                else:
-                    low = middle + 1
-            return low if low < last else 0
+            return reading.seek(connection, key, stream, ordinal) if key else 0
 
     def find_claim(self, tenant: str, stream: str, claim: str) -> int:
         """Return the version of the event that made the claim; 0 if it is free."""
@@ -325,7 +340,7 @@ class SQLiteStore:
 
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
-        with self.turn(), self._translated:
+        with self.turn() as alone, self._translated:
             try:
                 self._enter()
                 number_ = self._tenant(self._writer, tenant)
@@ -335,6 +350,9 @@ class SQLiteStore:
             except BaseException:
                 self._abandon_writer()
                 raise
+            if not alone:
+                # Told to nobody here: the next turn has to hear of it.
+                self._seen = None
             return forgotten
 
     def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
@@ -347,47 +365,16 @@ class SQLiteStore:
 
     def query(self, tenant: str, query: port.Query) -> list[port.Projection]:
         """Return one page of projections."""
-        after_time, after_id = query.after or (_LATEST, "")
-        bindings: dict[str, apsw.SQLiteValue] = {
-            "kind": query.kind,
-            "since": query.since_us if query.since_us is not None else -_LATEST,
-            "until": query.until_us if query.until_us is not None else _LATEST,
-            "after_time": after_time,
-            "after_id": after_id,
-            "limit": query.limit,
-            "offset": query.offset,
-        }
-        parts = [self._sql["query"]]
-        for name in ("owner", "status", "lookup"):
-            if (wanted := getattr(query, name)) is not None:
-                parts.append(
-                    self._sql[f"query_{name}"]
-                    if wanted or name != "lookup"
-                    else self._sql["query_no_lookup"]
-                )
-                bindings[name] = wanted
-        if query.terms:
-            parts.append(self._sql["query_terms"])
-            terms = sorted(set(query.terms))
-            bindings |= {"terms": msgspec.json.encode(terms).decode(), "terms_count": len(terms)}
-        parts.append(self._sql["query_page"])
+        statement, bindings = reading.page(query)
         with self._reading() as connection:
             bindings["tenant"] = self._tenant(connection, tenant)
-            return [
-                rows.projection_of(row) for row in connection.execute("\n".join(parts), bindings)
-            ]
+            return [rows.projection_of(row) for row in connection.execute(statement, bindings)]
 
     def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
         """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
         with self._reading() as connection:
             key = self._stream(connection, tenant, stream)
-            row = first(connection, self._sql["snapshot"], (key,)) if key else None
-        match row:
-            case (int(version), int(fold), bytes(state), bytes(check), bytes(link)):
-                whole = rows.mark(key, version, fold, state, link) == check
-                return port.Snapshot(stream, version, fold, state) if whole else None
-            case _:
-                return None
+            return reading.snapshot(connection, key, stream) if key else None
 
     def tenants(self) -> list[str]:
         """Return every tenant that has events."""
@@ -397,10 +384,23 @@ class SQLiteStore:
     def verify(self) -> Iterator[int | port.Report]:
         """Check every event, every page and the anchor; yield events checked so far, the report last."""
         self._check_open()
-        with (
-            self._translated,
-            contextlib.closing(opening.connect(self.path, write=False)) as connection,
-        ):
+        with self._translated:
+            try:
+                yield from self._verified(checksums=True)
+            except apsw.IOError as error:
+                if not translate.is_damage(error):
+                    raise
+                # Once more without page checksums, to say what the damage has reached.
+                for step in self._verified(checksums=False):
+                    if isinstance(step, port.Report):
+                        found = ("a page's checksum does not match.", *step.faults)
+                        yield msgspec.structs.replace(step, faults=found)
+                    else:
+                        yield step
+
+    def _verified(self, *, checksums: bool) -> Iterator[int | port.Report]:
+        reader = opening.connect(self.path, write=False, verified=checksums)
+        with contextlib.closing(reader) as connection:
             yield from checks.verify(connection, self._anchor, self.notes)
 
     def status(self) -> Mapping[str, Json]:
@@ -419,24 +419,32 @@ class SQLiteStore:
             self._translated,
             contextlib.closing(opening.connect(self.path, write=False)) as connection,
         ):
-            yield from checks.backup(self._files, connection, Path(target))
+            place = Path(target).expanduser().resolve()
+            yield from checks.backup(self._files, connection, place)
 
     def close(self) -> None:
         """Give back every connection and file. Closing twice is fine."""
         if self._closed:
             return
-        with contextlib.suppress(errors.Unavailable), self.turn():
+        try:
+            if not self._broken:
+                with contextlib.suppress(errors.Unavailable), self.turn():
+                    self._close_writer()
+        finally:
             self._closed = True
-            self._leave()
+            self._abandon_writer()
             self._readers.close()
-            with self._translated:
-                self._broken = True
-                self._writer.close()
-                if self._files.identity(self._log) is None:
-                    self._anchor.write({}, clean=True)
-        self._closed = True
-        self._anchor.close()
-        self._turns.close()
+            self._anchor.close()
+            self._turns.close()
+
+    def _close_writer(self) -> None:
+        self._leave()
+        self._readers.close()
+        with self._translated:
+            self._broken = True
+            self._writer.close()
+            if self._files.identity(self._log) is None:
+                self._anchor.write({}, clean=True)
 
 
 _conforms: type[port.Store] = SQLiteStore

@@ -68,14 +68,25 @@ def of(error: Exception, path: str) -> errors.Error:
             | apsw.MismatchError()
         ):
             return _corrupt(path, str(error))
-        case apsw.IOError() if getattr(error, "extendedresult", 0) in _DAMAGE:
+        case apsw.IOError() if is_damage(error):
             found = _corrupt(path, "a page's checksum does not match")
             found.facts["checksums"] = False
             return found
+        case OSError() if error.errno == errno.EROFS:
+            return errors.StoreReadOnly(
+                f"{path} can't be written: its file system is read-only.",
+                hint="Mount it for writing, or choose another place.",
+                facts=facts,
+            )
         case OSError() if error.errno == errno.ENOSPC:
             return errors.StoreFull(facts=facts)
         case _:
             return errors.Unavailable(f"{path} can't be used now: {error}.", facts=facts)
+
+
+def is_damage(error: apsw.IOError) -> bool:
+    """Whether a page was read whose checksum does not match."""
+    return getattr(error, "extendedresult", 0) in _DAMAGE
 
 
 def _corrupt(path: str, why: str) -> errors.Corrupt:
