@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 from holdfast import errors, limits
 from holdfast.engine.engine import Engine
@@ -72,6 +73,8 @@ class Admin:
     def backup(self, target: str | Path, progress: Progress = no_progress) -> Path:
         """Copy the store, consistent while others write, to a file that does not exist yet."""
         self._engine.check()
+        if not isinstance(cast("object", target), (str, Path)) or "\0" in str(target):
+            raise errors.InvalidRequest("a backup goes to the path of a new file.")
         for done, total in self._engine.store.backup(str(target)):
             progress(done, total)
         return Path(target)

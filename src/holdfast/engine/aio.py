@@ -51,19 +51,22 @@ class _Loop:
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: Engine) -> None:
         self.loop = loop
         self._engine = engine
-        self._starting = False
+        self._fresh = 0
 
     def submit(self, request: Request) -> asyncio.Future[Answer]:
         """Hand a request in; return the future of its answer."""
         ticket = _Awaited(request, self)
         self._engine.submit(ticket)
-        if not self._starting:
-            self._starting = True
+        self._fresh += 1
+        if self._fresh == 1:
             self.loop.call_soon(self._start)
+        elif self._fresh % limits.COMMIT_BATCH_MAX == 0:
+            # A batch is full: there is nothing to wait for.
+            self._engine.start()
         return ticket.future
 
     def _start(self) -> None:
-        self._starting = False
+        self._fresh = 0
         self._engine.start()
 
     def deliver(self, tickets: Sequence[Ticket]) -> None:
@@ -140,7 +143,8 @@ class AsyncSessions:
         """Submit a request and await its answer."""
         loop = asyncio.get_running_loop()
         channel = self._loops.get(id(loop))
-        if channel is None or channel.loop is not loop:
+        if channel is None:
+            self._loops = {key: one for key, one in self._loops.items() if not one.loop.is_closed()}
             channel = self._loops[id(loop)] = _Loop(loop, self._engine)
         answer = await channel.submit(request)
         return self._handle(answer.state)

@@ -45,18 +45,27 @@ class Channel(Protocol):
         ...
 
 
-class Ticket:
-    """One submitted request and, once `done`, its answer or error."""
+class Leader:
+    """Whoever leads. An interrupt can end a leader anywhere; then it is not `here` any more."""
 
-    __slots__ = ("_wake", "answer", "channel", "done", "error", "here", "leads", "left", "request")
+    __slots__ = ("here",)
+
+    def __init__(self) -> None:
+        self.here = True
+
+
+class Ticket(Leader):
+    """One submitted request and, once `done`, its answer or error. Its owner may lead."""
+
+    __slots__ = ("_wake", "answer", "channel", "done", "error", "leads", "left", "request")
 
     def __init__(self, request: Request, channel: Channel | None = None) -> None:
+        self.here = True
         self.request = request
         self.channel = channel
         self.answer: Answer | None = None
         self.error: BaseException | None = None
         self.done = self.leads = self.left = False
-        self.here = True
         self._wake: threading.Lock | None = None
 
     def succeed(self, answer: Answer) -> None:
@@ -113,8 +122,7 @@ class CommitQueue:
         self._mutex = threading.Lock()
         self._idle = threading.Condition(self._mutex)
         self._waiting: deque[Ticket] = deque()
-        self._led = False
-        self._leader: Ticket | None = None
+        self._leader: Leader | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
         self._calls: SimpleQueue[None] = SimpleQueue()
@@ -127,11 +135,10 @@ class CommitQueue:
         try:
             with self._mutex:
                 self._enter(ticket)
-                if self._led:
+                if self._led():
                     ticket.will_wait()
                 else:
-                    leads = self._led = True
-                    self._leader = ticket
+                    leads, self._leader = True, ticket
             while not leads and not ticket.settled:
                 ticket.wait()
                 leads = ticket.leads or (not ticket.settled and self._takes_over(ticket))
@@ -151,10 +158,12 @@ class CommitQueue:
                 ticket.here = False
         return ticket.result()
 
+    def _led(self) -> bool:
+        return self._leader is not None and self._leader.here
+
     def _takes_over(self, ticket: Ticket) -> bool:
-        # An interrupt can end a leader at any point, even while it passes the lead on.
         with self._mutex:
-            if ticket.settled or self._leader is None or self._leader.here:
+            if ticket.settled or self._led():
                 return False
             self._leader = ticket
             return True
@@ -166,7 +175,8 @@ class CommitQueue:
                 return
             complete = self._complete = _taken_lock()
         complete.acquire(timeout=left_s)
-        self._complete = None
+        with self._mutex:
+            self._complete = None
 
     def submit(self, ticket: Ticket) -> None:
         """Submit without waiting; once it is started, the ticket's channel hears of the outcome."""
@@ -176,10 +186,9 @@ class CommitQueue:
     def start(self) -> None:
         """See to it that somebody commits what was submitted."""
         with self._mutex:
-            if self._led or not self._waiting:
-                return
-            self._led = True
-        self._call_thread()
+            needed = bool(self._waiting) and not self._led()
+        if needed:
+            self._call_thread()
 
     def _enter(self, ticket: Ticket) -> None:
         if self._closed:
@@ -213,7 +222,8 @@ class CommitQueue:
     def _settle(self, batch: list[Ticket]) -> None:
         began = time.perf_counter()
         try:
-            self._process([ticket for ticket in batch if not ticket.settled])
+            if open_ := [ticket for ticket in batch if not ticket.settled]:
+                self._process(open_)
         except BaseException as error:
             for ticket in batch:
                 if not ticket.settled:
@@ -245,55 +255,68 @@ class CommitQueue:
         with self._mutex:
             while self._waiting and self._waiting[0].done:
                 self._waiting.popleft()
-            if not self._waiting:
-                self._led = False
-                self._leader = None
-                if self._closed:
-                    self._idle.notify_all()
-                return
-            heir = next((t for t in self._waiting if t.channel is None and not t.left), None)
-            self._leader = heir
-            if heir is not None:
-                heir.leads = True
+            heir = None
+            for ticket in self._waiting:
+                if ticket.channel is None and not ticket.left and not ticket.settled:
+                    heir, ticket.leads = ticket, True
+                    break
+            self._leader, waiting = heir, bool(self._waiting)
+            if self._closed and not waiting:
+                self._idle.notify_all()
         if heir is not None:
             heir.wake()
-        else:
+        elif waiting:
             self._call_thread()
 
     def _call_thread(self) -> None:
-        if self._thread is None:
-            thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                # No thread can be started, so whoever is here sees it through.
-                self._lead(None)
-                self._pass_on()
-                return
-            self._thread = thread
-        self._calls.put(None)
+        try:
+            with self._mutex:
+                if self._thread is None or not self._thread.is_alive():
+                    thread = threading.Thread(
+                        target=self._serve, name="holdfast-commit", daemon=True
+                    )
+                    thread.start()
+                    self._thread = thread
+        except RuntimeError:
+            # No thread can be started, so whoever is here sees it through.
+            self._lead_for_others()
+        else:
+            self._calls.put(None)
 
     def _serve(self) -> None:
         while True:
             self._calls.get()
+            self._lead_for_others()
             if self._closed and not self._waiting:
                 return
+
+    def _lead_for_others(self) -> None:
+        leader = Leader()
+        try:
+            with self._mutex:
+                if not self._waiting or self._led():
+                    return
+                self._leader = leader
+            self._lead(None)
+        finally:
             try:
-                self._lead(None)
+                if self._leader is leader:
+                    self._pass_on()
             finally:
-                self._pass_on()
+                leader.here = False
 
     def close(self) -> None:
         """Refuse new requests, see those that wait through, stop the thread."""
-        with self._mutex:
-            self._closed = True
-        self.start()
-        with self._idle:
-            while self._led and (self._leader is None or self._leader.here):
+        self._closed = True
+        while True:
+            self.start()
+            with self._idle:
+                if not self._waiting and not self._led():
+                    break
                 self._idle.wait(LOOK_UP_S)
-        if self._thread is not None:
+        while self._thread is not None and self._thread.is_alive():
             self._calls.put(None)
-            self._thread.join()
+            self._thread.join(LOOK_UP_S)
 
 
 def own_error(error: BaseException) -> errors.Error:

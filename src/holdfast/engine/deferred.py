@@ -60,6 +60,7 @@ class Writes:
         """Wait for the writes of one session, or all; errors are kept for whoever asks for the session."""
         if not self._under_way:
             return
+        self._engine.start()
         with self._changed:
             chosen = list(self._under_way) if session_id is None else [session_id]
             tickets = [ticket for place in chosen for ticket in self._under_way.get(place, ())]

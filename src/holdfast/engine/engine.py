@@ -77,19 +77,25 @@ class Engine:
 
     def close(self) -> None:
         """See what was submitted through, then close the store. Closing twice is fine."""
-        if self._closed or _forks != self._born:
-            return
-        self._closed = True
-        self._commits.close()
-        self.store.close()
+        if _forks == self._born:
+            self._closed = True
+            self._commits.close()
+            self.store.close()
 
     def _process(self, batch: Sequence[Ticket]) -> None:
         pending, lost_races = list(batch), 0
-        with self.store.turn() as alone:
-            self.states.begin_turn(alone=alone)
-            while pending and lost_races < limits.RETRIES_MAX:
-                pending, lost = self._round(pending)
-                lost_races += lost
+        try:
+            with self.store.turn() as alone:
+                self.states.begin_turn(alone=alone)
+                while pending and lost_races < limits.RETRIES_MAX:
+                    before = len(pending)
+                    pending, lost = self._round(pending)
+                    # A round that settles something is progress, whatever it lost to.
+                    lost_races = lost_races + 1 if lost and len(pending) == before else 0
+        except BaseException:
+            # What was committed may not have been remembered.
+            self.states.begin_turn(alone=False)
+            raise
         for ticket in pending:
             ticket.fail(errors.Conflict("other writers were faster every time.", hint="Retry."))
         self._forget_keys(batch)

@@ -212,6 +212,8 @@ class Round:
                 snapshots.append(_snapshot(state))
             if _leaves_chain(state, write):
                 self._states.forget_tails()
+        # Only now, when nothing of it can be refused any more.
+        for state in states:
             place = (tenant, state.id)
             self._loaded[place] = state
             self._drafts.add(place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.engine.aio import AsyncAdmin, AsyncEvents, AsyncSessions
 from holdfast.engine.requests import Settings
@@ -49,6 +49,16 @@ class Connecting:
     async def _connect(self) -> AsyncHoldfast:
         self._opened = await AsyncSessions.in_thread(self._open)
         return self._opened
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"connect_async() was not awaited: write hf = await holdfast.connect_async(…), then hf.{name}"
+        )
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("connect_async() is entered with `async with`")
+
+    def __exit__(self, *_: object) -> None: ...
 
     def __await__(self) -> Generator[Any, Any, AsyncHoldfast]:
         return self._connect().__await__()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 from holdfast import errors, limits
@@ -19,11 +22,23 @@ def open_engine(url: str | Path, *, cached_sessions: int = limits.CACHED_SESSION
     return Engine(open_store(url), factory=ids.SYSTEM, cached_sessions=cached_sessions)
 
 
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_forgotten() -> None:
+    # A program that ends without closing must not lose what is under way.
+    for engine in list(_engines):
+        with contextlib.suppress(errors.Error):
+            engine.close()
+
+
 class Opened:
-    """An open engine that warns if it is forgotten."""
+    """An open engine that warns if it is forgotten, and is closed at the end of the program then."""
 
     def __init__(self, url: str | Path, *, cached_sessions: int) -> None:
         self.engine = open_engine(url, cached_sessions=cached_sessions)
+        _engines.add(self.engine)
         self._where = _caller()
         self._url = str(url)
         self._open = True
