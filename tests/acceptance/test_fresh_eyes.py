@@ -1,6 +1,9 @@
 """What careful strangers tried: each of these was once accepted, lost, or let through."""
 
+import asyncio
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Message, ToolCallRequest
+from holdfast import Message, ToolCallRequest, limits
 from holdfast.store import sqlite
 from holdfast.store.sqlite import Files, opening
 from holdfast.values import command
@@ -179,11 +182,163 @@ def test_a_store_that_is_moved_away_acknowledges_nothing_more(tmp_path: Path):
     with holdfast.connect(tmp_path / "state.db") as hf:
         session = hf.sessions.create_session("s")
         (tmp_path / "state.db").rename(tmp_path / "moved.db")
-        message = Message("user", "x")
-        with pytest.raises(holdfast.Unavailable, match="removed or replaced"):
-            session.add_message(message)
+        for _ in range(3):
+            with pytest.raises(holdfast.Unavailable, match="removed or replaced"):
+                session.add_message(Message("user", "x"))
+            with pytest.raises(holdfast.Unavailable, match="removed or replaced"):
+                hf.sessions.get_or_create_session("s")
         (tmp_path / "moved.db").rename(tmp_path / "state.db")
-        assert session.add_message(message).message_count == 1
+        assert session.add_message(Message("user", "x")).message_count == 1
+
+
+def _acknowledging(path: Path, said: int) -> None:
+    with holdfast.connect(path) as hf:
+        hf.sessions.create_session("s").add_messages(
+            [Message("user", str(number)) for number in range(said)]
+        )
+
+
+def _failed_once(hf: holdfast.Holdfast) -> None:
+    """Bring the store to where it has to connect anew, as after a write that failed."""
+    store: Any = hf._opened.engine.store
+    store._abandon_writer()
+
+
+def test_after_a_failed_write_another_store_at_the_path_is_not_taken_for_ours(tmp_path: Path):
+    path, other = tmp_path / "state.db", tmp_path / "other.db"
+    _acknowledging(other, 5)
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.create_session("mine")
+        _failed_once(hf)
+        for end in ("", "-wal", "-shm"):
+            Path(f"{path}{end}").unlink(missing_ok=True)
+        other.rename(path)
+        for _ in range(3):
+            with pytest.raises(holdfast.Unavailable, match="removed or replaced"):
+                session.add_message(Message("user", "x"))
+
+
+def test_after_a_failed_write_a_log_without_what_was_acknowledged_is_not_gone_on_with(
+    tmp_path: Path,
+):
+    path = tmp_path / "state.db"
+    _acknowledging(path, 2)
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.get_session("s").add_message(Message("user", "acknowledged"))
+        _failed_once(hf)
+        Path(f"{path}-wal").unlink()
+        for _ in range(2):
+            with pytest.raises(holdfast.Error):
+                session.add_message(Message("user", "x"))
+    with pytest.raises(holdfast.Corrupt):
+        holdfast.connect(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_plain_file_is_left_alone(tmp_path: Path, make: Any):
+    place = tmp_path / "pipe"
+    make(place)
+    with pytest.raises(holdfast.InvalidRequest, match="not a place for a file"):
+        holdfast.connect(place)
+    assert not place.is_file()
+
+
+def test_deferred_writes_of_a_program_that_forgets_to_close_are_kept(tmp_path: Path):
+    program = (
+        "import sys, holdfast\n"
+        "hf = holdfast.connect(sys.argv[1], write='deferred')\n"
+        "s = hf.sessions.create_session('s')\n"
+        "for n in range(200): s.add_message({'role': 'user', 'content': str(n)})\n"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path / "state.db"], check=True)
+    with holdfast.connect(tmp_path / "state.db") as hf:
+        assert hf.sessions.get_session("s").message_count == 200
+
+
+@pytest.mark.parametrize("how", ["key", "id"])
+def test_many_repeats_at_once_have_one_effect_each_and_no_conflict(tmp_path: Path, how: str):
+    async def main() -> list[Any]:
+        async with holdfast.connect_async(tmp_path / "state.db") as hf:
+            session = await hf.sessions.create_session("s")
+            twice = [Message("user", str(n), id=f"m{n}") for n in range(30) for _ in range(2)]
+            return await asyncio.gather(
+                *(
+                    hf.sessions.add_messages(session.id, [m], key=m.id if how == "key" else None)
+                    for m in twice
+                ),
+                return_exceptions=True,
+            )
+
+    answers = asyncio.run(main())
+    assert [a for a in answers if isinstance(a, BaseException)] == []
+    with holdfast.connect(tmp_path / "state.db") as hf:
+        assert [m.id for m in hf.sessions.get_session("s").messages] == [f"m{n}" for n in range(30)]
+
+
+def test_a_refused_command_leaves_nothing_behind_for_its_neighbours(tmp_path: Path):
+    async def main() -> Any:
+        url = tmp_path / "state.db"
+        async with holdfast.connect_async(url, max_messages_per_session=2) as hf:
+            session = await hf.sessions.create_session("s")
+            for said in ("a", "b"):
+                await session.add_message({"role": "user", "content": said})
+            huge = "x" * (limits.MESSAGE_BYTES_MAX + 1)
+            return await asyncio.gather(
+                hf.sessions.add_messages("s", [{"role": "user", "content": huge}]),
+                hf.sessions.update_session("s", title="T", expected_version=3),
+                return_exceptions=True,
+            )
+
+    refused, updated = asyncio.run(main())
+    assert isinstance(refused, holdfast.TooLarge)
+    assert updated.title == "T"
+
+
+def test_the_state_after_an_interrupted_commit_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with holdfast.connect(tmp_path / "state.db") as hf:
+        session = hf.sessions.create_session("s")
+        call = holdfast.ToolCallRequest("c", "f")
+        with monkeypatch.context() as patched:
+            patched.setattr(hf._opened.engine.states, "keep", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                session.add_message(Message("assistant", tool_calls=[call]))
+        result = holdfast.ToolCallResult("c", "r")
+        session.add_message(Message("tool", tool_results=[result]))
+        assert session.message_count == 2
+
+
+def test_what_others_wrote_is_still_news_after_keys_were_forgotten(tmp_path: Path):
+    with (
+        holdfast.connect(tmp_path / "state.db") as mine,
+        holdfast.connect(tmp_path / "state.db") as theirs,
+    ):
+        session = mine.sessions.create_session("s")
+        session.add_message(Message("user", "a"), key="k")
+        theirs.sessions.add_messages("s", [Message("user", "b")])
+        mine._opened.engine.store.forget_keys("default", before_us=0)
+        assert session.add_message(Message("user", "c"), expected_version=3).message_count == 3
+
+
+def test_damage_is_located_by_verify(tmp_path: Path):
+    path = tmp_path / "state.db"
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.create_session("s")
+        for number in range(60):
+            session.add_message(Message("user", f"needle-{number:03} " + "x" * 500))
+    data = bytearray(path.read_bytes())
+    data[data.index(b"needle-030")] ^= 1
+    path.write_bytes(data)
+    with holdfast.connect(path) as hf:
+        report = hf.admin.verify()
+    assert "a page's checksum does not match." in report.faults
+    assert any(
+        "32" in fault and "content is not what was written" in fault for fault in report.faults
+    )
 
 
 @pytest.mark.parametrize("url", [None, ":memory:", "volatile", "a\0b", 5])

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import Message, ToolCallRequest, ToolCallResult, errors, limits
 from holdfast.values.frozen import freeze, thaw
+from holdfast.values.message import checked_id
 from holdfast.wire import codec
 
 
@@ -214,3 +215,41 @@ def test_a_message_over_its_limit_is_refused_with_both_numbers():
 def test_size_is_counted_in_bytes_not_characters():
     with pytest.raises(errors.TooLarge):
         codec.encode_message(Message("user", "語" * (limits.MESSAGE_BYTES_MAX // 3 + 1)))
+
+
+class Liar(str):
+    """Text that says of itself what is not so."""
+
+    __slots__ = ()
+
+    def isascii(self) -> bool:
+        return True
+
+
+class Shifty(float):
+    """A number that turns into another when asked."""
+
+    __slots__ = ()
+
+    def __float__(self) -> float:
+        return float("nan")
+
+
+def test_a_number_too_large_to_be_written_is_refused_where_it_enters():
+    with pytest.raises(errors.NotJson, match="bits"):
+        Message("user", [{"n": 10**5000}])
+    assert freeze(2**8000) == 2**8000
+
+
+def test_values_that_lie_about_themselves_are_taken_by_what_they_are():
+    with pytest.raises(errors.BadEncoding):
+        freeze({"a": Liar("\ud800")})
+    with pytest.raises(errors.BadEncoding):
+        checked_id("an id", Liar("\ud800"))
+    assert freeze([Shifty(1.5)]) == [1.5]
+
+
+@pytest.mark.parametrize("parts", [5, "x", {"a": 1}])
+def test_tool_calls_that_are_no_list_are_refused(parts: Any):
+    with pytest.raises(errors.InvalidMessage, match="list"):
+        Message("assistant", "x", tool_calls=parts)

@@ -56,16 +56,16 @@ def freeze(value: Json, depth: int = 0) -> Json:
     """
     if type(value) is str:
         return value if value.isascii() else checked_text(value)
-    if value is None or type(value) is bool or type(value) is int:
+    if value is None or type(value) is bool:
         return value
+    if isinstance(value, int):
+        return _whole(value)
     if depth == 0 and (type(value) is FrozenDict or type(value) is FrozenList):
         return value
     if isinstance(value, str):
         return checked_text(value)
     if isinstance(value, float):
         return _finite(value)
-    if isinstance(value, int):
-        return int(value)
     return _container(value, depth)
 
 
@@ -99,7 +99,17 @@ def _object(value: Mapping[str, Json], depth: int) -> FrozenDict:
 def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise errors.NotJson(f"{value} is not JSON.", hint="Use None or text for it.")
-    return value if type(value) is float else float(value)
+    return value if type(value) is float else float.__float__(value)
+
+
+def _whole(value: int) -> int:
+    if value.bit_length() > limits.NUMBER_BITS_MAX:
+        raise errors.NotJson(
+            f"a number of {value.bit_length():,} bits is not kept; at most {limits.NUMBER_BITS_MAX:,} are.",
+            hint="Store it as text.",
+            facts={"bits": value.bit_length(), "bits_max": limits.NUMBER_BITS_MAX},
+        )
+    return value if type(value) is int else int.__int__(value)
 
 
 def _key(key: object) -> str:
@@ -113,12 +123,13 @@ def _key(key: object) -> str:
 
 def checked_text(text: str) -> str:
     """Return the text itself, as a plain str; raise BadEncoding if UTF-8 can't carry it."""
-    if not text.isascii():
+    plain = text if type(text) is str else str.__str__(text)
+    if not plain.isascii():
         try:
-            text.encode()
+            plain.encode()
         except UnicodeEncodeError as error:
             raise errors.BadEncoding(facts={"index": error.start}) from error
-    return text if type(text) is str else str.__str__(text)
+    return plain
 
 
 def freeze_object(what: str, value: Json) -> Mapping[str, Json]:

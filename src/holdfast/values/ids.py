@@ -27,9 +27,10 @@ class Factory(msgspec.Struct, frozen=True):
 
 
 class _Pool:
-    """Random bytes of the system, taken many at a time: each call of it stops the other threads.
+    """Random bytes of the system, taken many at a time.
 
-    No piece is given out twice, not even to a forked child.
+    Each call of it lets go of the interpreter, and a busy caller waits to get it back. No piece is
+    given out twice, not even to a forked child.
     """
 
     PIECES = 64
@@ -104,8 +105,3 @@ def new_stamp(prefix: str) -> tuple[str, str]:
     source = _current.get()
     now = source.now_us()
     return f"{prefix}_{now // 1000:012x}{source.random(8).hex()}", iso(now)
-
-
-def now_iso() -> str:
-    """Return the present moment of the factory in force, as ISO 8601."""
-    return iso(_current.get().now_us())

@@ -101,10 +101,7 @@ class ToolCallResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 CHECKED: Final[Mapping[str, Json]] = FrozenDict()
-"""As `extra` it says that whoever made the message has checked every field: `wire`, for plain dicts.
-
-A message that is handed in with it is checked all the same.
-"""
+"""As `extra` it says, once, that whoever makes the message has checked every field: `wire`, for plain dicts."""
 
 
 class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -132,6 +129,7 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.extra is CHECKED:
+            force_setattr(self, "extra", EMPTY)
             return
         if self.role not in ROLES:
             raise errors.WrongRole(
@@ -150,7 +148,7 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
             force_setattr(self, "origin", checked_id("the origin of a message", self.origin))
         for field in ("tool_calls", "tool_results"):
             if type(parts := getattr(self, field)) is not tuple:
-                force_setattr(self, field, tuple(parts))
+                force_setattr(self, field, _tuple(field, parts))
         if type(self.category) is not MessageCategory:
             _set_category(self)
         if type(self.tokens) is not int or self.tokens < 0:
@@ -231,24 +229,21 @@ _INVISIBLE: Final = re.compile(
 
 def checked_id(what: str, value: str) -> str:
     """Return the id; raise InvalidRequest unless it is text of 1 to limits.ID_BYTES_MAX bytes without controls."""
-    if type(value) is str and value.isascii() and value.isprintable():
-        if 0 < len(value) <= limits.ID_BYTES_MAX:
-            return value
-    elif not isinstance(cast("object", value), str):
+    if not isinstance(cast("object", value), str):
         raise errors.InvalidRequest(f"{what} must be text, not {type(value).__name__}.")
-    if value.isascii():
-        size = len(value)
+    text = checked_text(value)
+    if text.isascii():
+        size, visible = len(text), text.isprintable()
     else:
-        freeze(value)
-        size = len(value.encode())
+        size, visible = len(text.encode()), not _INVISIBLE.search(text)
     if not 0 < size <= limits.ID_BYTES_MAX:
         raise errors.InvalidRequest(
             f"{what} has {size:,} bytes; it must have 1 to {limits.ID_BYTES_MAX}.",
             facts={"bytes": size, "bytes_max": limits.ID_BYTES_MAX},
         )
-    if _INVISIBLE.search(value):
+    if not visible:
         raise errors.InvalidRequest(f"{what} must not have control or invisible characters.")
-    return str.__str__(value)
+    return text
 
 
 def _utc(timestamp: str) -> str:
@@ -274,6 +269,12 @@ def _text(what: str, value: Json) -> str:
     if not isinstance(value, str):
         raise errors.InvalidMessage(f"{what} must be text, not {type(value).__name__}.")
     return checked_text(value)
+
+
+def _tuple(field: str, parts: Json) -> tuple[Json, ...]:
+    if not isinstance(parts, (list, tuple)):
+        raise errors.InvalidMessage(f"{field} comes in a list, not {type(parts).__name__}.")
+    return tuple(cast("list[Json]", parts))
 
 
 def _parts(kind: type[ToolCallRequest] | type[ToolCallResult], parts: Json) -> tuple[Json, ...]:

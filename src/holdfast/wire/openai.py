@@ -36,8 +36,6 @@ _ENVELOPE: Final = _BESIDE | {"id", "category", "openai"}
 def accept(value: Message | Mapping[str, Json]) -> Message:
     """Return a message from whatever a caller may hand in: a Message, its dict, or an OpenAI chat dict."""
     if isinstance(value, Message):
-        if value.extra is CHECKED:
-            value = msgspec.structs.replace(value, extra=EMPTY)
         return value if value.openai is None else _agreeing(value)
     if not isinstance(cast("object", value), (dict, Mapping)):
         raise errors.InvalidMessage(

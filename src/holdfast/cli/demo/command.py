@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -63,15 +64,22 @@ def _end(stage: Stage, surface: Surface, night: Night, kept: Path | None) -> Non
     stage.chapter("What next")
     if kept is not None:
         store = kept / "state.db"
-        stage.named("look", f"holdfast sessions show {keeper.SESSION} --url {store}")
-        stage.named("", f"holdfast status {store}")
-        stage.named("", f"holdfast verify {store}")
+        stage.named("look", f"{_command()} sessions show {keeper.SESSION} --url {store}")
+        stage.named("", f"{_command()} status {store}")
+        stage.named("", f"{_command()} verify {store}")
         stage.named("files", f"{kept}: outbox, bell.log, journal.txt, stores.csv")
     else:
-        stage.named("look", "holdfast demo --keep night")
-        stage.named("", f"holdfast sessions show {keeper.SESSION} --url night/state.db")
+        stage.named("look", f"{_command()} demo --keep night")
+        stage.named("", f"{_command()} sessions show {keeper.SESSION} --url night/state.db")
     stage.named("read", f"{keeper.__file__} is the whole agent")
     stage.line()
+
+
+def _command() -> str:
+    """Return how the command can be typed here: by its name where that is found, else as it was started."""
+    if shutil.which("holdfast") or not sys.argv[0].endswith("holdfast"):
+        return "holdfast"
+    return sys.argv[0]
 
 
 def _document(night: Night, kept: Path | None) -> dict[str, object]:
