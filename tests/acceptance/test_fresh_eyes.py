@@ -312,6 +312,29 @@ def test_the_state_after_an_interrupted_commit_is_read_anew(
         assert session.message_count == 2
 
 
+@pytest.mark.parametrize("where", ["__enter__", "__exit__"])
+def test_an_interrupt_at_the_edge_of_a_turn_leaves_it_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+):
+    def interrupted(turn: Any, *_: object) -> bool:
+        if where == "__enter__":
+            turn._store.take_turn()
+        raise KeyboardInterrupt
+
+    path = tmp_path / "state.db"
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.create_session("s")
+        with monkeypatch.context() as patched:
+            patched.setattr(type(hf._opened.engine.store.turn()), where, interrupted)
+            with pytest.raises(KeyboardInterrupt) as kept:
+                session.add_message(Message("user", "a"))
+        program = "import sys, holdfast; holdfast.connect(sys.argv[1]).sessions.create_session('t')"
+        subprocess.run([sys.executable, "-c", program, path], check=True, timeout=60)
+        session.reload().add_message(Message("user", "b"))
+        assert kept.type is KeyboardInterrupt
+        assert hf.admin.verify().ok
+
+
 def test_what_others_wrote_is_still_news_after_keys_were_forgotten(tmp_path: Path):
     with (
         holdfast.connect(tmp_path / "state.db") as mine,

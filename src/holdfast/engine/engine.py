@@ -92,13 +92,15 @@ class Engine:
                     pending, lost = self._round(pending)
                     # A round that settles something is progress, whatever it lost to.
                     lost_races = lost_races + 1 if lost and len(pending) == before else 0
+            for ticket in pending:
+                ticket.fail(errors.Conflict("other writers were faster every time.", hint="Retry."))
+            self._forget_keys(batch)
         except BaseException:
-            # What was committed may not have been remembered.
+            # An interrupt can come before the turn was given back, and what was committed may not
+            # have been remembered.
+            self.store.leave_turn()
             self.states.begin_turn(alone=False)
             raise
-        for ticket in pending:
-            ticket.fail(errors.Conflict("other writers were faster every time.", hint="Retry."))
-        self._forget_keys(batch)
 
     def _forget_keys(self, batch: Sequence[Ticket]) -> None:
         keyed = [ticket for ticket in batch if ticket.request.key is not None]

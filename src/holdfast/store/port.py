@@ -219,6 +219,10 @@ class Store(Protocol):
         """
         ...
 
+    def leave_turn(self) -> None:
+        """Give the turn back if this thread holds it still: an interrupt can come before `turn` could."""
+        ...
+
     def commit(self, appends: Sequence[Append]) -> list[Outcome]:
         """Commit appends together, each with its own outcome, in order. Called inside `turn`."""
         ...

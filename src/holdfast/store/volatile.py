@@ -61,6 +61,11 @@ class VolatileStore:
             self._refuse_if_closed()
             yield False
         finally:
+            self.leave_turn()
+
+    def leave_turn(self) -> None:
+        """Give the turn back if this thread holds it still."""
+        if self._holder is threading.current_thread():
             self._holder = None
             self._turn.release()
 

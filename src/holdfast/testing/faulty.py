@@ -55,6 +55,10 @@ class FaultyStore:
         """Pass through."""
         return self._store.turn()
 
+    def leave_turn(self) -> None:
+        """Pass through."""
+        self._store.leave_turn()
+
     def commit(self, appends: Sequence[Append]) -> list[Outcome]:
         """Commit, or fail if this is the call that fails."""
         fails = self._counted()

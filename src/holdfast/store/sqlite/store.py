@@ -45,7 +45,7 @@ class _Turn:
         return self._store.take_turn()
 
     def __exit__(self, *_: object) -> None:
-        self._store.give_turn()
+        self._store.leave_turn()
 
 
 class SQLiteStore:
@@ -131,11 +131,11 @@ class SQLiteStore:
                 self._holder = threading.get_ident()
                 return self._nobody_else_wrote()
         except BaseException:
-            self.give_turn()
+            self.leave_turn()
             raise
 
-    def give_turn(self) -> None:
-        """Give the turn back, for `turn`. Does nothing where this thread does not hold it."""
+    def leave_turn(self) -> None:
+        """Give the turn back if this thread holds it still."""
         if not self._thread_turn._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
             return
         try:
