@@ -412,3 +412,16 @@ def test_an_idle_time_beyond_all_measure_ends_nothing(tmp_path: Path):
     with holdfast.connect(tmp_path / "state.db") as hf:
         hf.sessions.create_session("s")
         assert hf.sessions.expire(idle_s=1e300) == []
+
+
+def test_the_lock_file_names_whoever_holds_the_turn(tmp_path: Path):
+    path = tmp_path / "state.db"
+    looking = "import sys, holdfast; holdfast.connect(sys.argv[1]).close(); print(__import__('os').getpid())"
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.create_session("s")
+        other = subprocess.run(
+            [sys.executable, "-c", looking, path], check=True, capture_output=True, text=True
+        )
+        assert int(Path(f"{path}-lock").read_text()) == int(other.stdout)
+        session.add_message(Message("user", "a"))
+        assert int(Path(f"{path}-lock").read_text()) == os.getpid()

@@ -72,7 +72,9 @@ def anchor_faults(
     known = tenants(connection)
     if slot is None:
         if any(head(connection, tenant).position for tenant in known):
-            notes.append("the anchor was missing and has been written anew")
+            notes.append(
+                "there was no anchor beside the file, as with a copy of it or a backup; one has been written"
+            )
         return [], tuple(notes)
     if slot.store_id != store_id:
         return [], (*notes, "the anchor belonged to another store and has been written anew")

@@ -30,11 +30,7 @@ Identity = tuple[int, int] | None
 
 
 class _Turn:
-    """The turn of a store, as a context manager of the plainest kind.
-
-    An interrupt that comes when it is entered finds it either not taken or within the body's reach;
-    one made from a generator could be left in between.
-    """
+    """The turn of a store. Not made from a generator, which an interrupt could leave between its halves."""
 
     __slots__ = ("_store",)
 
@@ -76,6 +72,7 @@ class SQLiteStore:
         with self._translated:
             self._turns.take(limits.TURN_WAIT_S)
             try:
+                self._turns.name_holder()
                 if not self.path.exists() or not self.path.stat().st_size:
                     opening.create(self._files, self.path, self._random(16))
                 had_log = self._files.identity(self._log) is not None
@@ -129,6 +126,7 @@ class SQLiteStore:
             with self._translated:
                 self._turns.take(limits.TURN_WAIT_S)
                 self._holder = threading.get_ident()
+                self._turns.name_holder()
                 return self._nobody_else_wrote()
         except BaseException:
             self.leave_turn()
@@ -158,7 +156,6 @@ class SQLiteStore:
             return True
         opening.check_format(self._writer, self.path)
         self._known.doubt()
-        self._turns.name_holder()
         # Last: whoever is interrupted before has not noticed it yet.
         self._seen = seen
         return False

@@ -42,6 +42,7 @@ class Turns:
         self._files = files
         self._path = path
         self._fd = files.open(path)
+        self._name = f"{os.getpid():<15}\n".encode()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._wanted = self._granted = self._waiting = self._closed = False
@@ -67,8 +68,9 @@ class Turns:
         return False
 
     def name_holder(self) -> None:
-        """Write this process into the lock file, for others who wait to name."""
-        self._files.write(self._fd, f"{os.getpid():<15}\n".encode(), 0)
+        """See to it that the lock file names this process, for others who wait."""
+        if self._files.read(self._fd, len(self._name), 0) != self._name:
+            self._files.write(self._fd, self._name, 0)
 
     def give(self) -> None:
         """Pass the turn on."""
