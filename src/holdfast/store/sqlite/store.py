@@ -166,7 +166,7 @@ class SQLiteStore:
         if self._broken:
             self._reconnect()
         if not self._writer.in_transaction:
-            self._check_log()
+            self._check_place()
             self._writer.execute("BEGIN IMMEDIATE")
 
     def _reconnect(self) -> None:
