@@ -171,13 +171,13 @@ def test_a_leader_who_vanishes_is_followed(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(KeyboardInterrupt):
             queue.run(vanishing)
 
-    first = threading.Thread(target=lead)
+    first = threading.Thread(target=lead, daemon=True)
     first.start()
     inside.wait()
     monkeypatch.undo()
     monkeypatch.setattr(commits, "LOOK_UP_S", 0.01)
     second: list[Answer] = []
-    other = threading.Thread(target=lambda: second.append(queue.run(Ticket(REQUEST))))
+    other = threading.Thread(target=lambda: second.append(queue.run(Ticket(REQUEST))), daemon=True)
     other.start()
     time.sleep(0.05)
     assert not second, "the leader is still there"
