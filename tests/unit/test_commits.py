@@ -192,23 +192,23 @@ def test_a_leader_who_vanishes_is_followed(monkeypatch: pytest.MonkeyPatch):
 def test_tasks_of_one_step_of_the_loop_are_committed_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    sizes: list[int] = []
-    process = Engine._process
+    starts: list[None] = []
+    start = Engine.start
 
-    def counting(self: Engine, batch: Sequence[Ticket]) -> None:
-        sizes.append(len(batch))
-        process(self, batch)
+    def counting(self: Engine) -> None:
+        starts.append(None)
+        start(self)
 
-    monkeypatch.setattr(Engine, "_process", counting)
+    monkeypatch.setattr(Engine, "start", counting)
 
     async def main() -> None:
         async with await holdfast.connect_async(tmp_path / "state.db") as hf:
             sessions = [await hf.sessions.create_session(f"s{n}") for n in range(16)]
-            sizes.clear()
+            starts.clear()
             for _ in range(5):
                 await asyncio.gather(
                     *(s.add_message({"role": "user", "content": "x"}) for s in sessions)
                 )
+            assert len(starts) == 5
 
     asyncio.run(main())
-    assert sizes == [16] * 5
