@@ -80,14 +80,14 @@ def known(state: SessionState | None, session_id: str) -> SessionState:
 
 def open_state(state: SessionState | None, session_id: str) -> SessionState:
     """Return the state of a session that takes messages; raise SessionEnded if it has ended."""
-    found = known(state, session_id)
-    if found.status is not SessionStatus.ACTIVE:
-        raise errors.SessionEnded(
-            f"the session {session_id!r} has ended ({found.end_reason}).",
-            hint="reset_session starts its next generation.",
-            facts={"session": session_id, "reason": str(found.end_reason)},
-        )
-    return found
+    if state is not None and state.status is SessionStatus.ACTIVE:
+        return state
+    ended = known(state, session_id)
+    raise errors.SessionEnded(
+        f"the session {session_id!r} has ended ({ended.end_reason}).",
+        hint="reset_session starts its next generation.",
+        facts={"session": session_id, "reason": str(ended.end_reason)},
+    )
 
 
 def follows(state: SessionState | None, before: SessionState) -> bool:
@@ -232,14 +232,16 @@ def evolve(state: SessionState | None, recorded: e.Recorded) -> SessionState:
 
 def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
     """Return the state after an event, one version on."""
-    if isinstance(event, e.SessionCreated):
-        return _begun(state, event, time_us)
     if state is None:
+        if isinstance(event, e.SessionCreated):
+            return _begun(None, event, time_us)
         raise errors.Corrupt("a session's log does not begin with its creation.")
     version = state.version + 1
     match event:
         case e.MessageAdded():
             return _with_message(state, event, time_us)
+        case e.SessionCreated():
+            return _begun(state, event, time_us)
         case e.SessionUpdated():
             title = state.title if event.title is msgspec.UNSET else event.title
             return replace(

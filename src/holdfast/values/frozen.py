@@ -93,7 +93,14 @@ def _object(value: Mapping[str, Json], depth: int) -> FrozenDict:
     pieces = (*made, *made.values())
     if {*map(type, pieces)} == _TEXT and "".join(pieces).isascii():
         return made
-    return FrozenDict({_key(key): freeze(item, depth) for key, item in made.items()})
+    return FrozenDict(
+        {
+            key if type(key) is str and key.isascii() else _key(key): (
+                item if type(item) is str and item.isascii() else freeze(item, depth)
+            )
+            for key, item in made.items()
+        }
+    )
 
 
 def _finite(value: float) -> float:

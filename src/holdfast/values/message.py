@@ -75,7 +75,9 @@ class ToolCallRequest(msgspec.Struct, frozen=True, omit_defaults=True):
             force_setattr(self, "id", ids.new_id("call"))
         force_setattr(self, "id", checked_id("a tool call's id", self.id))
         force_setattr(self, "name", checked_id("a tool's name", self.name))
-        force_setattr(self, "args", freeze_object(f"args of the call to {self.name!r}", self.args))
+        if type(self.args) is not FrozenDict:
+            what = f"args of the call to {self.name!r}"
+            force_setattr(self, "args", freeze_object(what, self.args))
         if self.arguments is not None:
             force_setattr(self, "arguments", _text("the argument text of a call", self.arguments))
 
@@ -227,8 +229,13 @@ _INVISIBLE: Final = re.compile(
 """Controls, separators and marks that no eye can see: a fixed list, whatever Unicode Python knows."""
 
 
+_ID_MAX: Final = limits.ID_BYTES_MAX
+
+
 def checked_id(what: str, value: str) -> str:
     """Return the id; raise InvalidRequest unless it is text of 1 to limits.ID_BYTES_MAX bytes without controls."""
+    if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= _ID_MAX:
+        return value
     if not isinstance(cast("object", value), str):
         raise errors.InvalidRequest(f"{what} must be text, not {type(value).__name__}.")
     text = checked_text(value)

@@ -88,7 +88,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def own_count(self) -> int:
         """Messages of the present generation that were not carried over from another session."""
-        return self.message_count - self.carried
+        return self.ordinal - self.ordinal_began - self.carried
 
     @property
     def continued_to(self) -> str | None:

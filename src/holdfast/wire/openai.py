@@ -75,23 +75,38 @@ def message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) ->
             hint="Use system, developer, user, assistant or tool.",
         )
     content = None if role == "tool" else _content(kept)
-    if not envelope and type(content) is str and "id" not in kept and "tool_calls" not in kept:
-        # Plain text: with the dict frozen nothing of it is left to check.
+    calls = _calls(kept) if "tool_calls" in kept else ()
+    results = _results(kept) if role == "tool" else ()
+    category = CATEGORY_OF_ROLE[role]
+    if not envelope and "id" not in kept and _sound(role, content, calls, results):
         made, now = ids.new_stamp("msg")
-        category = CATEGORY_OF_ROLE[role]
-        return Message(role, content, category, made, now, extra=CHECKED, openai=kept)
+        return Message(
+            role, content, category, made, now, EMPTY, 0, calls, results, None, CHECKED, kept
+        )
     given = envelope.get("id") or kept.get("id")
-    category = envelope.get("category")
+    named = envelope.get("category")
     return Message(
         role,
         content,
-        category_named(category) if category else CATEGORY_OF_ROLE[role],
+        category_named(named) if named else category,
         given if isinstance(given, str) else "",
-        tool_calls=_calls(kept) if "tool_calls" in kept else (),
-        tool_results=_results(kept) if role == "tool" else (),
+        tool_calls=calls,
+        tool_results=results,
         openai=kept,
         **(_beside(envelope) if envelope else EMPTY),
     )
+
+
+def _sound(
+    role: str,
+    content: Json,
+    calls: tuple[ToolCallRequest, ...],
+    results: tuple[ToolCallResult, ...],
+) -> bool:
+    """Whether nothing is left to check of a message whose parts are: who says what, and that something is said."""
+    if calls and role != "assistant":
+        return False
+    return bool(calls or results) if content is None else type(content) is str
 
 
 def _beside(envelope: Mapping[str, Json]) -> Mapping[str, Json]:
