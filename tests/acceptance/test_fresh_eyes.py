@@ -414,14 +414,17 @@ def test_an_idle_time_beyond_all_measure_ends_nothing(tmp_path: Path):
         assert hf.sessions.expire(idle_s=1e300) == []
 
 
-def test_the_lock_file_names_whoever_holds_the_turn(tmp_path: Path):
+def test_whoever_waited_too_long_is_told_the_holder_and_not_who_waits_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    waiting = "import sys, holdfast; holdfast.connect(sys.argv[1]).close()"
     path = tmp_path / "state.db"
-    looking = "import sys, holdfast; holdfast.connect(sys.argv[1]).close(); print(__import__('os').getpid())"
-    with holdfast.connect(path) as hf:
+    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.3)
+    with holdfast.connect(path) as hf, holdfast.connect(path) as same:
         session = hf.sessions.create_session("s")
-        other = subprocess.run(
-            [sys.executable, "-c", looking, path], check=True, capture_output=True, text=True
-        )
-        assert int(Path(f"{path}-lock").read_text()) == int(other.stdout)
-        session.add_message(Message("user", "a"))
-        assert int(Path(f"{path}-lock").read_text()) == os.getpid()
+        with same._opened.engine.store.turn():
+            other = subprocess.Popen([sys.executable, "-c", waiting, path], stderr=subprocess.PIPE)
+            with pytest.raises(holdfast.StoreBusy, match=f"process {os.getpid()} has held") as busy:
+                session.add_message(Message("user", "a"))
+        assert busy.value.facts["holder"] == str(os.getpid())
+        assert other.communicate(timeout=60)[1] == b""

@@ -31,6 +31,7 @@ from tests.acceptance.scenes import (
     asking,
     engine_of,
     feed,
+    giving,
     neighbour,
     set_clock,
     texts,
@@ -160,6 +161,17 @@ def test_a_metadata_filter_follows_what_another_worker_changed(tmp_path: Path):
             found = one.sessions.list_sessions(metadata={"k": number})
             assert [row["id"] for row in found] == [f"s{number}"]
             assert one.sessions.list_sessions(metadata={"k": "other"}) == []
+
+
+def test_nobody_is_refused_for_what_another_worker_has_mended(tmp_path: Path):
+    path = tmp_path / "state.db"
+    with holdfast.connect(path) as one, holdfast.connect(path) as other:
+        session = one.sessions.create_session("s")
+        session.add_message(asking("c1"))
+        with pytest.raises(errors.OpenCalls):
+            session.add_message(user("too early"))
+        other.sessions.get_session("s").add_message(giving("c1"))
+        assert session.add_message(user("now")).message_count == 3
 
 
 def test_a_stream_that_a_failed_commit_began_is_not_remembered(tmp_path: Path):

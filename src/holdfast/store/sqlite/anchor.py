@@ -26,6 +26,8 @@ HEADS_MAX = 64
 _MAGIC = b"HFANCHR1"
 _FIXED = struct.Struct(">8s16sQBH")
 _HEAD = struct.Struct(">QQ32s")
+_COUNT = slice(24, 32)
+"""Where a slot's count stands; such bytes sort as the numbers do."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -56,7 +58,7 @@ def encode(slot: Slot) -> bytes:
 
 
 def decode(data: bytes) -> Slot | None:
-    """Return the slot, or None if it does not verify."""
+    """Return the slot at the beginning of some bytes, or None if it does not verify."""
     if len(data) < _FIXED.size:
         return None
     magic, store_id, count, clean, size = _FIXED.unpack_from(data)
@@ -72,18 +74,25 @@ def acknowledged(path: Path) -> int:
     """Return how many events an anchor file knows of; 0 if there is none or it says nothing."""
     if not path.exists():
         return 0
-    data = path.read_bytes()
-    slots = [decode(data[at * SLOT_BYTES : (at + 1) * SLOT_BYTES]) for at in (0, 1)]
-    newest = max((slot for slot in slots if slot), key=lambda slot: slot.count, default=None)
+    newest = _newest(_halves(path.read_bytes()))
     return sum(head.position for head in newest.heads.values()) if newest else 0
 
 
 def is_ours(path: Path) -> bool:
     """Whether a file can be an anchor: of its size, and each slot blank or with its beginning."""
     data = path.read_bytes()
-    slots = (data[:SLOT_BYTES], data[SLOT_BYTES:])
     whole = len(data) <= 2 * SLOT_BYTES
-    return whole and all(not any(s[:8]) or s.startswith(_MAGIC) for s in slots)
+    return whole and all(not any(s[:8]) or s.startswith(_MAGIC) for s in _halves(data))
+
+
+def _halves(data: bytes) -> tuple[bytes, bytes]:
+    return data[:SLOT_BYTES], data[SLOT_BYTES:]
+
+
+def _newest(halves: tuple[bytes, bytes]) -> Slot | None:
+    """Return the sound slot with the higher count; the other is not even looked through."""
+    one, other = sorted(halves, key=lambda half: half[_COUNT], reverse=True)
+    return decode(one) or decode(other)
 
 
 class Anchor:
@@ -100,11 +109,12 @@ class Anchor:
 
     def read(self) -> tuple[Slot | None, int]:
         """Return the newest slot that verifies, and how many of the written slots do not."""
-        data = [self._files.read(self._fd, SLOT_BYTES, at * SLOT_BYTES) for at in (0, 1)]
-        slots = [decode(part) for part in data]
-        spoiled = sum(slot is None and any(part) for slot, part in zip(slots, data, strict=True))
-        found = [slot for slot in slots if slot is not None]
-        return max(found, key=lambda slot: slot.count, default=None), spoiled
+        halves = self._halves()
+        spoiled = sum(decode(half) is None and any(half) for half in halves)
+        return _newest(halves), spoiled
+
+    def _halves(self) -> tuple[bytes, bytes]:
+        return _halves(self._files.read(self._fd, 2 * SLOT_BYTES, 0))
 
     def write(
         self, changed: Mapping[int, Head], *, clean: bool = False, alone: bool = False
@@ -113,12 +123,12 @@ class Anchor:
 
         `alone`: nobody else has written since this anchor did, so it need not be read first.
         """
-        before = self._seen if alone else self.read()[0]
-        ours = before is not None and before.store_id == self._store_id
-        heads, known = changed, before.heads if before is not None and ours else changed
-        if known.keys() != changed.keys():
-            heads = {**changed, **{t: h for t, h in known.items() if t not in changed}}
-        if len(heads) > HEADS_MAX:
+        before = self._seen if alone else _newest(self._halves())
+        heads = changed
+        if before and before.store_id == self._store_id and before.heads.keys() != changed.keys():
+            kept = {t: h for t, h in before.heads.items() if t not in changed}
+            heads = dict(itertools.islice({**changed, **kept}.items(), HEADS_MAX))
+        elif len(heads) > HEADS_MAX:
             heads = dict(itertools.islice(heads.items(), HEADS_MAX))
         slot = Slot(self._store_id, before.count + 1 if before else 1, heads, clean)
         self._files.write(self._fd, encode(slot), slot.count % 2 * SLOT_BYTES)

@@ -93,6 +93,19 @@ class Files:
         """Give the lock back."""
         fcntl.flock(fd, fcntl.LOCK_UN)
 
+    def holder(self, fd: int) -> str:
+        """Return the id of the process that holds a file's lock; empty where it can't be known."""
+        place = f":{os.fstat(fd).st_ino}"
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+                match line.split():
+                    # Those who wait have an arrow before the kind.
+                    case [_, "FLOCK", _, _, process, where, *_] if where.endswith(place):
+                        return process
+                    case _:
+                        continue
+        return ""
+
     def kind(self, path: Path) -> str:
         """Return the type of the file system that holds a folder; empty where it can't be known."""
         best, kind = -1, ""

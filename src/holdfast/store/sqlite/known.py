@@ -1,7 +1,8 @@
 """What one process knows of its store without asking SQLite.
 
 Numbers of tenants and keys of streams never change once committed, and any thread may use them.
-Heads, versions and shapes of rows hold only while nobody else commits, and belong to the holder of the turn.
+The rest belongs to the holder of the turn. Heads hold only while nobody else commits. Versions and
+shapes of rows are hints: what is written by them fails if they are wrong, and is then written carefully.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Known:
     """The memory of one open store."""
 
     def __init__(self) -> None:
-        self._sql = opening.queries()
+        self.sql = opening.queries()
         self._tenants: dict[str, int] = {}
         self._streams: dict[tuple[int, str], int] = {}
         self._new_tenants: dict[str, int] = {}
@@ -37,7 +38,7 @@ class Known:
         """Return a tenant's number, 0 if it has none yet."""
         found = self._tenants.get(name)
         if found is None:
-            found = number(connection, self._sql["tenant_number"], (name,))
+            found = number(connection, self.sql["tenant_number"], (name,))
             if found:
                 known = self._new_tenants if connection.in_transaction else self._tenants
                 known[name] = found
@@ -47,7 +48,7 @@ class Known:
         """Return a stream's key, 0 if it has none yet."""
         found = self._streams.get((tenant, name))
         if found is None:
-            found = number(connection, self._sql["stream_key"], (tenant, name))
+            found = number(connection, self.sql["stream_key"], (tenant, name))
             if found:
                 known = self._new_streams if connection.in_transaction else self._streams
                 if len(known) > ENTRIES_MAX:
@@ -57,21 +58,14 @@ class Known:
 
     def add_tenant(self, connection: apsw.Connection, name: str) -> int:
         """Give a tenant its number."""
-        made = number(connection, self._sql["tenants_max"], ()) + 1
-        connection.execute(self._sql["add_tenant"], (made, name, mark(made, name)))
+        made = number(connection, self.sql["tenants_max"], ()) + 1
+        connection.execute(self.sql["add_tenant"], (made, name, mark(made, name)))
         self._new_tenants[name] = made
         return made
 
-    def version(self, connection: apsw.Connection, key: int) -> int:
-        """Return the version of a stream by its key."""
-        found = self.versions.get(key)
-        if found is None:
-            found = number(connection, self._sql["stream_version"], (key,))
-        return found
-
     def committed(self) -> None:
         """Keep what the transaction found and made."""
-        if max(len(self._streams), len(self.versions), len(self.shapes)) > ENTRIES_MAX:
+        if len(self.versions) > ENTRIES_MAX or len(self.shapes) > ENTRIES_MAX:
             for entries in (self._streams, self.versions, self.shapes):
                 entries.clear()
         if self._new_tenants or self._new_streams:
@@ -80,11 +74,15 @@ class Known:
             self._new_tenants.clear()
             self._new_streams.clear()
 
+    def others_wrote(self) -> None:
+        """Forget what nothing else would tell to be wrong."""
+        self.heads.clear()
+        self.anchored = False
+
     def doubt(self) -> None:
         """Forget what others may have changed, and what a transaction that failed has made."""
         self._new_tenants.clear()
         self._new_streams.clear()
-        self.heads.clear()
         self.versions.clear()
         self.shapes.clear()
-        self.anchored = False
+        self.others_wrote()

@@ -22,7 +22,6 @@ APPLICATION_ID: Final = 0x48464453
 SCHEMA: Final = 1
 """The newest schema that this version knows; also `PRAGMA user_version` of a store."""
 
-LOCK_BYTES: Final = 16
 VFS: Final = "cksmvfs"
 RESERVE_BYTES: Final = 8
 LIBRARY_MIN: Final = (3, 51, 3)
@@ -183,9 +182,7 @@ def check_beside(path: Path) -> None:
     if kept.exists() and not anchor.is_ours(kept):
         raise _others(kept)
     lock = Path(f"{path}-lock")
-    if lock.exists() and (
-        lock.stat().st_size > LOCK_BYTES or lock.read_bytes().strip(b" \n0123456789")
-    ):
+    if lock.exists() and lock.stat().st_size:
         raise _others(lock)
 
 

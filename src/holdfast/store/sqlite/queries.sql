@@ -52,7 +52,8 @@ ON CONFLICT DO UPDATE SET owner = excluded.owner, status = excluded.status, mome
     time_us = excluded.time_us,
     lookup = excluded.lookup, terms = excluded.terms, document = excluded.document, mark = excluded.mark;
 -- name: touch_projection
-UPDATE projections SET time_us = ?, document = ?, mark = ? WHERE tenant = ? AND kind = ? AND id = ?;
+UPDATE projections SET time_us = ?, document = ?, mark = ? WHERE tenant = ? AND kind = ? AND id = ?
+  AND owner = ? AND status = ? AND moment = ? AND lookup = ? AND terms = ?;
 -- name: drop_projection
 DELETE FROM projections WHERE tenant = ? AND kind = ? AND id = ?;
 -- name: add_term

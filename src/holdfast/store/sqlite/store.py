@@ -58,7 +58,7 @@ class SQLiteStore:
         self._known = Known()
         self._place, self._log = str(path), f"{path}-wal"
         self._closed = self._broken = False
-        self._seen: object = None
+        self._seen: int | None = None
         self._turns = Turns(files, Path(f"{path}-lock"))
         try:
             self._open()
@@ -72,7 +72,6 @@ class SQLiteStore:
         with self._translated:
             self._turns.take(limits.TURN_WAIT_S)
             try:
-                self._turns.name_holder()
                 if not self.path.exists() or not self.path.stat().st_size:
                     opening.create(self._files, self.path, self._random(16))
                 had_log = self._files.identity(self._log) is not None
@@ -118,15 +117,14 @@ class SQLiteStore:
 
     def take_turn(self) -> bool:
         """Take the turn, for `turn`; whatever happens, it is either taken or given back."""
-        assert self._holder != threading.get_ident(), "this thread holds the turn already"
-        self._check_open()
+        me = threading.get_ident()
+        assert self._holder != me, "this thread holds the turn already"
         try:
             self._thread_turn.acquire()
             self._check_open()
             with self._translated:
                 self._turns.take(limits.TURN_WAIT_S)
-                self._holder = threading.get_ident()
-                self._turns.name_holder()
+                self._holder = me
                 return self._nobody_else_wrote()
         except BaseException:
             self.leave_turn()
@@ -151,11 +149,11 @@ class SQLiteStore:
 
     def _nobody_else_wrote(self) -> bool:
         self._enter()
-        seen = self._writer.execute("PRAGMA data_version").get
+        seen = self._writer.data_version("main")
         if seen == self._seen:
             return True
         opening.check_format(self._writer, self.path)
-        self._known.doubt()
+        self._known.others_wrote()
         # Last: whoever is interrupted before has not noticed it yet.
         self._seen = seen
         return False
@@ -186,6 +184,11 @@ class SQLiteStore:
         if not self._broken and self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
 
+    def _end(self) -> None:
+        # A version counts own commits too; whoever is interrupted in between takes it for another's.
+        self._writer.execute("COMMIT")
+        self._seen = self._writer.data_version("main")
+
     def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         """Commit appends in one transaction; the anchor is written before this returns."""
         assert self._holder == threading.get_ident(), "commit belongs inside turn()"
@@ -205,7 +208,7 @@ class SQLiteStore:
         if not batch.heads:
             self._known.doubt()
             return outcomes
-        self._writer.execute("COMMIT")
+        self._end()
         self._known.committed()
         self._check_log()
         try:
@@ -343,7 +346,7 @@ class SQLiteStore:
                 number_ = self._tenant(self._writer, tenant)
                 self._writer.execute(self._sql["forget_keys"], (number_, before_us))
                 forgotten = self._writer.changes()
-                self._writer.execute("COMMIT")
+                self._end()
             except BaseException:
                 self._abandon_writer()
                 raise

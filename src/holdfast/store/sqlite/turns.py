@@ -42,7 +42,6 @@ class Turns:
         self._files = files
         self._path = path
         self._fd = files.open(path)
-        self._name = f"{os.getpid():<15}\n".encode()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._wanted = self._granted = self._waiting = self._closed = False
@@ -66,11 +65,6 @@ class Turns:
                 return True
             pause_s = min(2 * pause_s, LOOK_S_MAX)
         return False
-
-    def name_holder(self) -> None:
-        """See to it that the lock file names this process, for others who wait."""
-        if self._files.read(self._fd, len(self._name), 0) != self._name:
-            self._files.write(self._fd, self._name, 0)
 
     def give(self) -> None:
         """Pass the turn on."""
@@ -102,10 +96,12 @@ class Turns:
             if came:
                 self._waiting = False
                 return
+        holder = self._files.holder(self._fd)
+        known = "ps" if holder else f"lsof {self._path} names it"
         raise errors.StoreBusy(
-            f"process {self._holder()} has held the store for more than {timeout_s:g} s.",
-            hint="See whether it is stopped (ps), and continue or end it; then retry.",
-            facts={"holder": self._holder(), "timeout_s": timeout_s, "path": str(self._path)},
+            f"{f'process {holder}' if holder else 'another process'} has held the store for more than {timeout_s:g} s.",
+            hint=f"See whether it is stopped ({known}), and continue or end it; then retry.",
+            facts={"holder": holder or "unknown", "timeout_s": timeout_s, "path": str(self._path)},
         )
 
     def _decline(self) -> None:
@@ -129,8 +125,3 @@ class Turns:
                 else:
                     self._files.unlock(self._fd)
                     self._waiting = False
-
-    def _holder(self) -> str:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            return self._files.read(self._fd, 16, 0).decode().strip() or "unknown"
-        return "unknown"

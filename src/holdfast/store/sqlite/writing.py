@@ -9,7 +9,6 @@ import apsw
 import msgspec
 
 from holdfast.store import chain, port
-from holdfast.store.sqlite import opening
 from holdfast.store.sqlite.anchor import Head
 from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.rows import (
@@ -33,8 +32,9 @@ MOMENT_BITS = 20
 class Batch:
     """Appends of one transaction, and the heads that they lead to.
 
-    Rows wait for `flush`, which writes them together and finds out whether a claim was taken after
-    all: that is rare, and then a `careful` batch asks before each append and writes at once.
+    Rows wait for `flush`, which writes them together and finds out whether a version or a claim was
+    taken after all, or a row is not as remembered: that is rare, and then a `careful` batch asks before
+    each append and writes at once.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Batch:
         self._connection = connection
         self._known = known
         self._random = random
-        self._sql = opening.queries()
+        self._sql = known.sql
         self._links: dict[int, bytes] = {}
         self.heads: dict[int, Head] = {}
 
@@ -67,9 +67,10 @@ class Batch:
         keys: list[int] = []
         for write in append.writes:
             key = known.stream(connection, tenant, write.stream) if tenant else 0
-            actual = known.version(connection, key) if key else 0
-            if actual != write.expected:
-                return port.Stale(write.stream, actual)
+            if known.versions.get(key) != write.expected:
+                actual = self._version(key) if key else 0
+                if actual != write.expected:
+                    return port.Stale(write.stream, actual)
             keys.append(key)
         if self._careful and (taken := self._claimed(append, keys)):
             return taken
@@ -79,23 +80,30 @@ class Batch:
         for write, key in zip(append.writes, keys, strict=True):
             head = self._write(tenant, write, key, head)
         self.heads[tenant] = head
-        self._derive(tenant, append, begin, head.position)
+        for projection in append.projections:
+            self._put(tenant, projection)
+        if append.drops or append.snapshots or append.key is not None:
+            self._derive(tenant, append, begin, head.position)
         if self._careful:
             self.flush()
         return port.Appended(begin, head.position)
 
     def flush(self) -> bool:
-        """Write the rows that wait; False if a claim was taken, and then all of it must be undone."""
+        """Write the rows that wait; False if something was not as remembered, and then all of it must be undone."""
         connection, sql = self._connection, self._sql
-        connection.executemany(sql["add_event"], self._events)
         try:
+            connection.executemany(sql["add_event"], self._events)
             connection.executemany(sql["add_claim"], self._claims)
         except apsw.ConstraintError:
             if self._careful:
                 raise
             return False
         if self._touches:
+            before = connection.total_changes()
             connection.executemany(sql["touch_projection"], self._touches.values())
+            if connection.total_changes() - before != len(self._touches):
+                assert not self._careful, "a careful batch touches only rows that it has put"
+                return False
         self._events, self._claims, self._touches = [], [], {}
         return True
 
@@ -110,6 +118,11 @@ class Batch:
                     return port.Claimed(write.stream, claim, taken or made[claim])
                 made[claim] = write.expected + index + 1
         return None
+
+    def _version(self, key: int) -> int:
+        if key in self._links:
+            return self._known.versions[key]
+        return number(self._connection, self._sql["stream_version"], (key,))
 
     def _head(self, tenant: int) -> Head:
         head = self.heads.get(tenant) or self._known.heads.get(tenant)
@@ -143,10 +156,6 @@ class Batch:
         return Head(position, link)
 
     def _derive(self, tenant: int, append: port.Append, begin: int, end: int) -> None:
-        for projection in append.projections:
-            self._put(tenant, projection)
-        if not append.drops and not append.snapshots and append.key is None:
-            return
         execute, sql = self._connection.execute, self._sql
         for kind, id_ in append.drops:
             place = (tenant, kind, id_)
@@ -181,9 +190,9 @@ class Batch:
         terms = msgspec.json.encode(p.terms).decode() if p.terms else "[]"
         row = (*place, p.owner, p.status, moment, p.time_us, p.lookup, terms, p.document)
         check = mark(*row)
-        shape = (p.owner, p.status, moment, p.lookup, p.terms)
+        shape = (p.owner, p.status, moment, p.lookup, terms)
         if self._known.shapes.get(place) == shape:
-            self._touches[place] = (p.time_us, p.document, check, *place)
+            self._touches[place] = (p.time_us, p.document, check, *place, *shape)
             return
         self._touches.pop(place, None)
         self._change_terms(place, p.terms)

@@ -69,6 +69,33 @@ class Keeping(stage.Stage):
         take(store, step(write("a", 3, b"4")))
         assert store.version(TENANT, "a") == 4
 
+    def test_what_one_opener_remembers_never_stands_above_what_another_wrote(
+        self, store: Store, folder: Path
+    ) -> None:
+        self.must_reopen()
+        second = self.open_store(folder)
+
+        def row(owner: str, *terms: str) -> Projection:
+            return Projection(kind="row", id="1", owner=owner, terms=terms, document=owner.encode())
+
+        take(store, step(write("a", 0, b"1"), write("b", 0, b"1"), projections=(row("x", "t"),)))
+        take(second, step(write("a", 1, b"2")))
+        take(store, step(write("a", 2, b"3")))
+        take(second, step(write("a", 3, b"4"), projections=(row("y", "u"),)))
+        assert commit(store, step(write("a", 3, b"late"))) == [Stale("a", 4)]
+        take(store, step(write("b", 1, b"2"), projections=(row("x", "t"),)))
+        assert second.query(TENANT, Query(kind="row", owner="x", terms=("t",))) == [row("x", "t")]
+        assert second.query(TENANT, Query(kind="row", terms=("u",))) == []
+        take(second, step(write("c", 0, b"1"), drops=(("row", "1"),)))
+        take(store, step(write("b", 2, b"3"), projections=(row("x", "t"),)))
+        assert second.find(TENANT, "row", "1") == row("x", "t")
+        take(second, step(write("b", 3, b"4"), write("a", 4, b"5")))
+        assert commit(store, step(write("b", 3, b"late"), write("a", 5, b"6"))) == [Stale("b", 4)]
+        take(store, step(write("b", 4, b"5"), write("a", 5, b"6")))
+        assert shown(second) == shown(store)
+        assert verified(second).ok
+        second.close()
+
     def test_a_backup_holds_everything(self, store: Store, folder: Path) -> None:
         _furnish(store, TENANT)
         target = str(folder / "backup.copy")
