@@ -8,7 +8,8 @@ import sys
 
 import holdfast
 
-RUNTIME = {"apsw", "holdfast", "msgspec"}
+# msgspec takes typing_extensions where something else has brought it along, as the test tools do.
+RUNTIME = {"apsw", "holdfast", "msgspec", "typing_extensions"}
 
 # Runs alone in a fresh interpreter: this one has loaded pytest and everything else.
 PROBE = """
