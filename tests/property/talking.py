@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from holdfast import Message, MessageCategory, ToolCallRequest, ToolCallResult
-from holdfast.wire import openai
+from holdfast.wire import intake
 from tests.property.world import Talk
 
 TEXTS = ["", "hi", "plan a trip to Oslo", "前文摘要：", "\0\x7f\u2028", "👩‍💻 ok", "x" * 300]
@@ -24,7 +24,7 @@ def spoken(rng: random.Random) -> Message:
     if kind == 1:
         return Message("user", text(rng), MessageCategory.CONTEXT, tokens=rng.randrange(50))
     if kind == 2:
-        return openai.accept({"role": "user", "content": text(rng), "name": "ada", "v9": [1.5]})
+        return intake.accept({"role": "user", "content": text(rng), "name": "ada", "v9": [1.5]})
     if kind == 3:
         later = {"role": "assistant", "content": text(rng), "category": "LATER", "new": {"a": [1]}}
         return Message.from_dict(later)
@@ -41,13 +41,13 @@ def asking(rng: random.Random) -> Message:
         {"id": id_, "type": "function", "function": {"name": "f", "arguments": '{ "x":1}'}}
         for id_ in ids
     ]
-    return openai.accept({"role": "assistant", "content": None, "tool_calls": calls})
+    return intake.accept({"role": "assistant", "content": None, "tool_calls": calls})
 
 
 def giving(rng: random.Random, waiting: list[str]) -> Message:
     chosen = rng.sample(waiting, rng.randint(1, len(waiting)))
     if len(chosen) == 1 and rng.random() < 0.5:
-        return openai.accept({"role": "tool", "tool_call_id": chosen[0], "content": text(rng)})
+        return intake.accept({"role": "tool", "tool_call_id": chosen[0], "content": text(rng)})
     results = [ToolCallResult(id_, {"r": text(rng)}, rng.random() < 0.1) for id_ in chosen]
     return Message("tool", tool_results=results)
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import Message, MessageCategory, errors
-from holdfast.wire import codec, openai
+from holdfast.wire import codec, intake
 
 
 def call(id_: Any = "call_1", name: Any = "f", arguments: Any = "{}") -> dict[str, Any]:
@@ -59,7 +59,7 @@ def stored(message: Message) -> Message:
 @pytest.mark.parametrize("name", CHATS)
 def test_a_chat_dict_comes_back_as_it_came_also_from_the_store(name: str):
     given = copy.deepcopy(CHATS[name])
-    message = openai.accept(given)
+    message = intake.accept(given)
     assert given == CHATS[name]
     assert message.raw() == given
     assert list(message.raw()) == list(given)
@@ -70,7 +70,7 @@ def test_a_chat_dict_comes_back_as_it_came_also_from_the_store(name: str):
 
 def test_changing_the_dict_afterwards_changes_nothing():
     given = copy.deepcopy(CHATS["parts"])
-    message = openai.accept(given)
+    message = intake.accept(given)
     given["content"][0]["text"] = "changed"
     message.raw()["content"].clear()
     assert message.raw() == CHATS["parts"]
@@ -78,57 +78,57 @@ def test_changing_the_dict_afterwards_changes_nothing():
 
 @pytest.mark.req("A-8")
 def test_absent_and_null_content_mean_the_same_but_go_out_as_they_came():
-    null, absent = openai.accept(CHATS["null content"]), openai.accept(CHATS["absent content"])
+    null, absent = intake.accept(CHATS["null content"]), intake.accept(CHATS["absent content"])
     assert null.content is absent.content is None
     assert "content" in null.raw() and "content" not in absent.raw()
 
 
 def test_developer_is_a_system_message():
-    message = openai.accept(CHATS["developer"])
+    message = intake.accept(CHATS["developer"])
     assert (message.role, message.category) == ("system", MessageCategory.SYSTEM)
 
 
 @pytest.mark.parametrize("kind", ["refusal", "audio"])
 def test_an_answer_without_text_has_its_refusal_or_audio_as_content(kind: str):
-    message = openai.accept(CHATS[kind])
+    message = intake.accept(CHATS[kind])
     assert message.content == [{"type": kind, kind: CHATS[kind][kind]}]
 
 
 @pytest.mark.req("A-6")
 def test_arguments_are_read_and_their_text_is_kept_to_the_letter():
-    message = openai.accept(CHATS["spaced arguments"])
+    message = intake.accept(CHATS["spaced arguments"])
     (made,) = message.tool_calls
     assert made.args == {"a": 1.0, "b": "é"}
     assert made.arguments == CHATS["spaced arguments"]["tool_calls"][0]["function"]["arguments"]
-    (empty,) = openai.accept(CHATS["empty arguments"]).tool_calls
+    (empty,) = intake.accept(CHATS["empty arguments"]).tool_calls
     assert (empty.args, empty.arguments) == ({}, "")
 
 
 def test_a_custom_tools_input_is_any_text():
-    made = openai.accept(CHATS["custom tool"]).tool_calls[0]
+    made = intake.accept(CHATS["custom tool"]).tool_calls[0]
     assert (made.id, made.name, made.args) == ("call_2", "grep", {"input": "needle \0"})
 
 
 @pytest.mark.req("A-7")
 def test_a_tool_dict_is_the_result_of_its_call():
-    message = openai.accept(CHATS["tool"])
+    message = intake.accept(CHATS["tool"])
     (result,) = message.tool_results
     assert (result.tool_call_id, result.result, result.is_error) == ("call_1", "42", False)
     assert (message.role, message.category) == ("tool", MessageCategory.SYSTEM_OUTPUT)
-    assert openai.accept(CHATS["tool null"]).tool_results[0].result is None
+    assert intake.accept(CHATS["tool null"]).tool_results[0].result is None
 
 
 def test_a_string_id_of_the_provider_is_the_messages_id():
-    assert openai.accept(CHATS["own id"]).id == "msg_abc"
-    assert openai.accept({"role": "user", "content": "x", "id": 5}).id.startswith("msg_")
+    assert intake.accept(CHATS["own id"]).id == "msg_abc"
+    assert intake.accept({"role": "user", "content": "x", "id": 5}).id.startswith("msg_")
 
 
 def test_our_own_dicts_and_messages_are_accepted_as_such():
     message = Message("user", "x", metadata={"a": 1})
-    assert openai.accept(message) is message
-    assert openai.accept(message.to_dict()) == message
-    kept = openai.accept(CHATS["extra fields"])
-    assert openai.accept(kept.to_dict()) == kept
+    assert intake.accept(message) is message
+    assert intake.accept(message.to_dict()) == message
+    kept = intake.accept(CHATS["extra fields"])
+    assert intake.accept(kept.to_dict()) == kept
 
 
 @pytest.mark.req("A-6")
@@ -140,7 +140,7 @@ def test_a_call_without_an_id_has_one_id_for_ever(missing: Any):
         del made["id"]
     chat = {"role": "assistant", "content": None, "tool_calls": [made]}
     try:
-        message = openai.accept(chat)
+        message = intake.accept(chat)
     except errors.InvalidMessage:
         return
     assert stored(message).tool_calls == message.tool_calls
@@ -182,7 +182,7 @@ def test_a_call_without_an_id_has_one_id_for_ever(missing: Any):
 )
 def test_a_dict_that_means_nothing_is_refused(chat: Any, error: type[errors.Error]):
     with pytest.raises(error) as caught:
-        openai.accept(chat)
+        intake.accept(chat)
     assert len(str(caught.value)) > 20
 
 
@@ -200,15 +200,15 @@ def test_a_dict_that_means_nothing_is_refused(chat: Any, error: type[errors.Erro
 def test_a_changed_copy_of_a_message_read_from_a_dict_is_checked_when_handed_in(
     changed: dict[str, Any], kind: type[errors.Error]
 ):
-    read = openai.accept({"role": "user", "content": "hi"})
+    read = intake.accept({"role": "user", "content": "hi"})
     with pytest.raises(kind):
-        openai.accept(msgspec.structs.replace(read, **changed))
+        intake.accept(msgspec.structs.replace(read, **changed))
 
 
 def test_a_copy_with_metadata_of_its_own_is_frozen_when_handed_in():
-    read = openai.accept({"role": "user", "content": "hi"})
+    read = intake.accept({"role": "user", "content": "hi"})
     given = {"tags": ["a"]}
-    kept = openai.accept(msgspec.structs.replace(read, metadata=given))
+    kept = intake.accept(msgspec.structs.replace(read, metadata=given))
     given["tags"].append("b")
     assert kept.metadata == {"tags": ["a"]}
     assert kept.raw() == {"role": "user", "content": "hi"}

@@ -22,9 +22,9 @@ from holdfast.values import ids
 from holdfast.values.frozen import EMPTY, Json, freeze_object
 from holdfast.values.message import Message, ToolCallResult, checked_id
 from holdfast.values.session import EndReason, OpenCall, SessionStatus
-from holdfast.wire import codec, openai
+from holdfast.wire import codec, intake
 
-MessageLike = Message | Mapping[str, Json]
+MessageLike = intake.MessageLike
 Moment = str | datetime | int
 """ISO 8601 text, a datetime, or microseconds since 1970 UTC."""
 
@@ -111,7 +111,7 @@ class Requests:
             raise errors.InvalidRequest(
                 "messages come in a list.", hint="For one, use add_message."
             )
-        made = tuple(map(openai.accept, values))
+        made = tuple(map(intake.accept, values))
         if len(made) > limits.BATCH_MESSAGES_MAX:
             raise errors.TooLarge(
                 f"{len(made):,} messages at once; at most {limits.BATCH_MESSAGES_MAX:,} are taken.",

@@ -113,7 +113,8 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     role `tool`; a message must have content, calls or results. `id` and `timestamp` are made when
     not given; `category` follows the role. `tokens` is a count the caller vouches for, 0 = not counted.
     `origin` names the session that a copy was carried over from. Fields a later version wrote are
-    in `extra`. Raises a kind of InvalidMessage.
+    in `extra`. `openai` or `anthropic` is the provider's dict that it was read from, verbatim; at most
+    one of them. Raises a kind of InvalidMessage.
     """
 
     role: str
@@ -128,6 +129,7 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     origin: str | None = None
     extra: Mapping[str, Json] = EMPTY
     openai: Mapping[str, Json] | None = None
+    anthropic: Mapping[str, Json] | None = None
 
     def __post_init__(self) -> None:
         if self.extra is CHECKED:
@@ -167,7 +169,8 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     def raw(self) -> dict[str, Json]:
         """Return what came in: the provider's dict as it was given, else to_dict()."""
-        return thaw(self.openai) if self.openai is not None else self.to_dict()
+        kept = self.openai if self.openai is not None else self.anthropic
+        return thaw(kept) if kept is not None else self.to_dict()
 
     def to_dict(self) -> dict[str, Json]:
         """Return every field as plain JSON; from_dict takes it back, unknown fields included."""
@@ -187,6 +190,7 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
             ],
             **({"origin": self.origin} if self.origin else {}),
             **({"openai": thaw(self.openai)} if self.openai is not None else {}),
+            **({"anthropic": thaw(self.anthropic)} if self.anthropic is not None else {}),
         }
 
     @classmethod
@@ -310,6 +314,10 @@ def _freeze_objects(message: Message) -> None:
         force_setattr(message, "metadata", freeze_object("metadata", message.metadata))
     if message.openai is not None:
         force_setattr(message, "openai", freeze_object("openai", message.openai))
+    if message.anthropic is not None:
+        force_setattr(message, "anthropic", freeze_object("anthropic", message.anthropic))
+        if message.openai is not None:
+            raise errors.InvalidMessage("a message comes from one provider: openai or anthropic.")
     if message.extra is not EMPTY:
         force_setattr(message, "extra", freeze_object("extra", message.extra))
         if taken := sorted(_FIELDS & message.extra.keys()):

@@ -17,7 +17,7 @@ from holdfast.values import command, event
 from holdfast.values.frozen import Json, freeze
 from holdfast.values.message import CATEGORY_OF_ROLE, Message
 from holdfast.values.session import SessionInfo, SessionState
-from holdfast.wire import openai
+from holdfast.wire import anthropic, openai
 
 SCHEMAS: Final[Mapping[str, int]] = {
     event.SessionCreated.kind: 1,
@@ -65,6 +65,8 @@ def encode_message(message: Message) -> bytes:
     data: dict[str, Json] = {"id": message.id, "timestamp": message.timestamp}
     if message.openai is not None:
         data["openai"] = message.openai
+    elif message.anthropic is not None:
+        data["anthropic"] = message.anthropic
     else:
         data["role"] = message.role
         if message.content is not None:
@@ -128,8 +130,11 @@ def lift(kind: str, schema: int, data: dict[str, Json]) -> dict[str, Json]:
 
 def message_of(data: Mapping[str, Json]) -> Message:
     """Return the message that encode_message described."""
-    raw = data.get("openai")
-    return Message.from_dict(data) if raw is None else openai.message(raw, envelope=data)
+    if (raw := data.get("openai")) is not None:
+        return openai.message(raw, envelope=data)
+    if (raw := data.get("anthropic")) is not None:
+        return anthropic.message(raw, envelope=data)
+    return Message.from_dict(data)
 
 
 def encode_state(state: SessionState) -> bytes:
@@ -208,9 +213,11 @@ def command_bytes(request: command.SessionCommand) -> bytes:
 def said(message: Message) -> Json:
     """Return what a message says, without the id and timestamp that may have been made for it."""
     whole = message.to_dict()
-    return {
+    told = {
         key: whole[key] for key in ("role", "content", "category", "metadata", "tool_results")
     } | {
         "tool_calls": [[call.name, call.args] for call in message.tool_calls],
         "openai": message.openai,
     }
+    # Said only where it is, so that commands from before it could be are still the same.
+    return told if message.anthropic is None else told | {"anthropic": message.anthropic}

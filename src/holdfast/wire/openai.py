@@ -1,4 +1,4 @@
-"""OpenAI Chat dicts in. The dict is kept verbatim beside what is read from it, so it goes out as it came.
+"""OpenAI chat dicts in. The dict is kept verbatim beside what is read from it, so it goes out as it came.
 
 Nothing here decides whether a message may be added; it only says what the dict means.
 """
@@ -12,15 +12,15 @@ import msgspec
 
 from holdfast import errors
 from holdfast.values import ids
-from holdfast.values.frozen import EMPTY, Json, freeze, freeze_object
+from holdfast.values.frozen import EMPTY, Json, freeze_object
 from holdfast.values.message import (
     CATEGORY_OF_ROLE,
     CHECKED,
     Message,
     ToolCallRequest,
     ToolCallResult,
-    category_named,
 )
+from holdfast.wire import envelopes
 
 _ROLES: Final = {
     "system": "system",
@@ -29,36 +29,6 @@ _ROLES: Final = {
     "assistant": "assistant",
     "tool": "tool",
 }
-_BESIDE: Final = frozenset({"timestamp", "metadata", "tokens", "origin"})
-_ENVELOPE: Final = _BESIDE | {"id", "category", "openai"}
-
-
-def accept(value: Message | Mapping[str, Json]) -> Message:
-    """Return a message from whatever a caller may hand in: a Message, its dict, or an OpenAI chat dict."""
-    if isinstance(value, Message):
-        return value if value.openai is None else _agreeing(value)
-    if not isinstance(cast("object", value), (dict, Mapping)):
-        raise errors.InvalidMessage(
-            f"a message is a Message or a dict, not {type(value).__name__}.",
-            hint='For example {"role": "user", "content": "Hello"}.',
-        )
-    if "tool_results" in value or "openai" in value or ("id" in value and "category" in value):
-        # Only a dict made by Message.to_dict has these.
-        return _agreeing(Message.from_dict(value))
-    return message(value)
-
-
-def _agreeing(value: Message) -> Message:
-    # Only the provider's dict is stored of such a message, so nothing beside it may say otherwise.
-    if value.openai is not None:
-        read = message(value.openai)
-        for field in ("role", "content", "tool_calls", "tool_results"):
-            if getattr(read, field) != getattr(value, field):
-                raise errors.InvalidMessage(
-                    f"{field} of the message is not what its openai dict says.",
-                    hint="Leave openai out, or hand in the dict itself.",
-                )
-    return value
 
 
 def message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) -> Message:
@@ -77,24 +47,14 @@ def message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) ->
     content = None if role == "tool" else _content(kept)
     calls = _calls(kept) if "tool_calls" in kept else ()
     results = _results(kept) if role == "tool" else ()
-    category = CATEGORY_OF_ROLE[role]
     if not envelope and "id" not in kept and _sound(role, content, calls, results):
         made, now = ids.new_stamp("msg")
         return Message(
-            role, content, category, made, now, EMPTY, 0, calls, results, None, CHECKED, kept
-        )
-    given = envelope.get("id") or kept.get("id")
-    named = envelope.get("category")
-    return Message(
-        role,
-        content,
-        category_named(named) if named else category,
-        given if isinstance(given, str) else "",
-        tool_calls=calls,
-        tool_results=results,
-        openai=kept,
-        **(_beside(envelope) if envelope else EMPTY),
-    )
+            role, content, CATEGORY_OF_ROLE[role], made, now,
+            EMPTY, 0, calls, results, None, CHECKED, kept,
+        )  # fmt: skip
+    read = envelopes.Read(role, content, calls, results)
+    return envelopes.open_message(read, envelope, openai=kept)
 
 
 def _sound(
@@ -107,13 +67,6 @@ def _sound(
     if calls and role != "assistant":
         return False
     return bool(calls or results) if content is None else type(content) is str
-
-
-def _beside(envelope: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return the fields that an envelope holds beside the dict; those it does not know are extra."""
-    known = {key: envelope[key] for key in _BESIDE if key in envelope}
-    known["extra"] = freeze({key: envelope[key] for key in envelope.keys() - _ENVELOPE})
-    return known
 
 
 def _content(raw: Mapping[str, Json]) -> Json:

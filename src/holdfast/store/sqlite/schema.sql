@@ -104,9 +104,11 @@ CREATE VIEW messages AS
 SELECT t.name AS tenant, substr(s.name, 9) AS session_id, e.version,
        json_extract(CAST(e.payload AS TEXT), '$.id') AS id,
        coalesce(json_extract(CAST(e.payload AS TEXT), '$.role'),
-                json_extract(CAST(e.payload AS TEXT), '$.openai.role')) AS role,
+                json_extract(CAST(e.payload AS TEXT), '$.openai.role'),
+                json_extract(CAST(e.payload AS TEXT), '$.anthropic.role')) AS role,
        coalesce(json_extract(CAST(e.payload AS TEXT), '$.content'),
-                json_extract(CAST(e.payload AS TEXT), '$.openai.content')) AS content,
+                json_extract(CAST(e.payload AS TEXT), '$.openai.content'),
+                json_extract(CAST(e.payload AS TEXT), '$.anthropic.content')) AS content,
        CAST(e.payload AS TEXT) AS json
 FROM events AS e JOIN streams AS s ON s.key = e.stream JOIN tenants AS t ON t.number = s.tenant
 WHERE json_extract(CAST(e.header AS TEXT), '$[1]') = 'session.message_added' AND e.payload IS NOT NULL;
