@@ -72,3 +72,18 @@ CONTINUE_GRACE: Final = 0.1
 
 IDLE_TIMEOUT_S: Final = 86_400.0
 """A session that nobody touched for this long is ended by expire()."""
+
+CHAT_CALL_ID_MAX: Final = 40
+"""A tool call's id in an OpenAI Chat request, in characters. A longer one is replaced going out."""
+
+RESPONSES_CALL_ID_MAX: Final = 64
+"""A tool call's id in an OpenAI Responses request, in characters."""
+
+ANTHROPIC_CALL_ID_MAX: Final = 64
+"""A tool call's id in an Anthropic request. It names characters, no length: this is ours, to be safe."""
+
+GEMINI_CALL_ID_MAX: Final = 64
+"""A tool call's id in a Gemini request. It states no bound: this is ours, to be safe."""
+
+TOOL_NAME_MAX: Final = 64
+"""A tool's name going out to any provider, in characters: the smallest bound among them."""
