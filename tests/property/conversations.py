@@ -159,6 +159,21 @@ def answers(draw: Draw, style: str, pairs: list[tuple[str, int]]) -> list[Messag
     ]
 
 
+KEYS = st.sampled_from([
+    "type", "text", "source", "image_url", "url", "file", "file_data", "data", "content", "title",
+    "inline_data", "mime_type", "media_type", "input_audio", "format", "audio", "thought",
+])  # fmt: skip
+KINDS = st.sampled_from(
+    [part["type"] for part in [*MEDIA, *PRIVATE] if "type" in part]
+    + ["text", "refusal", "audio", "base64", "file", "url", "content", "data:;base64,x", "data:,"]
+)
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | KINDS | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+"""JSON that looks like parts and is not."""
+
 STYLES = ("own", "openai", "anthropic")
 
 

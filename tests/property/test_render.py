@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from holdfast import Message
+from holdfast import Message, ToolCallRequest, ToolCallResult
 from holdfast.testing import corpus, providers
 from holdfast.wire import codec, intake, render
 from tests.property import conversations as talks
@@ -107,6 +107,21 @@ def test_every_request_is_valid_whoever_said_what(name: str, messages: list[Mess
 def test_every_request_is_one_of_the_sdk_too(name: str, messages: list[Message]):
     to, _, parse, _ = FORMATS[name]
     parse(to(messages))
+
+
+@each_format
+@some
+@given(content=talks.JSON, result=talks.JSON)
+def test_content_that_only_looks_like_parts_is_rendered_too(name: str, content: Any, result: Any):
+    whole = content if isinstance(content, str | list | dict) else [content]
+    messages = [
+        Message("user", whole),
+        Message("assistant", whole, tool_calls=[ToolCallRequest("c", "f", {"n": 0})]),
+        Message("tool", tool_results=[ToolCallResult("c", result)]),
+    ]
+    request = FORMATS[name][0](messages)
+    assert json.loads(json.dumps(request)) == request
+    assert len(list(FORMATS[name][3](request))) == 1
 
 
 @some

@@ -60,6 +60,8 @@ def test_a_dict_comes_back_as_it_came_also_from_the_store(name: str):
     assert stored(message) == message
     assert json.dumps(stored(message).raw()) == json.dumps(given)
     assert intake.accept(message) is message
+    assert message.anthropic is not None
+    assert intake.accept(message.anthropic).anthropic == given
     assert intake.accept(message.to_dict()) == message
 
 

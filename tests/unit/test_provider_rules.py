@@ -189,6 +189,7 @@ BAD: list[tuple[str, Any]] = [
     ("gemini-responses-order", [g_user(HI), g_model(g_call(id="a")), g_user(g_told(id="b"))]),
     ("gemini-responses-first", [g_user(HI), g_model(g_call()), g_user(HI, g_told())]),
     ("gemini-response-without-call", [g_user(g_told())]),
+    ("gemini-responses-next", [g_user(HI), g_model({"functionCall": {"name": "f", "args": {}}})]),
 ]  # fmt: skip
 
 GOOD: list[tuple[str, Any]] = [
@@ -204,6 +205,7 @@ GOOD: list[tuple[str, Any]] = [
     ("anthropic", [user(image("image/png"), text())]),
     ("anthropic", [USER, model({"type": "thinking", "thinking": "", "signature": "s"}, text())]),
     ("gemini", [g_user(HI), g_model(HI, g_call(), g_call()), g_user(g_told(), g_told(), HI)]),
+    ("gemini", [g_user({"inlineData": {"mimeType": "image/png", "data": "aQ=="}})]),
     ("gemini", [g_user({"inline_data": {"mime_type": "image/png", "data": "aQ=="}}), g_model(HI)]),
 ]
 

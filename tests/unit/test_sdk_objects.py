@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast import errors
 from holdfast.wire import intake
 
@@ -74,6 +75,23 @@ def test_what_the_sdk_computed_is_left_out():
         "content": '{"name":"Oslo"}',
         "tool_calls": [{**call, "function": {"name": "f", "arguments": "{}"}}],
     }
+
+
+def test_what_the_model_said_by_the_same_names_is_kept():
+    said = {"parsed": 1, "parsed_output": 2, "parsed_arguments": 3}
+    blocks = [{"type": "tool_use", "id": "t", "name": "f", "input": said}]
+    types = pytest.importorskip("anthropic.types")
+    message = intake.accept(types.Message.model_validate(ANSWER | {"content": blocks}))
+    assert message.tool_calls[0].args == said
+
+
+def test_a_session_takes_them():
+    with holdfast.connect("volatile:") as hf:
+        session = hf.sessions.create_session()
+        session.add_message(completion())
+        session.add_message({"role": "tool", "tool_call_id": "c1", "content": "42"})
+        session.add_messages([answer()])
+        assert [call.call_id for call in session.pending_calls()] == ["toolu_1"]
 
 
 @pytest.mark.parametrize("count", [0, 2])

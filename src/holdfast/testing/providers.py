@@ -65,7 +65,7 @@ def check_anthropic(request: Dict) -> list[Violation]:
 
 
 def check_gemini(request: Dict) -> list[Violation]:
-    """Return what Gemini would refuse in the `contents` of this request. Keys are in snake_case."""
+    """Return what Gemini would refuse in the `contents` of this request, in snake_case or camelCase."""
     return list(_gemini(request.get("contents") or []))
 
 
@@ -345,7 +345,7 @@ def _gemini(contents: Sequence[Dict]) -> Iterator[Violation]:
             yield Violation("gemini-role", where, f"{role!r} is not a role")
         if role == before:
             yield Violation("gemini-alternate", where, f"{role} twice in a row")
-        parts = _items(content.get("parts"))
+        parts = [_snake_case(part) for part in _items(content.get("parts"))]
         if not parts:
             yield Violation("gemini-parts", where, "a content has parts")
         for part in parts:
@@ -355,6 +355,10 @@ def _gemini(contents: Sequence[Dict]) -> Iterator[Violation]:
         before = role
     if calls:
         yield Violation("gemini-responses-next", "the end", f"no response for {len(calls)} call(s)")
+
+
+def _snake_case(part: Dict) -> Dict:
+    return {re.sub("[A-Z]", lambda m: f"_{m[0].lower()}", key): part[key] for key in part}
 
 
 def _gemini_part(where: str, role: Json, part: Dict) -> Iterator[Violation]:

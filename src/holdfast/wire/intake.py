@@ -13,9 +13,6 @@ from holdfast.values.frozen import Json
 from holdfast.values.message import Message
 from holdfast.wire import anthropic, openai
 
-_COMPUTED: Final = frozenset({"parsed", "parsed_arguments", "parsed_output"})
-"""What SDKs add to a provider's answer; the provider does not take it back."""
-
 _LISTS: Final = (list, tuple)
 _READ: Final = ("role", "content", "tool_calls", "tool_results")
 
@@ -51,8 +48,8 @@ def accept(value: MessageLike) -> Message:
         # Only a dict made by Message.to_dict has these.
         return _agreeing(Message.from_dict(given))
     content: Json = given.get("content")
-    if type(content) in _LISTS:
-        return _of_parts(given, content)
+    if isinstance(content, _LISTS):
+        return _of_parts(given, cast("Sequence[Json]", content))
     if content is None and "role" not in given and isinstance(given.get("choices"), list):
         return accept(_only_choice(given["choices"]))
     return openai.message(given)
@@ -115,10 +112,13 @@ def _plain(value: Json) -> Json:
     return value
 
 
-def _without_computed(value: Json) -> Json:
-    if isinstance(value, dict):
-        items = cast("dict[str, Json]", value).items()
-        return {key: _without_computed(item) for key, item in items if key not in _COMPUTED}
-    if isinstance(value, list):
-        return [_without_computed(item) for item in cast("list[Json]", value)]
-    return value
+def _without_computed(dumped: dict[str, Json]) -> dict[str, Json]:
+    """Drop what an SDK adds to an answer or a block of one: the provider does not take it back."""
+    for key in ("parsed", "parsed_output"):
+        dumped.pop(key, None)
+    for block in dumped.get("content") or ():
+        if isinstance(block, dict):
+            cast("dict[str, Json]", block).pop("parsed_output", None)
+    for call in dumped.get("tool_calls") or ():
+        call.get("function", {}).pop("parsed_arguments", None)
+    return dumped

@@ -109,7 +109,7 @@ def _assistant_part(part: Part) -> dict[str, Json]:
 
 
 def _user_part(part: Part) -> dict[str, Json]:
-    if part.type in _OWN:
+    if part.type in _OWN and isinstance(part.raw.get(part.type), dict):
         return thaw(part.raw)
     if part.kind == "image" and (part.url or part.data):
         return {"type": "image_url", "image_url": {"url": part.url or parts.data_url(part)}}

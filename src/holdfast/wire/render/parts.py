@@ -137,6 +137,8 @@ def _media(kind: Kind, raw: Mapping[str, Json], url: str, name: str, media_type:
     stated, *options = head.split(";")
     if "base64" not in options:
         data = base64.b64encode(unquote_to_bytes(data)).decode()
+    # Some put any file where a picture's URL goes; what it is stands in the URL.
+    kind = media_kind(stated) if stated else kind
     return _file(kind, raw, data, stated or media_type or "text/plain", name)
 
 
