@@ -25,6 +25,9 @@ NUMBER_BITS_MAX: Final = 8_192
 BATCH_MESSAGES_MAX: Final = 10_000
 """Messages in one add_messages: they are decided and committed as one step."""
 
+ESTIMATE_CHARS_MAX: Final = 32 * 1024
+"""Characters that a token estimate looks at. Of longer text it takes slices: an append must not wait for it."""
+
 PAGE_SIZE_MAX: Final = 1_000
 """Rows of one listing page."""
 

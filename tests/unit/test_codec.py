@@ -17,7 +17,7 @@ FACTS: list[event.SessionEvent] = [
     event.SessionCreated(id="t", root_id="r", continued_from="s", continuation_index=2),
     event.MessageAdded(Message("user", "hi", metadata={"k": "v"}), 3, "given"),
     event.MessageAdded(
-        Message("assistant", tool_calls=[ToolCallRequest("c", "f", {"a": 1})]), 9, "estimate-1"
+        Message("assistant", tool_calls=[ToolCallRequest("c", "f", {"a": 1})]), 9, "estimate-2"
     ),
     event.MessageAdded(Message("tool", tool_results=[ToolCallResult("c", None, True)]), 1, "x"),
     event.SessionUpdated(title=None),
