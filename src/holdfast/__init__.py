@@ -41,11 +41,14 @@ from holdfast.errors import (
     TooLarge,
     Unavailable,
     UnknownCall,
+    UnknownCounter,
     UnknownMessage,
+    UnknownModel,
     UnknownScheme,
     UnknownSession,
     UnsafeStore,
     WrongRole,
+    WrongTokenizer,
 )
 from holdfast.values.message import Message, MessageCategory, ToolCallRequest, ToolCallResult
 from holdfast.values.session import SessionState, SessionStatus
@@ -100,11 +103,14 @@ __all__ = [
     "ToolCallResult",
     "Unavailable",
     "UnknownCall",
+    "UnknownCounter",
     "UnknownMessage",
+    "UnknownModel",
     "UnknownScheme",
     "UnknownSession",
     "UnsafeStore",
     "WrongRole",
+    "WrongTokenizer",
     "connect",
     "connect_async",
 ]

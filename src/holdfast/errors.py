@@ -22,11 +22,14 @@
     │   │   ├── SecondResult
     │   │   └── OpenCalls
     │   ├── InvalidRequest
-    │   │   └── NoCurrentSession
+    │   │   ├── NoCurrentSession
+    │   │   ├── UnknownModel
+    │   │   └── UnknownCounter
     │   ├── SessionEnded
     │   ├── EngineClosed
     │   ├── ForkedEngine
     │   ├── UnknownScheme
+    │   ├── WrongTokenizer
     │   ├── UnsafeStore
     │   ├── NotAStore
     │   └── NewerStore
@@ -206,6 +209,18 @@ class NoCurrentSession(InvalidRequest, ValueError):
     code: ClassVar[str] = "no_current_session"
 
 
+class UnknownModel(InvalidRequest):
+    """No token counter is known for that model."""
+
+    code: ClassVar[str] = "unknown_model"
+
+
+class UnknownCounter(InvalidRequest):
+    """There is no token counter by that name."""
+
+    code: ClassVar[str] = "unknown_counter"
+
+
 class SessionEnded(Refused):
     """The session has ended. reset_session starts its next generation."""
 
@@ -228,6 +243,12 @@ class UnknownScheme(Refused):
     """No store is registered for that URL."""
 
     code: ClassVar[str] = "unknown_scheme"
+
+
+class WrongTokenizer(Refused):
+    """The installed tokenizer does not give the tokens it is known for. Reinstall splintr-rs."""
+
+    code: ClassVar[str] = "wrong_tokenizer"
 
 
 class UnsafeStore(Refused):

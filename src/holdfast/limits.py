@@ -25,8 +25,44 @@ NUMBER_BITS_MAX: Final = 8_192
 BATCH_MESSAGES_MAX: Final = 10_000
 """Messages in one add_messages: they are decided and committed as one step."""
 
-ESTIMATE_CHARS_MAX: Final = 32 * 1024
+ESTIMATE_CHARS_MAX: Final = 8 * 1024
 """Characters that a token estimate looks at. Of longer text it takes slices: an append must not wait for it."""
+
+COUNT_CACHED_CHARS_MIN: Final = 256
+"""Shorter text is counted anew: that takes no longer than looking it up."""
+
+COUNT_CACHED_CHARS_MAX: Final = 16 * 1024
+"""Longer text is counted anew: the cache would hold on to too much of it."""
+
+COUNT_CACHE_ENTRIES: Final = 512
+"""Texts whose counts one process remembers, over all counters: at most 8 MiB of ASCII, 32 of anything."""
+
+MEDIA_HEADER_CHARS: Final = 256 * 1024
+"""Base64 text that is decoded to find an image's size. Camera pictures carry a preview before it."""
+
+IMAGE_SIDE_MAX: Final = 65_535
+"""Width or height that is believed of an image. Formats end there; a larger one is a forged header."""
+
+IMAGE_CROPS_MAX: Final = 16
+"""Crops of one image that Gemini is taken to make at most. It publishes no bound."""
+
+FILE_PAGES_MAX: Final = 100
+"""Pages of one file: what providers take, and what a file that can't be seen from here counts as."""
+
+FILE_PAGE_BYTES_MIN: Final = 2_000
+"""Bytes that a page takes at least, where a file does not tell its pages."""
+
+MEDIA_BYTES_PER_SECOND_MIN: Final = 2_000
+"""Bytes a second (16 kbit/s) that a recording takes at least, where it does not tell its length."""
+
+MEDIA_SECONDS_ASSUMED: Final = 600.0
+"""Length of a recording that can't be seen from here."""
+
+CALIBRATION_FACTOR_MAX: Final = 4.0
+"""How far reported usage may correct a counter, up or (by its inverse) down. Beyond it something else is wrong."""
+
+CALIBRATION_MEMORY: Final = 32
+"""Observations that weigh in a calibration; older ones fade, since models change under their names."""
 
 PAGE_SIZE_MAX: Final = 1_000
 """Rows of one listing page."""

@@ -37,7 +37,6 @@ _COSTS: Final[Mapping[str, tuple[int, int, int]]] = {
     "punctuation": (2, 900, 80),
     "line": (1, 556, 37),
     "indent": (16, 615, 17),
-    "control": (1, 1000, 0),
     "cyrillic": (4, 1937, 102),
     "slavic": (3, 1502, 291),
     "greek": (2, 1453, 341),
@@ -64,10 +63,9 @@ _LATIN_WORD: Final = re.compile("[A-Za-z\u00aa-\u024f\u0300-\u036f\u1e00-\u1eff]
 _ACCENTED: Final = re.compile("[\u00c0-\u024f\u1ea0-\u1eff]")
 _ID: Final = re.compile("(?<![A-Za-z0-9])(?:[A-Za-z]++[0-9]|[0-9]++[A-Za-z])[A-Za-z0-9]*")
 _DIGITS: Final = re.compile("[0-9]{1,3}")
-_PUNCTUATION: Final = re.compile(r"[!-/:-@\[-`{-~]+")
-_LINE: Final = re.compile("(?<![ \t])[ \t]*+[\r\n]+")
-_INDENT: Final = re.compile("(?<![ \t])[ \t]{2,}+(?![\r\n])")
-_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_PUNCTUATION: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f!-/:-@\[-`{-\x7f]+")
+_LINE: Final = re.compile("[\r\n]+")
+_INDENT: Final = re.compile("[ \t]{2,}")
 _SCRIPT: Final = re.compile(
     "[\x00-\u02ff]+"
     "|(?P<cyrillic>[\u0400-\u052f]+)"
@@ -133,7 +131,6 @@ def _runs(text: str) -> Iterator[tuple[str, list[str]]]:
         yield "line", _LINE.findall(text)
     if "  " in text or "\t" in text:
         yield "indent", _INDENT.findall(text)
-    yield "control", _CONTROL.findall(text)
     if not text.isascii():
         yield from _other_scripts(text)
 

@@ -1,0 +1,192 @@
+"""What counts tokens: the port, and the one way in which every counter adds up a message.
+
+A counter differs from another in its vocabulary and in its provider's format (`Format`), not in how
+a message is walked through. All is pure, apart from loading a vocabulary, and safe in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, Protocol, cast
+
+import msgspec
+
+from holdfast import limits
+from holdfast.tokens import media
+from holdfast.values.frozen import Json
+from holdfast.values.message import Message
+
+_TEXT_FIELDS: Final = ("text", "thinking", "reasoning", "refusal", "data")
+_NESTED_FIELDS: Final = ("content", "summary")
+
+
+class Counter(Protocol):
+    """Counts tokens for one family of models.
+
+    `name` is stored beside every count and changes whenever the counting does. `exact` says whether
+    `text` gives the provider's own number; `margin` is by how much of itself a count may be too low
+    (0.0 where exact). `reply` is what the provider adds once to prime its answer.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def exact(self) -> bool: ...
+    @property
+    def margin(self) -> float: ...
+    @property
+    def reply(self) -> int: ...
+
+    def text(self, text: str) -> int:
+        """Count a text; special tokens spelled out in it are ordinary text. 0 only if it is empty."""
+        ...
+
+    def message(self, message: Message) -> int:
+        """Count a message as its provider sees it: content, calls, results and what is put around."""
+        ...
+
+    def tools(self, definitions: Iterable[Mapping[str, Json]]) -> int:
+        """Count the definitions of tools, as JSON, with what the provider puts around them."""
+        ...
+
+
+class Format(msgspec.Struct, frozen=True):
+    """What a provider's chat format adds to the text, in tokens, and its rules for media.
+
+    `call` and `result` stand for the wrapping and the id of one; `tools` is added once if there
+    are any, `tool` for each.
+    """
+
+    message: int
+    reply: int
+    name: int = 1
+    call: int = 12
+    result: int = 12
+    tool: int = 8
+    tools: int = 0
+    media: media.Rules = media.OPENAI
+
+
+class Vocabulary(msgspec.Struct, frozen=True):
+    """A counter made of a function for text and a format. See Counter."""
+
+    name: str
+    count: Callable[[str], int]
+    format: Format
+    exact: bool = True
+    margin: float = 0.0
+
+    @property
+    def reply(self) -> int:
+        """What the provider adds once to prime its answer."""
+        return self.format.reply
+
+    def text(self, text: str) -> int:
+        """Count a text."""
+        return _remembered(self, text) if _pays(text) else self.count(text)
+
+    def message(self, message: Message) -> int:
+        """Count a message with all its parts and what the format puts around it."""
+        tokens = self.format.message + self._content(message.content)
+        if name := _speaker(message):
+            tokens += self.format.name + self.text(name)
+        for call in message.tool_calls:
+            arguments = _json(call.args) if call.arguments is None else call.arguments
+            tokens += self.format.call + self.text(call.name) + self.text(arguments)
+        for result in message.tool_results:
+            tokens += self.format.result + self._content(result.result)
+        return tokens
+
+    def tools(self, definitions: Iterable[Mapping[str, Json]]) -> int:
+        """Count the definitions of tools."""
+        each = [self.format.tool + self.text(_json(definition)) for definition in definitions]
+        return self.format.tools + sum(each) if each else 0
+
+    def _content(self, content: Json) -> int:
+        if content is None:
+            return 0
+        if isinstance(content, str):
+            return self.text(content)
+        if isinstance(content, list):
+            return sum(map(self._part, cast("list[Json]", content)))
+        return self._part(content)
+
+    def _part(self, part: Json) -> int:
+        if isinstance(part, str):
+            return self.text(part)
+        if not isinstance(part, Mapping):
+            return self.text(_json(part))
+        fields = cast("Mapping[str, Json]", part)
+        if found := media.found_in(fields):
+            return self.format.media.tokens(found, self.text)
+        kind = fields.get("type")
+        if kind is None and "text" not in fields:
+            return self.text(_json(fields))
+        nested = [fields[name] for name in _NESTED_FIELDS if isinstance(fields.get(name), list)]
+        texts = [fields[name] for name in _TEXT_FIELDS if isinstance(fields.get(name), str)]
+        if not nested and not texts:
+            return self.text(_json(fields))
+        return sum(map(self._content, nested)) + sum(map(self.text, texts))
+
+
+class Scaled(msgspec.Struct, frozen=True):
+    """A counter whose every number is multiplied, rounded up. See Counter."""
+
+    plain: Counter
+    thousandths: int
+    exact: bool = False
+
+    @property
+    def name(self) -> str:
+        """The plain counter's name and the factor."""
+        return f"{self.plain.name}*{self.thousandths / 1000:.3f}"
+
+    @property
+    def margin(self) -> float:
+        """The plain counter's margin: a mean says nothing about the spread around it."""
+        return self.plain.margin
+
+    @property
+    def reply(self) -> int:
+        """What the provider adds once to prime its answer."""
+        return self._scaled(self.plain.reply)
+
+    def text(self, text: str) -> int:
+        """Count a text."""
+        return self._scaled(self.plain.text(text))
+
+    def message(self, message: Message) -> int:
+        """Count a message."""
+        return self._scaled(self.plain.message(message))
+
+    def tools(self, definitions: Iterable[Mapping[str, Json]]) -> int:
+        """Count the definitions of tools."""
+        return self._scaled(self.plain.tools(definitions))
+
+    def _scaled(self, tokens: int) -> int:
+        return -(-tokens * self.thousandths // 1000)
+
+
+def _speaker(message: Message) -> str:
+    """The participant's name, which the chat format carries beside the role."""
+    name = (message.openai or message.extra).get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _json(value: Json) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _pays(text: str) -> bool:
+    return limits.COUNT_CACHED_CHARS_MIN <= len(text) <= limits.COUNT_CACHED_CHARS_MAX
+
+
+@lru_cache(maxsize=limits.COUNT_CACHE_ENTRIES)
+def _remembered(counter: Vocabulary, text: str) -> int:
+    return counter.count(text)
+
+
+def total(counter: Counter, messages: Sequence[Message]) -> int:
+    """Count a whole request: its messages and the priming of the reply."""
+    return sum(map(counter.message, messages)) + counter.reply

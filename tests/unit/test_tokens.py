@@ -1,0 +1,266 @@
+"""Token counters: exact against the reference, honest where they estimate, never wrong in silence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Message, ToolCallRequest, ToolCallResult, errors, limits, tokens
+from holdfast.tokens import vocabularies
+from holdfast.values import estimate
+from tests.unit import reference, writing
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+COUNTERS = ["o200k_base", "cl100k_base", "claude-estimate-1", "gemini-estimate-1", "estimate-2"]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "book",
+        "description": "Books a ferry.",
+        "parameters": {"type": "object", "properties": {"to": {"type": "string"}}},
+    },
+}
+
+
+@pytest.mark.req("A-11")
+@pytest.mark.parametrize("script", [*writing.WORDS, "wild"])
+def test_exact_counts_are_those_of_the_reference(script: str):
+    """22,000 strings in twelve scripts and none: the same tokens, not only as many."""
+    texts = writing.wild(4_000) if script == "wild" else writing.strings(script, 1_500)
+    for name, every in (("o200k_base", 1), ("cl100k_base", 5)):
+        known, ours = reference.encoding(name), vocabularies.pretrained(name)
+        chosen = texts[::every]
+        theirs = [known.encode_ordinary(text) for text in chosen]
+        assert [ours.encode_ordinary(text) for text in chosen] == theirs
+        counter = tokens.named(name)
+        assert [counter.text(text) for text in chosen[:200]] == [len(ids) for ids in theirs[:200]]
+
+
+@pytest.mark.parametrize("script", writing.WORDS)
+def test_estimate_is_within_its_margin(script: str):
+    """Within 15 % for 95 % of the strings, and hardly ever too low by more than the margin."""
+    texts = writing.strings(script, 1_000, seed=2)
+    exact, guess = tokens.named("o200k_base"), tokens.named("estimate")
+    pairs = [(exact.text(text), guess.text(text)) for text in texts]
+    near = sum(abs(mine - real) <= 0.15 * real for real, mine in pairs)
+    low = sum(mine * (1 + guess.margin) < real for real, mine in pairs)
+    assert near >= 0.95 * len(pairs)
+    assert low <= 0.01 * len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("gpt-4o", "o200k_base"),
+        ("gpt-4o-2024-11-20", "o200k_base"),
+        ("openai/gpt-4.1", "o200k_base"),
+        ("ft:gpt-4o-mini-2024-07-18:acme:claude:x1", "o200k_base:tile-5667"),
+        ("gpt-5.1", "o200k_base:tile-140"),
+        ("o3", "o200k_base:tile-150"),
+        ("o4-mini-2025-04-16", "o200k_base:patch-1.72"),
+        ("gpt-4", "cl100k_base"),
+        ("gpt-4-turbo", "cl100k_base"),
+        ("gpt-35-turbo", "cl100k_base"),
+        ("claude-3-5-sonnet-20241022", "claude-estimate-1"),
+        ("us.anthropic.claude-3-7-sonnet-20250219-v1:0", "claude-estimate-1"),
+        ("claude-sonnet-4-20250514", "claude-estimate-1"),
+        ("anthropic/claude-sonnet-4.5", "claude-estimate-1"),
+        ("claude-haiku-4-5@20251001", "claude-estimate-1"),
+        ("claude-opus-4-7", "claude-4.7-estimate-1"),
+        ("claude-opus-5", "claude-4.7-estimate-1"),
+        ("models/gemini-2.5-pro", "gemini-estimate-1"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama3"),
+        ("accounts/fireworks/models/llama-v3p1-8b-instruct", "llama3"),
+        ("deepseek-chat", "deepseek_v3"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen3"),
+        ("Qwen/Qwen2.5-7B", "qwen3"),
+        ("open-mistral-nemo", "mistral_v3"),
+        ("mixtral-8x7b-instruct", "mistral_v2"),
+        ("gemma-3-27b-it", "gemma3"),
+        ("glm-4.6", "glm4"),
+        ("moonshotai/kimi-k2", "kimi_k2"),
+    ],
+)
+def test_model_finds_its_counter(model: str, name: str):
+    counter = tokens.for_model(model)
+    assert counter.name == name
+    assert tokens.named(name) is counter
+    assert counter.exact == (counter.margin == 0)
+
+
+@pytest.mark.parametrize(
+    "model", ["", "gpt-6", "o5", "llama-4", "qwen3.5-9b", "my-gpt-4o", "x" * 9_999]
+)
+def test_unknown_model_is_no_guess(model: str):
+    with pytest.raises(errors.UnknownModel, match="'estimate'") as caught:
+        tokens.for_model(model)
+    assert len(str(caught.value)) < 1_000
+
+
+def test_unknown_counter_is_told_the_known_ones():
+    with pytest.raises(errors.UnknownCounter, match="o200k_base"):
+        tokens.named("o200k")
+
+
+@pytest.mark.parametrize("name", tokens.names())
+def test_every_counter_loads_passes_its_known_answer_and_counts(name: str):
+    counter = tokens.named(name)
+    assert counter.text("") == 0
+    assert 1 <= counter.text("hello") <= 3
+    assert counter.text("<|endoftext|>") > 1  # ordinary text: it forges no control token
+    assert counter.message(Message("user", "hello")) >= counter.text("hello")
+    assert counter.reply > 0
+
+
+class Damaged:
+    """A tokenizer that is another one than its name says, as after a bad release."""
+
+    sound = staticmethod(vocabularies.pretrained)
+
+    def __init__(self, name: str) -> None:
+        self._sound = self.sound(name)
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        return self._sound.encode_ordinary(text.replace("你好", "你 好"))
+
+
+@pytest.mark.parametrize("name", vocabularies.KNOWN_TOKENS)
+def test_damaged_tokenizer_counts_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(vocabularies, "pretrained", Damaged)
+    monkeypatch.setattr(vocabularies, "_loaded", {})
+    for _ in range(2):  # the second look is no milder
+        with pytest.raises(errors.WrongTokenizer, match="splintr-rs"):
+            vocabularies.counting(name)("hello")
+
+
+def test_missing_vocabulary_is_a_wrong_tokenizer():
+    with pytest.raises(errors.WrongTokenizer, match="no vocabulary"):
+        vocabularies.pretrained("no-such-thing")
+
+
+def test_vocabulary_is_loaded_once(monkeypatch: pytest.MonkeyPatch):
+    loads: list[str] = []
+    sound = vocabularies.pretrained("o200k_base")
+    monkeypatch.setattr(vocabularies, "pretrained", lambda name: loads.append(name) or sound)
+    monkeypatch.setattr(vocabularies, "_loaded", {})
+    count = vocabularies.counting("o200k_base")
+    threads = [threading.Thread(target=count, args=("hello",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert loads == ["o200k_base"]
+
+
+def test_importing_the_room_loads_no_vocabulary():
+    program = (
+        "import sys, holdfast.tokens as t; t.for_model('gpt-4o'); print('splintr' in sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "False\n"
+
+
+@pytest.mark.req("A-11")
+def test_message_is_counted_as_the_provider_publishes_it():
+    """OpenAI: three tokens for a message, its text, one for a name; three more prime the reply."""
+    counter = tokens.for_model("gpt-4o")
+    talk = [Message("system", "Be brief."), Message("user", "Find me a flight to Oslo.")]
+    assert [counter.message(message) for message in talk] == [3 + 3, 3 + 7]
+    assert tokens.total(counter, talk) == 6 + 10 + 3
+    named = Message("user", "Hello", openai={"role": "user", "content": "Hello", "name": "ada"})
+    assert counter.message(named) == counter.message(Message("user", "Hello")) + 1 + counter.text(
+        "ada"
+    )
+
+
+def test_calls_results_and_parts_count():
+    counter = tokens.for_model("gpt-4o")
+    text = '{ "to" :  "OSL" }'
+    call = Message("assistant", tool_calls=[ToolCallRequest("c", "book", {"to": "OSL"}, text)])
+    assert counter.message(call) == 3 + 12 + counter.text("book") + counter.text(text)
+    unsaid = Message("assistant", tool_calls=[ToolCallRequest("c", "book", {"to": "OSL"})])
+    assert counter.message(unsaid) == 3 + 12 + counter.text("book") + counter.text('{"to":"OSL"}')
+    result = Message("tool", tool_results=[ToolCallResult("c", {"rows": [1, 2]})])
+    assert counter.message(result) == 3 + 12 + counter.text('{"rows":[1,2]}')
+    parts = [{"type": "text", "text": "one"}, {"type": "thinking", "thinking": "two"}, "three"]
+    assert counter.message(Message("user", parts)) == 3 + 3
+    nested = [{"type": "tool_result", "content": [{"type": "text", "text": "one two"}]}]
+    assert counter.message(Message("user", nested)) == 3 + 2
+    odd = [{"type": "strange", "n": 1}]
+    assert counter.message(Message("user", odd)) == 3 + counter.text('{"type":"strange","n":1}')
+
+
+def test_tools_count_as_json():
+    gpt, claude = tokens.for_model("gpt-4o"), tokens.for_model("claude-sonnet-4-5")
+    assert gpt.tools([]) == claude.tools([]) == 0
+    assert gpt.tools([TOOL, TOOL]) == 2 * gpt.tools([TOOL]) > 2 * 20
+    assert claude.tools([TOOL]) > 530
+
+
+def test_claude_takes_more_than_its_neighbour_above_all_of_rare_scripts():
+    o200k, claude = tokens.named("o200k_base"), tokens.named("claude-estimate-1")
+    ratios = {}
+    for script in ("english", "chinese", "russian", "hindi"):
+        text = "".join(writing.strings(script, 50))
+        ratios[script] = claude.text(text) / o200k.text(text)
+    assert 1.15 < ratios["english"] < ratios["chinese"] < ratios["russian"] < ratios["hindi"] < 3.5
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+@given(text=TEXT, more=TEXT)
+def test_counting_is_sound_for_any_text(name: str, text: str, more: str):
+    counter = tokens.named(name)
+    one, other, both = counter.text(text), counter.text(more), counter.text(text + more)
+    assert one >= 0 and (one > 0) == bool(text)
+    assert both == counter.text(text + more)
+    if counter.exact:
+        assert both <= one + other + 8  # what touches may be cut anew
+        assert one <= len(text.encode())
+    assert counter.message(Message("user", text)) >= one
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers(-9, 9) | TEXT, lambda x: st.lists(x) | st.dictionaries(TEXT, x)
+    )
+)
+def test_any_content_is_counted(value: object):
+    counter = tokens.for_model("gpt-4o")
+    message = Message("tool", tool_results=[ToolCallResult("c", value)])
+    assert counter.message(message) == counter.message(message) >= 15
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+@pytest.mark.parametrize(
+    "text", ["\0" * 99, "a" * 300_000, " " * 300_000, "字" * 100_000, "é" * 100_000]
+)
+def test_hostile_text_is_counted(name: str, text: str):
+    assert tokens.named(name).text(text) > 0
+
+
+def test_deep_content_is_counted():
+    part: object = "x"
+    for _ in range(limits.DEPTH_MAX // 2 - 1):
+        part = {"type": "tool_result", "content": [part]}
+    counter = tokens.for_model("gpt-4o")
+    assert counter.message(Message("user", [part])) == counter.message(Message("user", "x"))
+
+
+def test_repeated_text_is_remembered_for_each_counter():
+    text = "a remembered text " * 40
+    first = [tokens.named(name).text(text) for name in COUNTERS]
+    assert [tokens.named(name).text(text) for name in COUNTERS] == first
+    assert len(set(first)) > 1
+
+
+def test_the_estimate_of_values_is_the_estimate_here():
+    counter = tokens.named("estimate")
+    assert counter.name == estimate.NAME
+    assert counter.text("Find me a flight.") == estimate.text_tokens("Find me a flight.")
