@@ -21,6 +21,7 @@ RAM_DISK = Path("/dev/shm")
 
 BENCHMARKS = (
     "startup",
+    "counting",
     "append_one",
     "append_many",
     "append_processes",
