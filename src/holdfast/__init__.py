@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import typing as _typing
 
+from holdfast.context.window import Window
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.sessions import Session
+from holdfast.engine.state_manager import StateManager
 from holdfast.errors import (
     BadEncoding,
     Conflict,
+    ContextOverflow,
     Corrupt,
     DuplicateMessage,
     DuplicateSession,
@@ -50,6 +53,7 @@ from holdfast.errors import (
     WrongRole,
     WrongTokenizer,
 )
+from holdfast.values.context import CompactionLevel, ContextPriority
 from holdfast.values.message import Message, MessageCategory, ToolCallRequest, ToolCallResult
 from holdfast.values.session import SessionState, SessionStatus
 from holdfast.wiring import Holdfast, SessionManager, connect, connect_async
@@ -64,7 +68,10 @@ __all__ = [
     "AsyncHoldfast",
     "AsyncSession",
     "BadEncoding",
+    "CompactionLevel",
     "Conflict",
+    "ContextOverflow",
+    "ContextPriority",
     "Corrupt",
     "DuplicateMessage",
     "DuplicateSession",
@@ -94,6 +101,7 @@ __all__ = [
     "SessionState",
     "SessionStatus",
     "StaleVersion",
+    "StateManager",
     "StoreBusy",
     "StoreFull",
     "StoreReadOnly",
@@ -109,6 +117,7 @@ __all__ = [
     "UnknownScheme",
     "UnknownSession",
     "UnsafeStore",
+    "Window",
     "WrongRole",
     "WrongTokenizer",
     "connect",

@@ -25,6 +25,7 @@
     │   │   ├── NoCurrentSession
     │   │   ├── UnknownModel
     │   │   └── UnknownCounter
+    │   ├── ContextOverflow
     │   ├── SessionEnded
     │   ├── EngineClosed
     │   ├── ForkedEngine
@@ -195,6 +196,12 @@ class OpenCalls(PairingError):
     """Tool calls are waiting for results; a provider would reject anything else before those."""
 
     code: ClassVar[str] = "open_calls"
+
+
+class ContextOverflow(Refused):
+    """What must be in the context does not fit into its budget. Nothing was dropped: raise the budget."""
+
+    code: ClassVar[str] = "context_overflow"
 
 
 class InvalidRequest(Refused):

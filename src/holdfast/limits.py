@@ -126,3 +126,30 @@ GEMINI_CALL_ID_MAX: Final = 64
 
 TOOL_NAME_MAX: Final = 64
 """A tool's name going out to any provider, in characters: the smallest bound among them."""
+
+LIGHT_CHARS: Final = 2_000
+"""What light compaction leaves of one text: its head and tail."""
+
+ABBREVIATION_CHARS: Final = 60
+"""A text is not shortened to save less than the words that say so."""
+
+NEWEST_MESSAGES: Final = 10
+"""Messages that moderate compaction leaves out of its summary."""
+
+SUMMARY_SHARE: Final = 0.15
+"""The part of a budget that a summary may take."""
+
+SUMMARY_CHARS_MAX: Final = 8_000
+"""The longest summary that is made without a model."""
+
+CACHED_TAILS: Final = 256
+"""Sessions whose newest messages one engine keeps in memory for windows."""
+
+TAIL_MESSAGES_MAX: Final = 4_000
+"""Newest messages kept for one session; a window that reaches further back reads them again."""
+
+WINDOW_HIGH: Final = 0.95
+"""How full a stable window gets before its beginning moves. The rest is for what was counted too low."""
+
+WINDOW_LOW: Final = 0.65
+"""How full a stable window is after its beginning has moved."""

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Message, ToolCallRequest, ToolCallResult, errors
 from holdfast.values import command, event
+from holdfast.values.context import CompactionLevel, Selection
 from holdfast.values.session import EndReason, OpenCall, SessionState, SessionStatus, info
 from holdfast.wire import codec
 
@@ -17,12 +18,28 @@ FACTS: list[event.SessionEvent] = [
     event.SessionCreated(id="t", root_id="r", continued_from="s", continuation_index=2),
     event.MessageAdded(Message("user", "hi", metadata={"k": "v"}), 3, "given"),
     event.MessageAdded(
-        Message("assistant", tool_calls=[ToolCallRequest("c", "f", {"a": 1})]), 9, "estimate-2"
+        Message("assistant", tool_calls=[ToolCallRequest("c", "f", {"a": 1})]), 9, "estimate-1"
     ),
     event.MessageAdded(Message("tool", tool_results=[ToolCallResult("c", None, True)]), 1, "x"),
     event.SessionUpdated(title=None),
     event.SessionUpdated(title="new", set_metadata={"a": {}}, drop_metadata=("b",)),
     event.SessionUpdated(set_metadata={"a": 1}),
+    event.WindowRecorded(
+        Selection(
+            "s",
+            9,
+            0,
+            500,
+            40,
+            3,
+            "o200k_base",
+            True,
+            CompactionLevel.LIGHT,
+            ((1, 1), {"message": {"role": "system"}}, (3, 4)),
+            (9, 9, 9, 10),
+            "00",
+        )
+    ),
     event.SessionContinued("t"),
     event.SessionReset(),
     event.SessionEnded(EndReason.TIMEOUT),

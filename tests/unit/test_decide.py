@@ -78,14 +78,14 @@ def test_adding_moves_activity_count_tokens_and_heads():
     assert (state.message_count, state.full_metadata()["message_count"]) == (2, 2)
     assert state.last_active == "1970-01-01T00:00:00.000099+00:00"
     assert state.created_at == "1970-01-01T00:00:00.000001+00:00"
-    assert state.tokens == 1 + 7
+    assert state.tokens == 2 + 7
     assert (state.turn, state.turn_ordinal, state.ordinal, state.version) == (2, 1, 2, 3)
 
 
 def test_who_counted_the_tokens_is_recorded():
     made = apply(began(), add(user("hello"), Message("assistant", "x", tokens=7)))
     counters = [(fact.tokens, fact.counter) for fact in made if isinstance(fact, e.MessageAdded)]
-    assert counters == [(1, "estimate-2"), (7, "given")]
+    assert counters == [(2, "estimate-1"), (7, "given")]
 
 
 @pytest.mark.req("A-9")

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Message, ToolCallRequest, ToolCallResult, errors, limits, tokens
-from holdfast.tokens import vocabularies
-from holdfast.values import estimate
+from holdfast.tokens import vocabularies, words
 from tests.unit import reference, writing
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -260,7 +259,7 @@ def test_repeated_text_is_remembered_for_each_counter():
     assert len(set(first)) > 1
 
 
-def test_the_estimate_of_values_is_the_estimate_here():
+def test_the_estimate_has_the_name_of_its_way_of_counting():
     counter = tokens.named("estimate")
-    assert counter.name == estimate.NAME
-    assert counter.text("Find me a flight.") == estimate.text_tokens("Find me a flight.")
+    assert counter.name == words.NAME
+    assert counter.text("Find me a flight.") == words.text_tokens("Find me a flight.")

@@ -7,7 +7,6 @@ disk, run in a thread. Cancelling an awaiting task does not undo what it submitt
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -15,13 +14,15 @@ from typing import TypeVar
 import msgspec
 
 from holdfast import limits
+from holdfast.context.window import Window
 from holdfast.engine import admin
-from holdfast.engine.commits import Answer, Ticket
 from holdfast.engine.engine import Engine
-from holdfast.engine.handles import Handle, PendingCall
+from holdfast.engine.handles import PendingCall
+from holdfast.engine.loops import Loop
 from holdfast.engine.messages import Reader
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Requests, Settings
 from holdfast.engine.sessions import Session, Sessions
+from holdfast.engine.windows import AsyncWindowed
 from holdfast.store.port import Report
 from holdfast.values import ids
 from holdfast.values.command import Request
@@ -31,60 +32,6 @@ from holdfast.values.message import Message, MessageCategory
 from holdfast.values.session import EndReason, SessionState
 
 T = TypeVar("T")
-
-
-class _Awaited(Ticket):
-    """A ticket whose owner awaits a future."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, request: Request, channel: _Loop) -> None:
-        super().__init__(request, channel)
-        self.future: asyncio.Future[Answer] = channel.loop.create_future()
-
-
-class _Loop:
-    """Tickets of one event loop. Whatever its tasks hand in within one step of the loop starts together,
-    and a whole batch is delivered with one wake-up.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: Engine) -> None:
-        self.loop = loop
-        self._engine = engine
-        self._fresh = 0
-
-    def submit(self, request: Request) -> asyncio.Future[Answer]:
-        """Hand a request in; return the future of its answer."""
-        ticket = _Awaited(request, self)
-        self._engine.submit(ticket)
-        self._fresh += 1
-        if self._fresh == 1:
-            self.loop.call_soon(self._start)
-        elif self._fresh % limits.COMMIT_BATCH_MAX == 0:
-            # A batch is full: there is nothing to wait for.
-            self._engine.start()
-        return ticket.future
-
-    def _start(self) -> None:
-        self._fresh = 0
-        self._engine.start()
-
-    def deliver(self, tickets: Sequence[Ticket]) -> None:
-        # A loop that is closed has nobody left who waits.
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._resolve, tickets)
-
-    @staticmethod
-    def _resolve(tickets: Sequence[Ticket]) -> None:
-        for ticket in tickets:
-            assert isinstance(ticket, _Awaited), "only such are handed in here"
-            future = ticket.future
-            if future.done():
-                continue
-            if ticket.error is not None:
-                future.set_exception(ticket.error)
-            else:
-                future.set_result(ticket.result())
 
 
 class AsyncMessages:
@@ -131,7 +78,7 @@ class AsyncSessions:
         self._settings = settings
         self._requests = Requests(settings, factory)
         self._blocking = Sessions(engine, settings, factory)
-        self._loops: dict[int, _Loop] = {}
+        self._loops: dict[int, Loop] = {}
         self.max_messages_per_session = settings.max_messages_per_session
 
     @staticmethod
@@ -145,7 +92,7 @@ class AsyncSessions:
         channel = self._loops.get(id(loop))
         if channel is None:
             self._loops = {key: one for key, one in self._loops.items() if not one.loop.is_closed()}
-            channel = self._loops[id(loop)] = _Loop(loop, self._engine)
+            channel = self._loops[id(loop)] = Loop(loop, self._engine)
         answer = await channel.submit(request)
         return self._handle(answer.state)
 
@@ -266,8 +213,24 @@ class AsyncSessions:
         expected_version: int | None = None,
     ) -> AsyncSession:
         """Append messages to the session, or to where its conversation goes on: all of them or none."""
+        return await self.append(
+            session_id, messages, key=key, expected_version=expected_version, window=None
+        )
+
+    async def append(
+        self,
+        session_id: str,
+        messages: Iterable[MessageLike],
+        *,
+        key: str | None,
+        expected_version: int | None,
+        window: Window | None,
+    ) -> AsyncSession:
+        """Append for a handle."""
         return await self.run(
-            self._requests.add(session_id, messages, key=key, expected_version=expected_version)
+            self._requests.add(
+                session_id, messages, key=key, expected_version=expected_version, window=window
+            )
         )
 
     async def save_session(self, session: AsyncSession | None = None) -> bool:
@@ -334,7 +297,7 @@ class AsyncSessions:
         return await self.in_thread(lambda: self._blocking.chain_tokens(session_id))
 
 
-class AsyncSession(Handle):
+class AsyncSession(AsyncWindowed):
     """A handle on one session, for async callers."""
 
     __slots__ = ("_manager",)
@@ -351,10 +314,17 @@ class AsyncSession(Handle):
         return AsyncMessages(self._reader())
 
     async def add_message(
-        self, message: MessageLike, *, key: str | None = None, expected_version: int | None = None
+        self,
+        message: MessageLike,
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+        window: Window | None = None,
     ) -> AsyncSession:
-        """Append a message: a Message or an OpenAI chat dict. It is on disk when this returns."""
-        return await self.add_messages((message,), key=key, expected_version=expected_version)
+        """Append a message: a Message or a provider's dict. It is on disk when this returns."""
+        return await self.add_messages(
+            (message,), key=key, expected_version=expected_version, window=window
+        )
 
     async def add_messages(
         self,
@@ -362,10 +332,11 @@ class AsyncSession(Handle):
         *,
         key: str | None = None,
         expected_version: int | None = None,
+        window: Window | None = None,
     ) -> AsyncSession:
         """Append messages in order, all or none, in one commit."""
-        after = await self._manager.add_messages(
-            self.id, messages, key=key, expected_version=expected_version
+        after = await self._manager.append(
+            self.id, messages, key=key, expected_version=expected_version, window=window
         )
         self._state = after.state
         return self

@@ -15,6 +15,7 @@ from holdfast.engine import planning
 from holdfast.engine.commits import Answer, CommitQueue, Ticket, own_error
 from holdfast.engine.planning import Later, Plan, Round
 from holdfast.engine.states import States, message_of, stream_of
+from holdfast.engine.tails import Tails
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
@@ -49,6 +50,7 @@ class Engine:
         self.factory = factory
         self.now_us = factory.now_us
         self.states = States(store, cached_sessions)
+        self.tails = Tails(store)
         self._commits = CommitQueue(self._process)
         self._born = _forks
         self._closed = False

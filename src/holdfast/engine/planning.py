@@ -151,7 +151,7 @@ class Round:
         carry = continuation.due(state, command.messages, command.max_messages)
         if carry is None:
             return here
-        going_on = self.continuing(tenant, state, carry, command.messages)
+        going_on = self.continuing(tenant, state, carry, command)
         self._refuse_repeats(tenant, state, command.messages)
         return going_on
 
@@ -160,7 +160,7 @@ class Round:
         tenant: str,
         state: SessionState,
         carry: continuation.Carry,
-        messages: tuple[Message, ...] = (),
+        adding: c.AddMessages | None = None,
     ) -> c.ContinueSession:
         """Return the command that goes on in a new session, with the messages it carries over."""
         if (tenant, state.id) in self._drafts:
@@ -180,7 +180,8 @@ class Round:
             session_id=state.id,
             next_id=ids.new_session_id(self._factory),
             carried=opening,
-            messages=messages,
+            messages=adding.messages if adding else (),
+            window=adding.window if adding else None,
         )
 
     def _event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:

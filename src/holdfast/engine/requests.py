@@ -15,6 +15,8 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from holdfast import errors, limits
+from holdfast.context import selecting
+from holdfast.context.window import Window
 from holdfast.engine import planning
 from holdfast.store import port
 from holdfast.values import command as c
@@ -127,8 +129,9 @@ class Requests:
         *,
         key: str | None,
         expected_version: int | None,
+        window: Window | None = None,
     ) -> c.Request:
-        """A request that appends messages."""
+        """A request that appends messages, said by a model that had seen `window`."""
         messages = self.messages(values)
         if not messages:
             raise errors.InvalidRequest("there is no message to add.")
@@ -136,6 +139,7 @@ class Requests:
             session_id=checked_id("a session's id", session_id),
             messages=messages,
             max_messages=self._settings.max_messages_per_session,
+            window=None if window is None else selecting.selection(window),
         )
         return self._request(command, key, expected_version)
 

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.context.window import Window
 from holdfast.engine import deferred, handles, requests
 from holdfast.engine.commits import Answer
 from holdfast.engine.engine import Engine
-from holdfast.engine.handles import Handle, PendingCall
+from holdfast.engine.handles import PendingCall
 from holdfast.engine.messages import Messages, Reader
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Settings
+from holdfast.engine.windows import Windowed
 from holdfast.history import continuation
 from holdfast.history import sessions as rules
 from holdfast.values import ids
@@ -326,12 +328,14 @@ class Sessions:
         self,
         session: Session,
         messages: Iterable[MessageLike],
+        *,
         key: str | None,
         expected_version: int | None,
+        window: Window | None,
     ) -> SessionState | None:
         """Append for a handle; None if the write is deferred and the state is not known yet."""
         request = self._requests.add(
-            session.id_now, messages, key=key, expected_version=expected_version
+            session.id_now, messages, key=key, expected_version=expected_version, window=window
         )
         if self._settings.write == "deferred":
             self._deferred.add(request)
@@ -354,7 +358,7 @@ class Sessions:
         self._deferred.wait_all()
 
 
-class Session(Handle):
+class Session(Windowed):
     """A handle on one session. `add_message` appends and moves the handle to the new state."""
 
     __slots__ = ("_behind", "_manager")
@@ -383,13 +387,21 @@ class Session(Handle):
         return Messages(self._reader())
 
     def add_message(
-        self, message: MessageLike, *, key: str | None = None, expected_version: int | None = None
+        self,
+        message: MessageLike,
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+        window: Window | None = None,
     ) -> Session:
-        """Append a message: a Message or an OpenAI chat dict. It is on disk when this returns.
+        """Append a message: a Message or a provider's dict. It is on disk when this returns.
 
+        `window` is what the model had seen that said it; `window_of` makes it again, at any time.
         Raises a kind of InvalidMessage or PairingError, SessionEnded, DuplicateMessage, StaleVersion.
         """
-        return self.add_messages((message,), key=key, expected_version=expected_version)
+        return self.add_messages(
+            (message,), key=key, expected_version=expected_version, window=window
+        )
 
     def add_messages(
         self,
@@ -397,9 +409,12 @@ class Session(Handle):
         *,
         key: str | None = None,
         expected_version: int | None = None,
+        window: Window | None = None,
     ) -> Session:
         """Append messages in order, all or none, in one commit."""
-        after = self._manager.append(self, messages, key, expected_version)
+        after = self._manager.append(
+            self, messages, key=key, expected_version=expected_version, window=window
+        )
         if after is None:
             self._behind = True
         else:

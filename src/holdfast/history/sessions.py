@@ -16,6 +16,7 @@ from holdfast.history import pairing
 from holdfast.values import command as c
 from holdfast.values import estimate
 from holdfast.values import event as e
+from holdfast.values.context import Selection, stands_out
 from holdfast.values.frozen import Json, checked_text, freeze
 from holdfast.values.message import Message, MessageCategory
 from holdfast.values.session import DERIVED_METADATA, EndReason, SessionState, SessionStatus
@@ -45,9 +46,8 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
     """
     match command:
         case c.AddMessages():
-            return _write(
-                command.session_id, _added(open_state(state, command.session_id), command.messages)
-            )
+            found = open_state(state, command.session_id)
+            return _write(command.session_id, _answered(found, command.messages, command.window))
         case c.CreateSession():
             return _write(command.session_id, _create(state, command))
         case c.UpdateSession():
@@ -119,6 +119,13 @@ def _create(state: SessionState | None, command: c.CreateSession) -> list[e.Sess
         metadata=checked_metadata(command.metadata),
     )
     return [created, *_added(evolve_one(state, created, time_us=0), command.messages)]
+
+
+def _answered(
+    state: SessionState, messages: Sequence[Message], window: Selection | None
+) -> list[e.SessionEvent]:
+    made = _added(state, messages)
+    return made if window is None else [e.WindowRecorded(window), *made]
 
 
 def _added(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEvent]:
@@ -217,10 +224,12 @@ def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing,
         continuation_index=state.continuation_index + 1,
     )
     fresh = evolve_one(None, created, time_us=0)
-    messages = (*command.carried, *command.messages)
+    events = _added(fresh, (*command.carried, *command.messages))
+    if command.window is not None:
+        events.insert(len(command.carried), e.WindowRecorded(command.window))
     return (
         Writing(state.id, (e.SessionContinued(command.next_id),)),
-        Writing(command.next_id, (created, *_added(fresh, messages))),
+        Writing(command.next_id, (created, *events)),
     )
 
 
@@ -242,6 +251,8 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
             return _with_message(state, event, time_us)
         case e.SessionCreated():
             return _begun(state, event, time_us)
+        case e.WindowRecorded():
+            return replace(state, version=version, active_us=time_us)
         case e.SessionUpdated():
             title = state.title if event.title is msgspec.UNSET else event.title
             return replace(
@@ -327,11 +338,16 @@ def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> S
         open_calls=open_calls,
         answered=answered,
         kept=(*state.kept, version) if message.category in KEPT else state.kept,
+        pins=(*state.pins, version) if _pinned(message) else state.pins,
         turn=version if asked else state.turn,
         turn_ordinal=ordinal if asked else state.turn_ordinal,
         group=version if message.tool_calls else state.group,
         preview=state.preview or (_preview(message) if asked else None),
     )
+
+
+def _pinned(message: Message) -> bool:
+    return bool(message.metadata) and message.category not in KEPT and stands_out(message.metadata)
 
 
 def _preview(message: Message) -> str | None:

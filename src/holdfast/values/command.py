@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from holdfast.values.context import Selection
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
 from holdfast.values.session import EndReason
@@ -27,11 +28,15 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """Append messages, all or none; in a new session if this one has `max_messages` already."""
+    """Append messages, all or none; in a new session if this one has `max_messages` already.
+
+    `window` is what the model had seen that said them.
+    """
 
     session_id: str
     messages: tuple[Message, ...]
     max_messages: int | None = None
+    window: Selection | None = None
 
 
 class UpdateSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +60,7 @@ class ContinueSession(msgspec.Struct, frozen=True, kw_only=True):
     max_messages: int = 0
     carried: tuple[Message, ...] = ()
     messages: tuple[Message, ...] = ()
+    window: Selection | None = None
 
 
 class EndSession(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
+from holdfast.values.context import Selection
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
 from holdfast.values.session import EndReason
@@ -38,6 +39,13 @@ class MessageAdded(msgspec.Struct, frozen=True):
     message: Message
     tokens: int
     counter: str
+
+
+class WindowRecorded(msgspec.Struct, frozen=True):
+    """What follows was said by a model that had seen this window of the conversation."""
+
+    kind: ClassVar[str] = "session.window_recorded"
+    selection: Selection
 
 
 class SessionUpdated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,7 +78,13 @@ class SessionEnded(msgspec.Struct, frozen=True):
 
 
 SessionEvent = (
-    SessionCreated | MessageAdded | SessionUpdated | SessionContinued | SessionReset | SessionEnded
+    SessionCreated
+    | MessageAdded
+    | WindowRecorded
+    | SessionUpdated
+    | SessionContinued
+    | SessionReset
+    | SessionEnded
 )
 
 

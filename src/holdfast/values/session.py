@@ -47,7 +47,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     `generation` counts resets; `began` and `ordinal_began` are version and message ordinal at which
     the present generation starts. Ordinals count messages over the stream's whole life.
-    `kept` are the versions of system and context messages, which a continuation carries over;
+    `kept` are the versions of system and context messages, which a continuation carries over; `pins`
+    those of other messages that a window looks at however old they are;
     `turn` and `turn_ordinal` are where the newest user message stands, `group` where the newest calls do.
     `preview` is how the first user message begins, for listings of sessions without a title.
     """
@@ -72,6 +73,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     open_calls: tuple[OpenCall, ...] = ()
     answered: tuple[str, ...] = ()
     kept: tuple[int, ...] = ()
+    pins: tuple[int, ...] = ()
     turn: int = 0
     turn_ordinal: int = 0
     group: int = 0

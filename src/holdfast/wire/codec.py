@@ -22,6 +22,7 @@ from holdfast.wire import anthropic, openai
 SCHEMAS: Final[Mapping[str, int]] = {
     event.SessionCreated.kind: 1,
     event.MessageAdded.kind: 1,
+    event.WindowRecorded.kind: 1,
     event.SessionUpdated.kind: 1,
     event.SessionContinued.kind: 1,
     event.SessionReset.kind: 1,
@@ -33,13 +34,14 @@ Upcaster = Callable[[dict[str, Json]], dict[str, Json]]
 UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {}
 """From (kind, schema) to the function that lifts such a payload to the next schema."""
 
-FOLD: Final = 1
+FOLD: Final = 2
 """Version of the folded state. A snapshot of another fold is not read but folded anew."""
 
 _PLAIN: Final = {
     kind.kind: msgspec.json.Decoder(kind)
     for kind in (
         event.SessionCreated,
+        event.WindowRecorded,
         event.SessionUpdated,
         event.SessionContinued,
         event.SessionReset,

@@ -1,0 +1,281 @@
+"""The one fitting mechanism: prioritised items into a token budget, with an account of each.
+
+Pure: the same items, budget and counter give the same context. What must be there goes in first;
+if it does not fit, the level of compaction rises until it does; the rest is admitted by priority,
+then recency, while there is room. Items are never split: a call goes with all of its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.context import shortening, summary
+from holdfast.values.context import (
+    CompactionLevel,
+    ContextPriority,
+    Entry,
+    Fate,
+    Ledger,
+)
+from holdfast.values.message import Message
+
+Count = Callable[[Message], int]
+"""Tokens of one message, by the counter that the budget is meant for."""
+
+FITS = "newest first, while there is room"
+NO_ROOM = "older than what there is room for"
+TURN_CUT = "the question that it belongs to did not fit"
+LOW = "low priority at this level of compaction"
+NOT_CRITICAL = "only critical items at this level of compaction"
+SUMMARISED = "under the summary"
+
+
+class Item(msgspec.Struct, frozen=True):
+    """Messages that stay together, with their tokens. `first` is the number of the first of them.
+
+    One without messages stands for `count` of them that were not even looked at: a gap.
+    `rule` says why it must be there (critical, high or pinned), or, if `barred`, why it can't.
+    `asks`: it begins a turn. `now`: it belongs to the current turn.
+    """
+
+    first: int
+    messages: tuple[Message, ...]
+    tokens: tuple[int, ...]
+    size: int
+    priority: ContextPriority
+    rule: str = ""
+    barred: bool = False
+    asks: bool = False
+    now: bool = False
+    count: int = 0
+
+    @property
+    def last(self) -> int:
+        return self.first + (self.count or len(self.messages)) - 1
+
+
+class View(msgspec.Struct, frozen=True):
+    """An item as it goes in: its messages, whole or shortened, and what they take."""
+
+    messages: tuple[Message, ...]
+    tokens: tuple[int, ...]
+    size: int
+    rule: str = ""
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """What fits: the messages in order, what each takes and all together, the level, and the ledger."""
+
+    messages: tuple[Message, ...]
+    sizes: tuple[int, ...]
+    tokens: int
+    level: CompactionLevel
+    ledger: Ledger
+
+
+def fit(
+    items: Sequence[Item],
+    budget: int,
+    *,
+    count: Count,
+    least: CompactionLevel = CompactionLevel.NONE,
+    overhead: int = 0,
+) -> Fitted:
+    """Return the context of at most `budget` tokens; raise ContextOverflow if the critical items exceed it.
+
+    `least` is the level to begin at, `overhead` the part of the budget that is not for items.
+    """
+    for level in CompactionLevel:
+        if level < least:
+            continue
+        fitting = _Fitting(items, budget - overhead, level, count)
+        if fitting.musts_fit():
+            fitting.admit()
+            return fitting.result()
+    raise _overflow(items, budget, overhead)
+
+
+def _overflow(items: Sequence[Item], budget: int, overhead: int) -> errors.ContextOverflow:
+    needed = [i for i in items if i.priority is ContextPriority.CRITICAL and not i.barred]
+    required = sum(item.size for item in needed) + overhead
+    largest = sorted(needed, key=lambda item: (-item.size, item.first))[:3]
+    where = ", ".join(f"#{item.first:,} {item.rule} ({item.size:,})" for item in largest)
+    return errors.ContextOverflow(
+        f"what must be in the context needs {required:,} tokens; the budget is {budget:,}.",
+        hint=f"Nothing was dropped. Largest: {where}. Raise the budget to {required:,} at least.",
+        facts={
+            "required": required,
+            "budget": budget,
+            "largest": [[item.first, item.size] for item in largest],
+        },
+    )
+
+
+class _Fitting:
+    """One try at one level."""
+
+    def __init__(
+        self, items: Sequence[Item], budget: int, level: CompactionLevel, count: Count
+    ) -> None:
+        self._items = items
+        self._level = level
+        self._count = count
+        self._budget = self._room = budget
+        self._placed: dict[int, View] = {}
+        self._out: dict[int, str] = {}
+        self._summary: tuple[Message, int, set[int]] | None = None
+
+    def musts_fit(self) -> bool:
+        """Put in what must be there; whether it fits."""
+        for index, item in enumerate(self._items):
+            if item.barred:
+                self._out[index] = item.rule
+            elif item.priority is ContextPriority.CRITICAL:
+                self._put(index, View(item.messages, item.tokens, item.size, item.rule))
+        if self._level >= CompactionLevel.CRITICAL:
+            return self._room >= 0
+        if self._level >= CompactionLevel.MODERATE:
+            self._summarise()
+        for index in self._waiting():
+            item = self._items[index]
+            if item.priority is ContextPriority.HIGH:
+                self._put(index, self._view(item, item.rule))
+        return self._room >= 0
+
+    def _waiting(self) -> list[int]:
+        under = self._summary[2] if self._summary else ()
+        placed, out, every = self._placed, self._out, range(len(self._items))
+        return [i for i in every if i not in placed and i not in out and i not in under]
+
+    def _put(self, index: int, view: View) -> None:
+        self._placed[index] = view
+        self._room -= view.size
+
+    def _view(self, item: Item, rule: str) -> View:
+        if self._level >= CompactionLevel.LIGHT:
+            return self._shortened(item, shortening.light, rule)
+        return View(item.messages, item.tokens, item.size, rule)
+
+    def _shortened(self, item: Item, shorter: Callable[[Message], Message], rule: str) -> View:
+        messages, tokens = list[Message](), list[int]()
+        for message, size in zip(item.messages, item.tokens, strict=True):
+            made = shorter(message)
+            made_size = size if made is message else self._count(made)
+            # A counter may find fewer characters to be more tokens.
+            messages.append(made if made_size < size else message)
+            tokens.append(min(made_size, size))
+        return View(tuple(messages), tuple(tokens), sum(tokens), rule)
+
+    def _summarise(self) -> None:
+        newest, old = 0, list[int]()
+        for index in range(len(self._items) - 1, -1, -1):
+            item = self._items[index]
+            if item.count:
+                # A summary names the range that it stands for, and nobody has looked into a gap.
+                break
+            if newest >= limits.NEWEST_MESSAGES and index not in self._placed and not item.barred:
+                old.append(index)
+            newest += len(item.messages)
+        if not old:
+            return
+        old.reverse()
+        messages = [m for index in old for m in self._items[index].messages]
+        numbers = (self._items[old[0]].first, self._items[old[-1]].last)
+        chars = int(self._budget * limits.SUMMARY_SHARE) * 2
+        made = summary.message_for(messages, numbers, chars=chars)
+        size = self._count(made)
+        self._summary = (made, size, set(old))
+        self._room -= size
+
+    def admit(self) -> None:
+        """Put in what there is room for: by priority, then recency."""
+        classes: dict[ContextPriority, list[int]] = {}
+        for index in reversed(self._waiting()):
+            priority = self._items[index].priority
+            if self._level >= CompactionLevel.CRITICAL:
+                self._out[index] = NOT_CRITICAL
+            elif self._level >= CompactionLevel.AGGRESSIVE and priority <= ContextPriority.LOW:
+                self._out[index] = LOW
+            else:
+                classes.setdefault(priority, []).append(index)
+        for priority in sorted(classes, reverse=True):
+            self._admit_newest(classes[priority])
+        cut = [index for index, rule in self._out.items() if rule == NO_ROOM]
+        if cut:
+            self._begin_with_a_question(max(cut) + 1)
+
+    def _admit_newest(self, newest_first: Sequence[int]) -> None:
+        for done, index in enumerate(newest_first):
+            view = self._fitting_view(self._items[index])
+            if view is None:
+                # What is older than a gap would be read as if it came right before what follows it.
+                self._out.update(dict.fromkeys(newest_first[done:], NO_ROOM))
+                return
+            self._put(index, view)
+
+    def _fitting_view(self, item: Item) -> View | None:
+        view = self._view(item, FITS)
+        if view.size <= self._room:
+            return view
+        # Of the current turn even a shortened result is worth more than none.
+        for shorter in (shortening.light, shortening.stubbed) if item.now else ():
+            view = self._shortened(item, shorter, FITS)
+            if view.size <= self._room:
+                return view
+        return None
+
+    def _begin_with_a_question(self, start: int) -> None:
+        for index in range(start, len(self._items)):
+            item = self._items[index]
+            if item.asks or item.now:
+                return
+            view = self._placed.get(index)
+            if view is not None and view.rule == FITS:
+                del self._placed[index]
+                self._out[index] = TURN_CUT
+                self._room += view.size
+
+    def result(self) -> Fitted:
+        """Return what went in, in order, and the account of everything."""
+        messages, sizes, entries = list[Message](), list[int](), list[Entry]()
+        summary_at = min(self._summary[2]) if self._summary else -1
+        for index, item in enumerate(self._items):
+            if self._summary and index == summary_at:
+                messages.append(self._summary[0])
+                sizes.append(self._summary[1])
+            view = self._placed.get(index)
+            if view is not None:
+                messages += view.messages
+                sizes += view.tokens
+            entries += self._entries(index, item, view)
+        used, ledger = self._budget - self._room, Ledger(tuple(entries))
+        return Fitted(tuple(messages), tuple(sizes), used, self._level, ledger)
+
+    def _entries(self, index: int, item: Item, view: View | None) -> list[Entry]:
+        if item.count:
+            return [Entry(item.first, item.last, Fate.LEFT_OUT, item.size, 0, item.rule)]
+        if view is None:
+            if self._summary is not None and index in self._summary[2]:
+                return _same(item, Fate.SUMMARISED, SUMMARISED)
+            return _same(item, Fate.LEFT_OUT, self._out[index])
+        if view.messages is item.messages:
+            return _same(item, Fate.KEPT, view.rule)
+        entries: list[Entry] = []
+        for number, message in enumerate(item.messages):
+            at, size, used = item.first + number, item.tokens[number], view.tokens[number]
+            fate = Fate.KEPT if view.messages[number] is message else Fate.SHORTENED
+            entries.append(Entry(at, at, fate, size, used, view.rule, message.category))
+        return entries
+
+
+def _same(item: Item, fate: Fate, rule: str) -> list[Entry]:
+    """Return the entries of an item whose messages all had the same fate."""
+    entries: list[Entry] = []
+    at, kept = item.first, fate is Fate.KEPT
+    for message, size in zip(item.messages, item.tokens, strict=True):
+        entries.append(Entry(at, at, fate, size, size if kept else 0, rule, message.category))
+        at += 1
+    return entries

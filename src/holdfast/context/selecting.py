@@ -1,0 +1,96 @@
+"""From a window to the selection that is recorded of it, and back: the same window, byte for byte.
+
+Rebuilding replays what was chosen; it never chooses. The digest says whether that worked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from holdfast import errors
+from holdfast.context.window import Window
+from holdfast.values.context import Entry, Fate, Ledger, Selection
+from holdfast.values.frozen import Json, freeze
+from holdfast.values.message import Message
+from holdfast.wire import codec
+
+NOT_IN = "it was not in the recorded window"
+RECORDED = "it was in the recorded window"
+
+Read = Callable[[int, int], Sequence[Message]]
+"""Messages of the conversation by their numbers, first and last."""
+
+
+def digest(messages: Sequence[Message]) -> str:
+    """Return the hash of all that the messages of a window say."""
+    return codec.digest(codec.canonical([message.to_dict() for message in messages])).hex()
+
+
+def selection(window: Window) -> Selection:
+    """Return what has to be recorded of a window; raise InvalidRequest if no session made it."""
+    if not window.session_id:
+        raise errors.InvalidRequest(
+            "the window was made of a list, so there is nothing to find it in.",
+            hint="Give one that session.window() has made.",
+        )
+    shown = [e for e in window.ledger if e.fate in (Fate.KEPT, Fate.SHORTENED)]
+    entries = iter(shown)
+    parts: list[tuple[int, int] | Mapping[str, Json]] = []
+    for message in window.messages:
+        entry = None if message.id.startswith("summary_") else next(entries)
+        if entry is None or entry.fate is Fate.SHORTENED:
+            number = {} if entry is None else {"number": entry.first}
+            parts.append(freeze({**number, "message": message.to_dict()}))
+        elif parts and isinstance(parts[-1], tuple) and parts[-1][1] == entry.first - 1:
+            parts[-1] = (parts[-1][0], entry.first)
+        else:
+            parts.append((entry.first, entry.first))
+    return Selection(
+        window.session_id, window.version, window.began, window.budget, window.tokens,
+        window.overhead, window.counter, window.exact, window.level, tuple(parts), window.sizes,
+        digest(window.messages),
+    )  # fmt: skip
+
+
+def rebuilt(recorded: Selection, count: int, read: Read) -> Window:
+    """Return the window that was recorded, of a conversation of `count` messages then.
+
+    Raises Corrupt if it is not the same.
+    """
+    messages: list[Message] = []
+    inside: dict[int, tuple[Fate, int]] = {}
+    for part in recorded.parts:
+        if isinstance(part, Mapping):
+            made = Message.from_dict(cast("Mapping[str, Json]", part["message"]))
+            found, numbers = [made], [part["number"]] if "number" in part else []
+            fate = Fate.SHORTENED
+        else:
+            found, numbers, fate = list(read(*part)), list(range(part[0], part[1] + 1)), Fate.KEPT
+        for number in numbers:
+            inside[number] = (fate, recorded.sizes[len(messages) + number - numbers[0]])
+        messages += found
+    if digest(messages) != recorded.digest:
+        raise errors.Corrupt(
+            "a recorded window can't be made again as it was.",
+            facts={"session": recorded.session_id, "version": recorded.version},
+        )
+    return Window(
+        messages=tuple(messages), sizes=recorded.sizes, tokens=recorded.tokens, budget=recorded.budget,
+        ledger=_ledger(inside, count), level=recorded.level, counter=recorded.counter,
+        exact=recorded.exact, overhead=recorded.overhead, session_id=recorded.session_id,
+        version=recorded.version, began=recorded.began,
+    )  # fmt: skip
+
+
+def _ledger(inside: Mapping[int, tuple[Fate, int]], count: int) -> Ledger:
+    entries: list[Entry] = []
+    before = 0
+    for number in (*sorted(inside), count + 1):
+        if number > before + 1:
+            entries.append(Entry(before + 1, number - 1, Fate.LEFT_OUT, 0, 0, NOT_IN))
+        if number in inside:
+            fate, size = inside[number]
+            entries.append(Entry(number, number, fate, size, size, RECORDED))
+        before = number
+    return Ledger(tuple(entries))

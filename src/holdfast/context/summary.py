@@ -1,0 +1,116 @@
+"""A summary without a model: sentences taken out of what was said, the same ones every time.
+
+It keeps what is hard to guess again: decisions, names, numbers, identifiers, open questions. Whatever
+it says was said, word for word, by whom it names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, cast
+
+from holdfast import limits
+from holdfast.context import shortening
+from holdfast.values.frozen import Json
+from holdfast.values.message import Message, MessageCategory
+
+PREFIXES: Final = {
+    "en": "Summary of previous context: ",
+    "ja": "前文の要約：",
+    "zh": "前文摘要：",
+}
+"""How a summary begins, by language."""
+
+_SENTENCE = re.compile(r"[^\n.!?。！？]*[\n.!?。！？]+|[^\n.!?。！？]+$")
+_DECISION = re.compile(
+    r"\b(?:decid\w*|agreed?|chos\w*|choose|must|will|won't|never|always|because|instead|confirm\w*"
+    r"|cancel\w*|fail\w*|error|cannot|can't|done|prefer\w*|need\w*|want\w*|please|todo|deadline)\b"
+    r"|決定|決め|必要|失敗|完了|決定|需要|必须|失败|完成",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"\d")
+_IDENTIFIER = re.compile(
+    r"\b\w+[_/.@:#-]\w[\w_/.@:#-]*|\b[a-z]+[A-Z]\w*|\b[A-Z]{2,}\b|`[^`]+`|\"[^\"]{2,40}\""
+)
+_NAME = re.compile(r"(?<=[\w,;] )[A-Z][a-z]+")
+_ROLE_WEIGHT: Final = {"user": 3.0, "assistant": 2.0, "system": 2.0, "tool": 1.0}
+_SENTENCE_CHARS: Final = 400
+
+
+def text_of(message: Message) -> str:
+    """Return what a message says, as text: content, calls by name, results."""
+    pieces = [_plain(message.content)]
+    pieces += [f"calls {c.name}({c.arguments or dict(c.args)})." for c in message.tool_calls]
+    pieces += [_plain(result.result) for result in message.tool_results]
+    return "\n".join(piece for piece in pieces if piece)
+
+
+def _plain(content: Json) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(filter(None, map(_part, cast("list[Json]", content))))
+    return str(content)
+
+
+def _part(part: Json) -> str:
+    text = cast("dict[str, Json]", part).get("text") if isinstance(part, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+def extract(messages: Sequence[Message], chars: int) -> str:
+    """Return at most so many characters of what the messages say, the weightiest, in order."""
+    found = [
+        (_weight(sentence, message), number, f"{message.role}: {sentence}")
+        for number, (message, sentence) in enumerate(_sentences(messages))
+    ]
+    taken: list[tuple[int, str]] = []
+    room = min(chars, limits.SUMMARY_CHARS_MAX)
+    for _, number, line in sorted(found, key=lambda one: (-one[0], -one[1])):
+        if len(line) + 1 <= room:
+            taken.append((number, line))
+            room -= len(line) + 1
+    return "\n".join(line for _, line in sorted(taken))
+
+
+def _sentences(messages: Sequence[Message]) -> list[tuple[Message, str]]:
+    found: list[tuple[Message, str]] = []
+    for message in messages:
+        # A huge output is looked at from both ends only: the cost follows what is kept.
+        text = shortening.abbreviated(text_of(message), limits.SUMMARY_CHARS_MAX)
+        for sentence in _SENTENCE.findall(text):
+            plain = " ".join(sentence.split())
+            if plain:
+                found.append((message, shortening.abbreviated(plain, _SENTENCE_CHARS)))
+    return found
+
+
+def _weight(sentence: str, message: Message) -> float:
+    weight = _ROLE_WEIGHT.get(message.role, 1.0)
+    weight += 3.0 * bool(_DECISION.search(sentence))
+    weight += 2.0 * bool(_NUMBER.search(sentence))
+    weight += 2.0 * bool(_IDENTIFIER.search(sentence))
+    weight += 1.0 * bool(_NAME.search(sentence))
+    weight += 2.0 * (message.role == "user" and sentence.endswith(("?", "？")))
+    return weight
+
+
+def message_for(
+    messages: Sequence[Message], numbers: tuple[int, int], *, chars: int, language: str = "en"
+) -> Message:
+    """Return the system message that stands for some messages; it names them by their numbers.
+
+    Its id and timestamp follow from those of the last of them, so that it is the same every time.
+    """
+    first, last = numbers
+    text = extract(messages, chars)
+    return Message(
+        "system",
+        f"{PREFIXES[language]}(messages {first}–{last})\n{text}".rstrip(),
+        MessageCategory.SYSTEM,
+        f"summary_{first}_{last}",
+        messages[-1].timestamp,
+    )

@@ -1,0 +1,311 @@
+"""A window: what the model sees of a conversation now. Made from messages, it never changes them."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import msgspec
+
+from holdfast import errors
+from holdfast.context import fitting, shortening, summary
+from holdfast.context.fitting import Item
+from holdfast.values import grouping
+from holdfast.values.context import (
+    PRIORITY_OF_CATEGORY,
+    CompactionLevel,
+    ContextPriority,
+    Fate,
+    Ledger,
+    standing,
+)
+from holdfast.values.frozen import Json
+from holdfast.values.message import Message, MessageCategory
+from holdfast.wire import render
+
+PROMPT = "initial system prompt"
+QUESTION = "current question"
+OPEN = "calls that wait for their results"
+LINE_CHARS = 80
+"""What is shown of a message where each has one line."""
+
+_RULES = {MessageCategory.SYSTEM: "system message", MessageCategory.CONTEXT: "context"}
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A message of a conversation with its number, from 1, and its tokens."""
+
+    number: int
+    message: Message
+    tokens: int
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Messages of a conversation that are too old to be looked at: how many, and about their size."""
+
+    first: int
+    count: int
+    tokens: int
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """Who counted: the counter's name, whether it is exact, and tokens that a request takes besides."""
+
+    name: str
+    exact: bool = True
+    overhead: int = 0
+
+
+def items(parts: Sequence[Piece | Gap], *, keep_prompt: bool = True) -> list[Item]:
+    """Return what a window is fitted from: groups with their priorities, in order, and gaps."""
+    messages = [None if isinstance(part, Gap) else part.message for part in parts]
+    question = len(messages) - 1
+    while question >= 0 and ((said := messages[question]) is None or said.role != "user"):
+        question -= 1
+    made: list[Item] = []
+    at = 0
+    while at < len(parts):
+        part = parts[at]
+        if isinstance(part, Gap):
+            made.append(_gap(part))
+            at += 1
+            continue
+        group = grouping.beginning(messages, at)
+        if at == question:
+            priority, rule = ContextPriority.CRITICAL, QUESTION
+        else:
+            priority, rule = _standing(part, group, keep_prompt=keep_prompt)
+        pieces = cast("Sequence[Piece]", parts[at : group.last + 1])
+        made.append(_item(pieces, priority, rule, barred=bool(group.fault), now=at >= question))
+        at = group.last + 1
+    return made
+
+
+def _gap(gap: Gap) -> Item:
+    rule, low = fitting.NO_ROOM, ContextPriority.BACKGROUND
+    return Item(gap.first, (), (gap.tokens,), gap.tokens, low, rule, barred=True, count=gap.count)
+
+
+def _item(
+    pieces: Sequence[Piece], priority: ContextPriority, rule: str, *, barred: bool, now: bool
+) -> Item:
+    first = pieces[0]
+    asks = first.message.role == "user"
+    if len(pieces) == 1:
+        messages, tokens, size = (first.message,), (first.tokens,), first.tokens
+    else:
+        messages = tuple([piece.message for piece in pieces])
+        tokens = tuple([piece.tokens for piece in pieces])
+        size = sum(tokens)
+    return Item(first.number, messages, tokens, size, priority, rule, barred, asks, now)
+
+
+def _standing(
+    piece: Piece, group: grouping.Group, *, keep_prompt: bool
+) -> tuple[ContextPriority, str]:
+    message = piece.message
+    if group.fault:
+        return ContextPriority.BACKGROUND, group.fault
+    if group.open:
+        return ContextPriority.CRITICAL, OPEN
+    if message.role == "system" and piece.number == 1:
+        return (ContextPriority.CRITICAL, PROMPT) if keep_prompt else (ContextPriority.MEDIUM, "")
+    if message.metadata and (chosen := standing(message.metadata)):
+        return chosen
+    return PRIORITY_OF_CATEGORY[message.category], _RULES.get(message.category, "")
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """How one window became another. `same` messages at the beginning are equal, and a provider can cache them."""
+
+    same: int
+    same_tokens: int
+    tokens: int
+    gone: tuple[Message, ...]
+    new: tuple[Message, ...]
+
+    @property
+    def share(self) -> float:
+        """The part of the other window's tokens that its beginning has in common with this one."""
+        return self.same_tokens / self.tokens if self.tokens else 1.0
+
+    def __str__(self) -> str:
+        lines = [f"- {message.id} {_line(message)}" for message in self.gone]
+        lines += [f"+ {message.id} {_line(message)}" for message in self.new]
+        lines.append(
+            f"the first {self.same:,} messages are the same:"
+            f" {self.same_tokens:,} of {self.tokens:,} tokens ({self.share:.0%})"
+        )
+        return "\n".join(lines)
+
+
+def _mark(message: Message) -> tuple[str, str]:
+    # The same message can be shortened in one window and whole in another.
+    return message.id, summary.text_of(message)
+
+
+def _line(message: Message) -> str:
+    return shortening.abbreviated(" ".join(summary.text_of(message).split()), LINE_CHARS)
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What fits: the messages in order, and the account of every message of the conversation.
+
+    `sizes` are the tokens of each message; `tokens` includes what a request takes besides (`overhead`),
+    and is never above `budget`. `session_id`, `version` and `began` say of which moment of which
+    session it is, if of any.
+    """
+
+    messages: tuple[Message, ...]
+    sizes: tuple[int, ...]
+    tokens: int
+    budget: int
+    ledger: Ledger
+    level: CompactionLevel = CompactionLevel.NONE
+    counter: str = ""
+    exact: bool = True
+    overhead: int = 0
+    session_id: str = ""
+    version: int = 0
+    began: int = 0
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Window {len(self)} messages, {self.tokens:,} of {self.budget:,} tokens>"
+
+    def explain(self, number: int | None = None) -> str:
+        """Say in words what is in it and what is not, and why; or what became of one message."""
+        return _explained(self) if number is None else _explained_one(self, number)
+
+    def diff(self, other: Window) -> Difference:
+        """Return what another window has that this one has not, and the other way round."""
+        here, there = set(map(_mark, self.messages)), set(map(_mark, other.messages))
+        same = 0
+        for one, two in zip(self.messages, other.messages, strict=False):
+            if _mark(one) != _mark(two):
+                break
+            same += 1
+        return Difference(
+            same=same,
+            same_tokens=sum(other.sizes[:same]),
+            tokens=other.tokens - other.overhead,
+            gone=tuple(m for m in self.messages if _mark(m) not in there),
+            new=tuple(m for m in other.messages if _mark(m) not in here),
+        )
+
+    def to_openai(self) -> list[dict[str, Json]]:
+        """Return the `messages` of an OpenAI Chat Completions call. Raises OpenCalls while calls wait."""
+        return render.to_chat(self.messages)
+
+    def to_openai_responses(self) -> dict[str, Json]:
+        """Return `instructions` and `input` of an OpenAI Responses call. Raises OpenCalls while calls wait."""
+        return render.to_responses(self.messages)
+
+    def to_anthropic(self) -> dict[str, Json]:
+        """Return `system` and `messages` of an Anthropic Messages call. Raises OpenCalls while calls wait."""
+        return render.to_anthropic(self.messages)
+
+    def to_gemini(self) -> dict[str, Json]:
+        """Return `system_instruction` and `contents` for Gemini. Raises OpenCalls while calls wait."""
+        return render.to_gemini(self.messages)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(message.role)}</td><td style='text-align:right'>{size:,}</td>"
+            f"<td><pre>{html.escape(_line(message))}</pre></td></tr>"
+            for message, size in zip(self.messages, self.sizes, strict=True)
+        )
+        told = html.escape(self.explain())
+        return (
+            f"<pre>{told}</pre><table><tr><th>role</th><th>tokens</th><th></th></tr>{rows}</table>"
+        )
+
+
+def make(
+    parts: Sequence[Piece | Gap],
+    budget: int,
+    *,
+    count: fitting.Count,
+    counted: Counted,
+    least: CompactionLevel = CompactionLevel.NONE,
+    keep_prompt: bool = True,
+) -> Window:
+    """Return the window of a conversation; raise ContextOverflow if what must be in it does not fit."""
+    checked_budget(budget)
+    fitted = fitting.fit(
+        items(parts, keep_prompt=keep_prompt),
+        budget,
+        count=count,
+        least=least,
+        overhead=counted.overhead,
+    )
+    return Window(
+        messages=fitted.messages,
+        sizes=fitted.sizes,
+        tokens=fitted.tokens + counted.overhead,
+        budget=budget,
+        ledger=fitted.ledger,
+        level=fitted.level,
+        counter=counted.name,
+        exact=counted.exact,
+        overhead=counted.overhead,
+    )
+
+
+def checked_budget(budget: int) -> int:
+    """Return the budget; raise InvalidRequest unless it is a number of tokens."""
+    if type(cast("object", budget)) is not int or budget <= 0:
+        raise errors.InvalidRequest(
+            f"a budget is a number of tokens, not {budget!r}.", hint="For example budget=8_000."
+        )
+    return budget
+
+
+def _explained(window: Window) -> str:
+    ledger = window.ledger
+    shortened = ledger.messages(Fate.SHORTENED)
+    inside = ledger.messages(Fate.KEPT) + shortened
+    kind = "exact" if window.exact else "estimated"
+    lines = [
+        f"{window.tokens:,} of {window.budget:,} tokens ({window.counter}, {kind}),"
+        f" level {window.level.name.lower()}",
+        f"  in     {inside:,} messages{f' ({shortened:,} shortened)' if shortened else ''}",
+    ]
+    if under := ledger.messages(Fate.SUMMARISED):
+        size = ledger.tokens(Fate.SUMMARISED)
+        lines.append(f"  under  {under:,} messages ({size:,} tokens) under the summary")
+    reasons: dict[str, tuple[int, int]] = {}
+    for entry in ledger.entries:
+        if entry.fate is Fate.LEFT_OUT:
+            messages, size = reasons.get(entry.rule, (0, 0))
+            reasons[entry.rule] = (messages + entry.count, size + entry.tokens)
+    lines += [
+        f"  out    {messages:,} messages ({size:,} tokens): {rule}"
+        for rule, (messages, size) in reasons.items()
+    ]
+    return "\n".join(lines)
+
+
+def _explained_one(window: Window, number: int) -> str:
+    entry = window.ledger.of(number)
+    if entry is None:
+        raise errors.UnknownMessage(
+            f"the conversation has no message #{number:,}.",
+            hint=f"They are numbered from 1 to {window.ledger.messages():,}.",
+        )
+    what = f"#{number:,} is {entry.fate}"
+    if entry.count > 1:
+        what += f" with all of #{entry.first:,}–#{entry.last:,}"
+    size = f"{entry.tokens:,} tokens"
+    if entry.fate is Fate.SHORTENED:
+        size = f"from {entry.tokens:,} to {entry.used:,} tokens"
+    return f"{what} ({size}): {entry.rule}"

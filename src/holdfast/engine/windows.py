@@ -1,0 +1,326 @@
+"""From a session to a window: the newest messages, what must be there beside them, and a counter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.context import selecting
+from holdfast.context import window as windows
+from holdfast.context.window import Counted, Gap, Piece, Window
+from holdfast.engine.engine import Engine
+from holdfast.engine.handles import Handle
+from holdfast.engine.states import message_of, recorded, stream_of
+from holdfast.engine.tails import Said, Tail
+from holdfast.store import port
+from holdfast.values.context import CompactionLevel, Selection
+from holdfast.values.event import MessageAdded, WindowRecorded
+from holdfast.values.frozen import Json
+from holdfast.values.message import Message, checked_id
+from holdfast.values.session import SessionState
+
+SAMPLE, RATE_STEP = 64, 1.1
+"""Messages by which two counters are compared, and how finely."""
+
+if TYPE_CHECKING:
+    from holdfast import tokens
+
+DEFAULT_COUNTER = "o200k_base"
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller wants a window to be: `reserve` and `tools` are taken off its budget."""
+
+    budget: int
+    model: str | None = None
+    counter: str | tokens.Counter | None = None
+    tools: Sequence[Mapping[str, Json]] = ()
+    reserve: int = 0
+    least: CompactionLevel = CompactionLevel.NONE
+    stable: bool = True
+
+    def __post_init__(self) -> None:
+        windows.checked_budget(self.budget)
+        if self.model is not None and self.counter is not None:
+            raise errors.InvalidRequest(
+                "model and counter are both given.", hint="A model has its own counter: give one."
+            )
+        if type(cast("object", self.reserve)) is not int or self.reserve < 0:
+            raise errors.InvalidRequest("reserve is a number of tokens, 0 or more.")
+        if not isinstance(cast("object", self.least), CompactionLevel):
+            raise errors.InvalidRequest("min_compaction is a CompactionLevel.")
+
+    def measure(self) -> Measure:
+        """Return the counter at work."""
+        # Imported here: whoever makes no window does not pay for what counts tokens.
+        from holdfast import tokens  # noqa: PLC0415
+
+        if self.model is not None:
+            counter = tokens.for_model(self.model)
+        elif self.counter is None or isinstance(self.counter, str):
+            counter = tokens.named(self.counter or DEFAULT_COUNTER)
+        else:
+            counter = self.counter
+        return Measure(counter, self.tools, self.reserve)
+
+
+class Measure:
+    """A counter at work: with its margin, so that what fits by it fits."""
+
+    def __init__(
+        self, counter: tokens.Counter, tools: Sequence[Mapping[str, Json]], reserve: int
+    ) -> None:
+        self._counter = counter
+        self.name = counter.name
+        besides = counter.reply + (counter.tools(tools) if tools else 0)
+        self.counted = Counted(counter.name, counter.exact, reserve + self._safe(besides))
+
+    def _safe(self, size: int) -> int:
+        return size if self._counter.exact else math.ceil(size * (1 + self._counter.margin))
+
+    def count(self, message: Message) -> int:
+        """Return what a message takes, at most."""
+        return self._safe(self._counter.message(message))
+
+
+def of_session(engine: Engine, tenant: str, state: SessionState, asked: Asked) -> Window:
+    """Return the window of a session as it was at a state."""
+    engine.check()
+    measure = asked.measure()
+    parts = _Parts(engine, tenant, state, measure).upto(asked.budget, stable=asked.stable)
+    made = windows.make(
+        parts, asked.budget, count=measure.count, counted=measure.counted, least=asked.least
+    )
+    return msgspec.structs.replace(
+        made, session_id=state.id, version=state.version, began=state.ordinal_began
+    )
+
+
+def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str) -> Window:
+    """Return the window that was recorded with a message of a session."""
+    engine.check()
+    stream = stream_of(state.id)
+    version = engine.store.find_claim(tenant, stream, checked_id("a message's id", message_id))
+    if not version:
+        raise errors.UnknownMessage(f"there is no message {message_id!r} in the session.")
+    found = engine.store.read(tenant, stream, after=version - 2, until=version - 1, limit=1)
+    event = recorded(found[0]).event if found else None
+    if not isinstance(event, WindowRecorded):
+        raise errors.NotFound(
+            f"no window was recorded with the message {message_id!r}.",
+            hint="Give it along when adding an answer: add_message(reply, window=window).",
+            facts={"message": message_id},
+        )
+    chosen = event.selection
+    spoken = _Spoken(engine.store, tenant, chosen)
+    return selecting.rebuilt(chosen, spoken.count(), spoken.read)
+
+
+class _Spoken:
+    """Messages of a session as they were numbered when a window was recorded."""
+
+    def __init__(self, store: port.Store, tenant: str, chosen: Selection) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._stream = stream_of(chosen.session_id)
+        self._chosen = chosen
+
+    def count(self) -> int:
+        """Return how many there were."""
+        version = self._chosen.version
+        found = self._store.read(
+            self._tenant, self._stream, after=version - 1, until=version, limit=1
+        )
+        return found[0].ordinal - self._chosen.began if found else 0
+
+    def read(self, first: int, last: int) -> list[Message]:
+        """Return some of them by their numbers."""
+        after = self._store.seek(self._tenant, self._stream, self._chosen.began + first) - 1
+        messages: list[Message] = []
+        while len(messages) <= last - first:
+            found = self._store.read(
+                self._tenant, self._stream, after=after, until=self._chosen.version, limit=limits.READ_CHUNK
+            )  # fmt: skip
+            if not found:
+                break
+            messages += [message_of(one) for one in found if one.kind == MessageAdded.kind]
+            after = found[-1].version
+        return messages[: last - first + 1]
+
+
+class _Parts:
+    """What a window of one session is made from."""
+
+    def __init__(self, engine: Engine, tenant: str, state: SessionState, measure: Measure) -> None:
+        self._state = state
+        self._measure = measure
+        self._tail: Tail = engine.tails.of(tenant, state)
+        self._always = frozenset((*state.kept, *state.pins))
+
+    def upto(self, budget: int, *, stable: bool) -> list[Piece | Gap]:
+        """Return the newest messages, with those that stay from before, and gaps between."""
+        said = self._tail.upto(self._state)
+        while len(said) < SAMPLE and self._tail.older():
+            said = self._tail.upto(self._state)
+        back = self._look_back(said, budget - self._measure.counted.overhead, stable=stable)
+        start = self._start(said, back)
+        while start is None and self._tail.older():
+            said = self._tail.upto(self._state)
+            start = self._start(said, back)
+        newest = said[start or 0 :]
+        return self._with_gaps([*self._before(newest), *newest])
+
+    def _look_back(self, said: Sequence[Said], room: int, *, stable: bool) -> float:
+        """Return how many tokens, as they were counted when they came, to look back on.
+
+        A window that loses one message for each new one shares no beginning with the one before, and a
+        provider's prompt cache is of no use. So the cut moves in steps: it depends on how long the
+        conversation is, rounded, and stays where it is until the window is full again.
+        """
+        always = [self._tail.single(version) for version in self._always]
+        free = (room - sum(map(self._count, always))) / self._rate(said)
+        spoken = self._state.tokens - sum(one.tokens for one in always)
+        high, low = free * limits.WINDOW_HIGH, free * limits.WINDOW_LOW
+        if not stable or high <= 0:
+            return room
+        if spoken <= high:
+            return spoken
+        step = high - low
+        return spoken - math.ceil((spoken - high) / step) * step
+
+    def _rate(self, said: Sequence[Said]) -> float:
+        """Return how much larger messages are by this counter than as they were counted when they came.
+
+        In steps, since the cut must not move with every message that changes the rate a little.
+        """
+        newest = said[-SAMPLE:]
+        stored = sum(one.tokens for one in newest)
+        counted = sum(map(self._count, newest))
+        if not stored or not counted:
+            return 1.0
+        return RATE_STEP ** math.ceil(math.log(counted / stored, RATE_STEP) - 0.1)
+
+    def _start(self, said: Sequence[Said], back: float) -> int | None:
+        """Return where the messages begin that are looked at; None if more have to be read."""
+        start = len(said)
+        while start and back >= 0:
+            start -= 1
+            if said[start].version not in self._always:
+                back -= said[start].tokens
+        if back >= 0:
+            return None
+        roles = [one.message.role for one in said[start + 1 :]]
+        for role in ("user", "assistant"):
+            if role in roles:
+                return start + 1 + roles.index(role)
+        # The newest group alone is larger than that: it is looked at all the same.
+        while start and said[start].message.role == "tool":
+            start -= 1
+        return start if said[start].message.role != "tool" else None
+
+    def _count(self, said: Said) -> int:
+        return said.count(self._measure.name, self._measure.count)
+
+    def _before(self, newest: Sequence[Said]) -> list[Said]:
+        first = newest[0].version if newest else self._state.version + 1
+        wanted = {version for version in (*self._always, self._state.turn) if version < first}
+        return [
+            self._tail.single(version) for version in sorted(wanted) if version > self._tail.began
+        ]
+
+    def _with_gaps(self, said: Iterable[Said]) -> list[Piece | Gap]:
+        parts: list[Piece | Gap] = []
+        found, number = list(said), 0
+        missing = self._state.message_count - len(found)
+        size = self._state.tokens - sum(one.tokens for one in found)
+        for one in found:
+            if one.number > number + 1:
+                parts.append(_gap(number + 1, one.number - 1, size, missing))
+            parts.append(Piece(one.number, one.message, self._count(one)))
+            number = one.number
+        return parts
+
+
+def _gap(first: int, last: int, tokens_: int, missing: int) -> Gap:
+    count = last - first + 1
+    # Nobody has counted them by this counter: their share of what was counted when they came.
+    return Gap(first, count, max(0, tokens_) * count // max(1, missing))
+
+
+class Windowed(Handle):
+    """A handle that makes windows, for blocking callers."""
+
+    __slots__ = ()
+
+    def window(
+        self,
+        budget: int,
+        *,
+        model: str | None = None,
+        counter: str | tokens.Counter | None = None,
+        tools: Sequence[Mapping[str, Json]] = (),
+        reserve: int = 0,
+        min_compaction: CompactionLevel = CompactionLevel.NONE,
+        stable: bool = True,
+    ) -> Window:
+        """Return what a model should see of the conversation now: at most `budget` tokens, calls whole.
+
+        Counted as `model` does (or by a named `counter`); the definitions of `tools` and a `reserve`
+        for the answer come out of the budget. A `stable` window keeps its beginning for many appends, so
+        that providers can cache it; otherwise it is as full as can be. Raises ContextOverflow if what
+        must be there does not fit.
+        """
+        asked = Asked(
+            budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
+            least=min_compaction, stable=stable,
+        )  # fmt: skip
+        return of_session(self._engine, self._tenant, self.state, asked)
+
+    def window_of(self, message_id: str) -> Window:
+        """Return what the model had seen that said a message, byte for byte, if it was recorded with it.
+
+        Raises UnknownMessage, or NotFound if no window was.
+        """
+        return of_message(self._engine, self._tenant, self.state, message_id)
+
+
+class AsyncWindowed(Handle):
+    """The same, awaited."""
+
+    __slots__ = ()
+
+    async def window(
+        self,
+        budget: int,
+        *,
+        model: str | None = None,
+        counter: str | tokens.Counter | None = None,
+        tools: Sequence[Mapping[str, Json]] = (),
+        reserve: int = 0,
+        min_compaction: CompactionLevel = CompactionLevel.NONE,
+        stable: bool = True,
+    ) -> Window:
+        """Return what a model should see of the conversation now: at most `budget` tokens, calls whole.
+
+        The arguments are those of the blocking verb.
+        """
+        asked = Asked(
+            budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
+            least=min_compaction, stable=stable,
+        )  # fmt: skip
+        # Imported here: asyncio takes longer to import than all of Holdfast.
+        import asyncio  # noqa: PLC0415
+
+        return await asyncio.to_thread(of_session, self._engine, self._tenant, self.state, asked)
+
+    async def window_of(self, message_id: str) -> Window:
+        """Return what the model had seen that said a message, byte for byte, if it was recorded with it."""
+        import asyncio  # noqa: PLC0415
+
+        return await asyncio.to_thread(
+            of_message, self._engine, self._tenant, self.state, message_id
+        )

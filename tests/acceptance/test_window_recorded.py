@@ -1,0 +1,108 @@
+"""What the model saw at step N, byte for byte, whatever has happened since."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import CompactionLevel, Message, StateManager, ToolCallResult, errors
+from tests.acceptance.scenes import Opener, answer, asking, giving, user
+
+COUNTER = "estimate"
+
+
+def rendered(window: holdfast.Window) -> list[str]:
+    made = (
+        window.to_openai(),
+        window.to_openai_responses(),
+        window.to_anthropic(),
+        window.to_gemini(),
+    )
+    return [json.dumps(one, sort_keys=True) for one in made]
+
+
+def turn(session: holdfast.Session, dice: random.Random) -> None:
+    session.add_message(user("why " * dice.choice((3, 40, 400))))
+    if dice.random() < 0.6:
+        session.add_message(asking("c1", "c2"))
+        huge = "output of a tool, line by line\n" * dice.choice((1, 20, 400))
+        session.add_message(Message("tool", tool_results=[ToolCallResult("c2", huge)]))
+        session.add_message(giving("c1"))
+
+
+@pytest.mark.req("A-2")
+def test_a_thousand_recorded_windows_come_back_byte_for_byte(tmp_path: Path):
+    dice, path = random.Random(7), tmp_path / "state.db"
+    seen: list[tuple[str, str, holdfast.Window, list[str]]] = []
+    with holdfast.connect(path, max_messages_per_session=600) as hf:
+        for name in range(4):
+            session = hf.sessions.create_session(f"s{name}", system="Be brief.")
+            for number in range(250):
+                turn(session, dice)
+                level = dice.choice(list(CompactionLevel))
+                window = session.window(
+                    dice.choice((900, 2_500, 9_000)), counter=COUNTER, min_compaction=level
+                )
+                reply = Message("assistant", f"reply {number}", id=f"reply_{name}_{number}")
+                session.add_message(reply, window=window)
+                seen.append((session.id, reply.id, window, rendered(window)))
+        hf.sessions.reset_session("s3")
+    with holdfast.connect(path) as hf:
+        for session_id, reply_id, window, before in seen:
+            again = hf.sessions.get_session(session_id).window_of(reply_id)
+            assert again.messages == window.messages
+            assert rendered(again) == before
+            assert (again.tokens, again.budget, again.sizes) == (
+                window.tokens, window.budget, window.sizes
+            )  # fmt: skip
+            assert again.ledger.messages() == window.ledger.messages()
+    assert len(seen) == 1_000
+    assert {len(window.messages) > 5 for _, _, window, _ in seen} == {True, False}
+
+
+def test_a_window_that_was_not_recorded(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        session.add_message(user("hello"))
+        reply = answer("hi")
+        session.add_message(reply)
+        with pytest.raises(errors.NotFound, match="no window was recorded"):
+            session.window_of(reply.id)
+        with pytest.raises(errors.UnknownMessage):
+            session.window_of("nobody")
+        listed = StateManager(500, counter=COUNTER).window([user("hello")])
+        with pytest.raises(errors.InvalidRequest, match="made of a list"):
+            session.add_message(answer("hm"), window=listed)
+
+
+def test_a_recorded_window_is_part_of_the_answer_and_not_of_the_conversation(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        session.add_message(user("hello"))
+        window = session.window(500, counter=COUNTER)
+        reply = answer("hi")
+        session.add_message(reply, window=window)
+        session.add_message(reply, window=window)
+        assert [m.role for m in session.messages] == ["system", "user", "assistant"]
+        assert session.window_of(reply.id).messages == window.messages
+        kinds = [event.event.kind for event in hf.events.feed()]
+        assert kinds.count("session.window_recorded") == 1
+
+
+def test_async_callers_record_and_rebuild_too(tmp_path: Path):
+    async def work() -> None:
+        async with await holdfast.connect_async(tmp_path / "state.db") as hf:
+            session = await hf.sessions.create_session("s", system="Be brief.")
+            await session.add_message(user("hello"))
+            window = await session.window(500, counter=COUNTER)
+            reply = answer("hi")
+            await session.add_message(reply, window=window)
+            again = await session.window_of(reply.id)
+            assert again.messages == window.messages
+
+    asyncio.run(work())
