@@ -29,6 +29,7 @@ BENCHMARKS = (
     "listing",
     "footprint",
     "memory",
+    "windows",
 )
 
 

@@ -13,7 +13,7 @@ from holdfast import errors
 from holdfast.cli import visible
 
 DONE, FAILED, USAGE, NOT_FOUND = 0, 1, 2, 3
-CONFLICT, DAMAGE, UNSAFE, UNAVAILABLE = 5, 7, 8, 9
+CONFLICT, OVER_BUDGET, DAMAGE, UNSAFE, UNAVAILABLE = 5, 6, 7, 8, 9
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
 MEANINGS: Final[Mapping[int, str]] = {
@@ -23,7 +23,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     NOT_FOUND: "not found: no such store, session or message",
     4: "not authenticated or not allowed (a service; not used yet)",
     CONFLICT: "conflict: someone else was first; read again, then repeat",
-    6: "over budget (not used yet)",
+    OVER_BUDGET: "over budget: what must be in a context does not fit",
     DAMAGE: "damage found: stored data is not what was written",
     UNSAFE: "refused for safety: not a store, a newer one, a target that exists",
     UNAVAILABLE: "the store is busy, full, read-only or away; repeating is safe",
@@ -94,6 +94,7 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
         CONFLICT, "Someone else was first; nothing was changed.", "Read again, then repeat."
     ),
     errors.InvalidRequest: _Rule(USAGE, "Nothing was done.", "holdfast --help"),
+    errors.ContextOverflow: _Rule(OVER_BUDGET, "Nothing was sent or dropped.", "Raise --budget."),
     errors.UnknownScheme: _Rule(USAGE, "Nothing was opened.", "holdfast help environment"),
     errors.UnsafeStore: _Rule(
         UNSAFE, "Refused, so that nothing can be lost.", "Choose another place."

@@ -19,6 +19,7 @@ Commands
   status          the first thing to run
   sessions list   sessions of a tenant, a page at a time
   sessions show   one session
+  context         what a model sees of a session, what not, and why
   verify          is everything as it was written?
   backup          a consistent copy, while others write
   version         versions of Holdfast, Python and SQLite
@@ -46,6 +47,7 @@ Without --json a pipe gets TSV without a header; control characters in stored te
 (a newline is ␊). Its columns:
   sessions list   id, user, status, messages, tokens, open calls, last active, title
   sessions show   position, time, role, tokens, id, text
+  context         first, last, fate, tokens, tokens used, category, rule
   status          name, value
   verify          ok or damage, events, faults, store; then lines "fault" and "note"
   backup          file, bytes"""

@@ -169,6 +169,50 @@ def show(
 
 
 @app.command
+def context(
+    session: str,
+    /,
+    *,
+    budget: Positive = 8_000,
+    model: str | None = None,
+    counter: str | None = None,
+    why: Positive | None = None,
+    what_if: Positive | None = None,
+    provider: Annotated[
+        Literal["openai", "responses", "anthropic", "gemini"] | None, Parameter(name="--as")
+    ] = None,
+    common: Common = _COMMON,
+) -> int:
+    """Show what a model would see of a session within a token budget, what not, and why. Changes nothing.
+
+    Example: holdfast context @last --budget 8000
+
+    Parameters
+    ----------
+    session
+        Its id, the beginning of it, @last, or @last~2.
+    budget
+        Tokens that the window may have.
+    model
+        Count as this model does, for example gpt-4o.
+    counter
+        Count with the counter of this name, for example estimate.
+    why
+        What became of the message with this number, and what it takes to have it in.
+    what_if
+        Compare with the window of another budget.
+    provider
+        The request that a provider takes, as JSON.
+    """
+    from holdfast.cli import context as command  # noqa: PLC0415
+
+    wanted = command.Wanted(
+        budget=budget, model=model, counter=counter, why=why, what_if=what_if, provider=provider
+    )
+    return command.run(session, wanted, common)
+
+
+@app.command
 def demo(
     *,
     keep: str | None = None,

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from holdfast import errors
-from holdfast.tokens import estimates, media, vocabularies
+from holdfast.tokens import estimates, media, vocabularies, words
 from holdfast.tokens.calibration import split_name
 from holdfast.tokens.port import Counter, Format, Vocabulary
-from holdfast.values import estimate
 
 ESTIMATE: Final = "estimate"
 """Names the newest estimate that needs no vocabulary, whatever its number is."""
@@ -56,7 +55,7 @@ _COUNTERS: Final[Mapping[str, Vocabulary]] = {
         Vocabulary("claude-estimate-1", estimates.claude(_O200K), _CLAUDE, False, 0.25),
         Vocabulary("claude-4.7-estimate-1", estimates.claude(_O200K, 135), _CLAUDE_LARGE, False, 0.25),
         Vocabulary("gemini-estimate-1", vocabularies.counting("gemma3"), _GEMINI, False, 0.05),
-        Vocabulary(estimate.NAME, estimates.by_script, _OTHER, False, 0.2),
+        Vocabulary(words.NAME, estimates.by_script, _OTHER, False, 0.2),
     )
 }  # fmt: skip
 
@@ -121,7 +120,7 @@ def named(name: str) -> Counter:
     Raises UnknownCounter.
     """
     plain, factor = split_name(name)
-    counter = _COUNTERS.get(estimate.NAME if plain == ESTIMATE else plain)
+    counter = _COUNTERS.get(words.NAME if plain == ESTIMATE else plain)
     if counter is None:
         raise errors.UnknownCounter(
             f"there is no token counter by the name {name[:_NAME_CHARS_MAX]!r}.",

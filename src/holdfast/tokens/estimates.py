@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.values import estimate
+from holdfast.tokens import words
 
 _RATIOS: Final = (
     (re.compile("(?<![A-Za-z]) ?[A-Za-z]*+[\u00c0-\u024f\u1e00-\u1eff][A-Za-z\u00c0-\u024f\u1e00-\u1eff]*"), 165),
@@ -46,4 +46,4 @@ def claude(o200k: Callable[[str], int], hundredths: int = 100) -> Callable[[str]
 
 def by_script(text: str) -> int:
     """Count with no vocabulary at all."""
-    return estimate.text_tokens(text) if text else 0
+    return words.text_tokens(text) if text else 0

@@ -1,0 +1,245 @@
+"""Windows of long sessions: what one costs, what a whole turn costs, and how much of it stays the same."""
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from agents.memory.sqlite_session import SQLiteSession
+from langchain_core.messages import convert_to_messages, trim_messages
+from langchain_core.messages.utils import count_tokens_approximately
+
+import holdfast
+from benchmarks import harness, ours
+from benchmarks.harness import Bench, Figure
+from benchmarks.loads import Load
+from holdfast import tokens
+from holdfast.testing.corpus import ChatMessage
+
+BUDGET = 8_000
+LONG, SHORT, MIDDLE, PEER = 100_000, 1_000, 10_000, 5_000
+TIMED = 50
+PROMPT = "You answer for a booking desk. Be brief, and never guess."
+COUNTER = "o200k_base"
+CALLS = 1_500
+
+
+def run(bench: Bench) -> list[Figure]:
+    return [*_warm(bench), *_turn(bench), *_prefix(bench)]
+
+
+def _spoken(load: Load) -> Iterator[ChatMessage]:
+    """Conversations laid end to end under one system prompt."""
+    return (message for message in load.laid_end_to_end() if message["role"] != "system")
+
+
+def _session(path: Path, load: Load, messages: int) -> holdfast.Session:
+    session = ours.connect(path).sessions.create_session("s", user_id="ada", system=PROMPT)
+    spoken = _spoken(load)
+    while session.message_count < messages or session.state.open_calls:
+        session.add_messages(list(itertools.islice(spoken, ours.BATCH)))
+        while session.state.open_calls:
+            session.add_message(next(spoken))
+    return session
+
+
+def _repeated(work: Callable[[], object]) -> harness.Slice:
+    def measure(_: float) -> tuple[int, float]:
+        began = time.perf_counter()
+        for _ in range(TIMED):
+            work()
+        return TIMED, time.perf_counter() - began
+
+    return measure
+
+
+def _warm(bench: Bench) -> list[Figure]:
+    load = bench.first_load
+    long = _session(bench.ram / "long.db", load, bench.scaled(LONG))
+    short = _session(bench.ram / "short.db", load, SHORT)
+    measured = harness.rates(
+        bench,
+        {
+            "long": _repeated(lambda: long.window(BUDGET, counter=COUNTER)),
+            "short": _repeated(lambda: short.window(BUDGET, counter=COUNTER)),
+        },
+    )
+    spent = tuple(1_000 / rate for rate in measured["long"].per_s)
+    rounds = harness.ratio(measured["short"], measured["long"])
+    figures = [
+        Figure(
+            name=f"{BUDGET:,}-token window of {LONG:,} messages, warm, exact",
+            value=statistics.median(spent),
+            unit="ms",
+            at_most=0.5,
+            rounds=spent,
+        ),
+        Figure(
+            name=f"the same: time of that at {SHORT:,} messages",
+            value=statistics.median(rounds),
+            unit="x",
+            at_most=1.2,
+            rounds=rounds,
+        ),
+    ]
+    return [*figures, *_beside_trim_messages(bench, load)]
+
+
+def _beside_trim_messages(bench: Bench, load: Load) -> list[Figure]:
+    size = bench.scaled(MIDDLE)
+    session = _session(bench.ram / "middle.db", load, size)
+    listed = convert_to_messages([_for_langchain(m.raw()) for m in session.messages])
+    exact = tokens.named(COUNTER)
+    counters = {
+        "estimated": count_tokens_approximately,
+        "exact": lambda found: sum(exact.text(str(message.content)) + 4 for message in found),
+    }
+    figures: list[Figure] = []
+    for name, counter in counters.items():
+        began = time.perf_counter()
+        trim_messages(
+            listed, max_tokens=BUDGET, token_counter=counter, include_system=True, start_on="human"
+        )
+        theirs = time.perf_counter() - began
+        began = time.perf_counter()
+        for _ in range(TIMED):
+            session.window(BUDGET, counter=COUNTER)
+        own = (time.perf_counter() - began) / TIMED
+        figures.append(
+            Figure(
+                name=f"window at {MIDDLE:,} messages: LangChain's trim_messages, {name}, in its time",
+                value=theirs / own,
+                unit="x",
+                at_least=100,
+                beside={"trim_messages ms": theirs * 1_000, "ours ms": own * 1_000},
+            )
+        )
+    return figures
+
+
+def _for_langchain(raw: dict[str, object]) -> dict[str, object]:
+    return {**raw, "content": raw.get("content") or ""}
+
+
+def _turn(bench: Bench) -> list[Figure]:
+    load = bench.first_load
+    long = _session(bench.ram / "turn-long.db", load, bench.scaled(LONG))
+    short = _session(bench.ram / "turn-short.db", load, SHORT)
+    peer = _peer_turn(bench, load)
+    middle = _session(bench.ram / "turn-middle.db", load, bench.scaled(PEER))
+    measured = harness.rates(
+        bench,
+        {
+            "long": _repeated(lambda: _one_turn(long)),
+            "short": _repeated(lambda: _one_turn(short)),
+            "middle": _repeated(lambda: _one_turn(middle)),
+        },
+    )
+    growth = harness.ratio(measured["short"], measured["long"])
+    faster = tuple(peer * rate for rate in measured["middle"].per_s)
+    return [
+        Figure(
+            name=f"a turn and its window at {LONG:,} messages: time of that at {SHORT:,}",
+            value=statistics.median(growth),
+            unit="x",
+            at_most=1.2,
+            rounds=growth,
+            beside=harness.medians(measured),
+        ),
+        Figure(
+            name=f"the same at {PEER:,}: OpenAI Agents' SQLiteSession, load and append, in its time",
+            value=statistics.median(faster),
+            unit="x",
+            at_least=20,
+            rounds=faster,
+            beside={"peer ms": peer * 1_000},
+        ),
+    ]
+
+
+TURN: list[ChatMessage] = [
+    {"role": "user", "content": "Is there a sailing to Ostvik on Friday, and what does it cost?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "sailings", "arguments": '{"to": "Ostvik", "day": "Friday"}'},
+            }
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call_1", "content": '[{"at": "09:40", "fare": 320}] ' * 10},
+    {"role": "assistant", "content": "There is one at 09:40; it costs 320 crowns."},
+]
+
+
+def _one_turn(session: holdfast.Session) -> None:
+    for message in TURN:
+        session.add_message(message)
+    session.window(BUDGET, counter=COUNTER)
+
+
+def _peer_turn(bench: Bench, load: Load) -> float:
+    """Return the seconds of one turn at the peer, whose window is its whole history."""
+    loop = asyncio.new_event_loop()
+    session = SQLiteSession("bench", bench.ram / "peer.db")
+    messages = list(itertools.islice(_spoken(load), bench.scaled(PEER)))
+
+    async def turns(count: int) -> float:
+        await session.add_items(messages)
+        began = time.perf_counter()
+        for _ in range(count):
+            for message in TURN:
+                await session.add_items([message])
+            await session.get_items()
+        return (time.perf_counter() - began) / count
+
+    try:
+        return loop.run_until_complete(turns(5))
+    finally:
+        session.close()
+        loop.close()
+
+
+def _prefix(bench: Bench) -> list[Figure]:
+    shares, full = _followed(bench, stable=True)
+    plain, plain_full = _followed(bench, stable=False)
+    return [
+        Figure(
+            name=f"unchanged beginning of a prompt of {BUDGET:,} tokens",
+            value=statistics.mean(shares) * 100,
+            unit="%",
+            at_least=90,
+            beside={"dropping the oldest": round(statistics.mean(plain) * 100, 1)},
+        ),
+        Figure(
+            name="how full those windows are",
+            value=statistics.mean(full) * 100,
+            unit="%",
+            at_least=75,
+            beside={"dropping the oldest": round(statistics.mean(plain_full) * 100, 1)},
+        ),
+    ]
+
+
+def _followed(bench: Bench, *, stable: bool) -> tuple[list[float], list[float]]:
+    """Make a window before each of a model's answers; give its unchanged part and how full it is."""
+    shares, full = list[float](), list[float]()
+    before: holdfast.Window | None = None
+    with holdfast.connect("volatile:", max_messages_per_session=ours.SESSION_MAX) as store:
+        session = store.sessions.create_session("s", system=PROMPT)
+        for message in _spoken(bench.first_load):
+            if message["role"] == "assistant" and session.state.tokens > BUDGET:
+                now = session.window(BUDGET, counter=COUNTER, stable=stable)
+                full.append(now.tokens / BUDGET)
+                if before is not None:
+                    shares.append(before.diff(now).share)
+                before = now
+            session.add_message(message)
+            if len(full) >= bench.scaled(CALLS):
+                return shares, full
+    return shares, full
