@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -189,11 +190,30 @@ def test_calls_results_and_parts_count():
     result = Message("tool", tool_results=[ToolCallResult("c", {"rows": [1, 2]})])
     assert counter.message(result) == 3 + 12 + counter.text('{"rows":[1,2]}')
     parts = [{"type": "text", "text": "one"}, {"type": "thinking", "thinking": "two"}, "three"]
-    assert counter.message(Message("user", parts)) == 3 + 3
+    assert counter.message(Message("user", parts)) == 3 + 2 + counter.text('"three"') + 1
     nested = [{"type": "tool_result", "content": [{"type": "text", "text": "one two"}]}]
     assert counter.message(Message("user", nested)) == 3 + 2
     odd = [{"type": "strange", "n": 1}]
-    assert counter.message(Message("user", odd)) == 3 + counter.text('{"type":"strange","n":1}')
+    assert counter.message(Message("user", odd)) == 4 + counter.text('{"type":"strange","n":1}')
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"type": "file", "name": "a.txt", "text": "seen", "size": 70_000},
+        {"file": {"name": "a.txt"}, "image": {"source": {"of": "data"}}},
+        {"type": "text", "content": {"deep": [1, 2, 3]}},
+        {"source": {"url": "https://example.com/"}},
+    ],
+)
+def test_rows_of_a_tool_are_no_parts(row: dict[str, object]):
+    """A tool may call its fields as it likes: all of them are sent, as JSON, and none is media."""
+    counter = tokens.for_model("gpt-4o")
+    whole = counter.text(msgspec.json.encode(row).decode())
+    one = Message("tool", tool_results=[ToolCallResult("c", row)])
+    many = Message("tool", tool_results=[ToolCallResult("c", [row, row])])
+    assert counter.message(one) == 15 + whole
+    assert counter.message(many) == 15 + 2 * (whole + 1)
 
 
 def test_tools_count_as_json():
@@ -245,7 +265,7 @@ def test_hostile_text_is_counted(name: str, text: str):
 
 
 def test_deep_content_is_counted():
-    part: object = "x"
+    part: object = {"type": "text", "text": "x"}
     for _ in range(limits.DEPTH_MAX // 2 - 1):
         part = {"type": "tool_result", "content": [part]}
     counter = tokens.for_model("gpt-4o")

@@ -28,9 +28,17 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "file": "file", "input_file": "file", "document": "file",
 }  # fmt: skip
 _HOLDERS: Final = (
-    "image_url", "source", "input_audio", "file", "inline_data", "inlineData", "file_data",
-    "fileData", "audio", "image", "document",
-)  # fmt: skip
+    "image_url",
+    "source",
+    "input_audio",
+    "file",
+    "inline_data",
+    "inlineData",
+    "file_data",
+    "fileData",
+)
+_UNTYPED: Final = frozenset({"inline_data", "inlineData", "file_data", "fileData"})
+_BARE: Final = ("image_url", "file_url", "file_id", "file_data")
 _DATA_FIELDS: Final = ("data", "file_data", "fileData", "url", "image_url")
 _TYPE_FIELDS: Final = ("media_type", "mime_type", "mimeType", "format")
 
@@ -48,12 +56,15 @@ class Media(msgspec.Struct, frozen=True):
 
 
 def found_in(part: Mapping[str, Json]) -> Media | None:
-    """Return the media of a content part; None if the part has none."""
+    """Return the media of a content part; None if it has none, as {"type": "file"} in a listing of a folder."""
     kind = _KINDS.get(str(part.get("type")))
-    holder = next((part[name] for name in _HOLDERS if name in part), None)
-    if kind is None and not ("type" not in part and isinstance(holder, Mapping)):
+    names = [name for name in _HOLDERS if isinstance(part.get(name), Mapping)]
+    if kind and not names and any(isinstance(part.get(name), str) for name in _BARE):
+        fields = part
+    elif names and (kind or ("type" not in part and names[0] in _UNTYPED)):
+        fields = cast("Mapping[str, Json]", part[names[0]])
+    else:
         return None
-    fields = cast("Mapping[str, Json]", holder if isinstance(holder, Mapping) else {"url": holder})
     payload = next((fields[name] for name in _DATA_FIELDS if isinstance(fields.get(name), str)), "")
     declared = next(
         (fields[name] for name in _TYPE_FIELDS if isinstance(fields.get(name), str)), ""

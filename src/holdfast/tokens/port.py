@@ -17,8 +17,12 @@ from holdfast.tokens import media
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
 
-_TEXT_FIELDS: Final = ("text", "thinking", "reasoning", "refusal", "data")
-_NESTED_FIELDS: Final = ("content", "summary")
+_TEXT_OF: Final = {
+    "text": "text", "input_text": "text", "output_text": "text", "summary_text": "text",
+    "refusal": "refusal", "thinking": "thinking", "redacted_thinking": "data",
+    "tool_result": "content", "reasoning": "summary",
+}  # fmt: skip
+"""Kinds of parts that are text, and the field it is in."""
 
 
 class Counter(Protocol):
@@ -109,25 +113,19 @@ class Vocabulary(msgspec.Struct, frozen=True):
         if isinstance(content, str):
             return self.text(content)
         if isinstance(content, list):
-            return sum(map(self._part, cast("list[Json]", content)))
-        return self._part(content)
+            return sum(map(self._item, cast("list[Json]", content)))
+        return self.text(_json(content))
 
-    def _part(self, part: Json) -> int:
-        if isinstance(part, str):
-            return self.text(part)
-        if not isinstance(part, Mapping):
-            return self.text(_json(part))
-        fields = cast("Mapping[str, Json]", part)
-        if found := media.found_in(fields):
-            return self.format.media.tokens(found, self.text)
-        kind = fields.get("type")
-        if kind is None and "text" not in fields:
-            return self.text(_json(fields))
-        nested = [fields[name] for name in _NESTED_FIELDS if isinstance(fields.get(name), list)]
-        texts = [fields[name] for name in _TEXT_FIELDS if isinstance(fields.get(name), str)]
-        if not nested and not texts:
-            return self.text(_json(fields))
-        return sum(map(self._content, nested)) + sum(map(self.text, texts))
+    def _item(self, item: Json) -> int:
+        """Count a part; what is no provider's part, such as a row that a tool gave, as JSON."""
+        if isinstance(item, Mapping):
+            part = cast("Mapping[str, Json]", item)
+            if found := media.found_in(part):
+                return self.format.media.tokens(found, self.text)
+            field = "text" if part.keys() == {"text"} else _TEXT_OF.get(str(part.get("type")))
+            if field and isinstance(part.get(field), (str, list)):
+                return self._content(part[field])
+        return self.text(_json(item)) + 1
 
 
 class Scaled(msgspec.Struct, frozen=True):
