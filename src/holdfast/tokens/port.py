@@ -122,7 +122,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
             part = cast("Mapping[str, Json]", item)
             if found := media.found_in(part):
                 return self.format.media.tokens(found, self.text)
-            field = "text" if part.keys() == {"text"} else _TEXT_OF.get(str(part.get("type")))
+            field = "text" if [*part] == ["text"] else _TEXT_OF.get(str(part.get("type")))
             if field and isinstance(part.get(field), (str, list)):
                 return self._content(part[field])
         return self.text(_json(item)) + 1
