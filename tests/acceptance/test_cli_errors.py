@@ -32,6 +32,7 @@ KINDS = [
 CODES = {
     errors.NotFound: 3,
     errors.Conflict: 5,
+    errors.ContextOverflow: 6,
     errors.InvalidRequest: 2,
     errors.UnknownScheme: 2,
     errors.UnsafeStore: 8,

@@ -26,7 +26,7 @@ PAIRS: list[tuple[type, type]] = [
 
 # A current session belongs to one caller; tasks have none. Plumbing that no caller uses is not a verb.
 BLOCKING_ONLY = {"append", "boundary", "settled", "flush", "id_now", "last"}
-ASYNC_ONLY = {"in_thread", "run"}
+ASYNC_ONLY = {"append_to", "in_thread", "run"}
 NO_CURRENT_SESSION = {"check_session_boundary", "create_continuation_session"}
 
 

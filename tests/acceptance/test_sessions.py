@@ -130,7 +130,7 @@ def test_adding_moves_count_activity_and_tokens(hf: Holdfast):
     assert session.metadata["message_count"] == session.message_count == 2
     assert session.last_active == ids.iso(2_000_000)
     assert session.created_at == ids.iso(1_000_000)
-    assert session.total_tokens == 2 + 40
+    assert session.total_tokens == 3 + 40
     (row,) = hf.sessions.list_sessions()
     assert (row["message_count"], row["total_tokens"]) == (2, 42)
 

@@ -213,11 +213,11 @@ class AsyncSessions:
         expected_version: int | None = None,
     ) -> AsyncSession:
         """Append messages to the session, or to where its conversation goes on: all of them or none."""
-        return await self.append(
+        return await self.append_to(
             session_id, messages, key=key, expected_version=expected_version, window=None
         )
 
-    async def append(
+    async def append_to(
         self,
         session_id: str,
         messages: Iterable[MessageLike],
@@ -335,7 +335,7 @@ class AsyncSession(AsyncWindowed):
         window: Window | None = None,
     ) -> AsyncSession:
         """Append messages in order, all or none, in one commit."""
-        after = await self._manager.append(
+        after = await self._manager.append_to(
             self.id, messages, key=key, expected_version=expected_version, window=window
         )
         self._state = after.state
