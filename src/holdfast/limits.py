@@ -148,8 +148,5 @@ CACHED_TAILS: Final = 256
 TAIL_MESSAGES_MAX: Final = 4_000
 """Newest messages kept for one session; a window that reaches further back reads them again."""
 
-WINDOW_HIGH: Final = 0.95
-"""How full a stable window gets before its beginning moves. The rest is for what was counted too low."""
-
-WINDOW_LOW: Final = 0.65
-"""How full a stable window is after its beginning has moved."""
+WINDOW_STEP: Final = 0.32
+"""By which part of its budget the beginning of a stable window moves on when the window is full."""

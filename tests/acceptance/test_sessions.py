@@ -132,7 +132,7 @@ def test_adding_moves_count_activity_and_tokens(hf: Holdfast):
     assert session.created_at == ids.iso(1_000_000)
     assert session.total_tokens == 3 + 40
     (row,) = hf.sessions.list_sessions()
-    assert (row["message_count"], row["total_tokens"]) == (2, 42)
+    assert (row["message_count"], row["total_tokens"]) == (2, 43)
 
 
 @pytest.mark.req("B-7")

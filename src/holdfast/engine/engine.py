@@ -153,10 +153,15 @@ class Engine:
         """Append what was planned, answer each ticket; return those that lost a race."""
         outcomes = self.store.commit([append for _, _, append in planned])
         others: list[tuple[Ticket, Plan, port.Outcome]] = []
-        for (ticket, plan, _), outcome in zip(planned, outcomes, strict=True):
+        for (ticket, plan, append), outcome in zip(planned, outcomes, strict=True):
             if isinstance(outcome, port.Appended):
                 for state in plan.states:
-                    self.states.keep(ticket.request.tenant, state)
+                    self.states.keep(append.tenant, state)
+                command = ticket.request.command
+                if isinstance(command, c.AddMessages) and len(plan.states) == 1:
+                    self.tails.appended(
+                        append.tenant, plan.answer, append.writes[0], command.messages
+                    )
                 ticket.succeed(Answer(plan.answer))
             else:
                 others.append((ticket, plan, outcome))

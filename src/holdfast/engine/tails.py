@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -89,6 +89,13 @@ class Tail:
         number = stored.ordinal - self._ordinal_began
         return Said(stored.version, number, message_of(stored), stored.tokens or 0, {})
 
+    def add(self, version: int, fresh: Sequence[Said]) -> None:
+        """Take what was just appended, if it follows on what is here."""
+        with self._lock:
+            if self.said and self.until == version and len(self.said) < limits.TAIL_MESSAGES_MAX:
+                self.said = [*self.said, *fresh]
+                self.until = fresh[-1].version
+
     def single(self, version: int) -> Said:
         """Return one message from before, by its version; it is read once."""
         found = self._singles.get(version)
@@ -120,6 +127,21 @@ class Tails:
         self._store = store
         self._mutex = threading.Lock()
         self._kept: OrderedDict[tuple[str, str, int], Tail] = OrderedDict()
+
+    def appended(
+        self, tenant: str, state: SessionState, write: port.StreamWrite, messages: Sequence[Message]
+    ) -> None:
+        """Take note of messages that were just appended, so that a window need not read them again."""
+        tail = self._kept.get((tenant, state.id, state.began))
+        if tail is None:
+            return
+        behind = len(messages)
+        fresh: list[Said] = []
+        for event, message in zip(write.events[-behind:], messages, strict=True):
+            behind -= 1
+            number = event.ordinal - state.ordinal_began
+            fresh.append(Said(state.version - behind, number, message, event.tokens or 0, {}))
+        tail.add(write.expected, fresh)
 
     def of(self, tenant: str, state: SessionState) -> Tail:
         """Return the tail of a session's present generation."""

@@ -23,9 +23,6 @@ from holdfast.values.frozen import Json
 from holdfast.values.message import Message, checked_id
 from holdfast.values.session import SessionState
 
-SAMPLE, RATE_STEP = 64, 1.1
-"""Messages by which two counters are compared, and how finely."""
-
 if TYPE_CHECKING:
     from holdfast import tokens
 
@@ -163,64 +160,60 @@ class _Parts:
 
     def upto(self, budget: int, *, stable: bool) -> list[Piece | Gap]:
         """Return the newest messages, with those that stay from before, and gaps between."""
+        always = [self._tail.single(version) for version in self._always]
+        free = budget - self._measure.counted.overhead - sum(map(self._count, always))
+        spoken = self._state.tokens - sum(one.tokens for one in always)
         said = self._tail.upto(self._state)
-        while len(said) < SAMPLE and self._tail.older():
+        while (start := self._start(said, free)) is None and self._tail.older():
             said = self._tail.upto(self._state)
-        back = self._look_back(said, budget - self._measure.counted.overhead, stable=stable)
-        start = self._start(said, back)
-        while start is None and self._tail.older():
-            said = self._tail.upto(self._state)
-            start = self._start(said, back)
+        if stable and start:
+            step = max(1.0, free * limits.WINDOW_STEP)
+            start = self._mark_after(said, start, spoken, step)
         newest = said[start or 0 :]
         return self._with_gaps([*self._before(newest), *newest])
 
-    def _look_back(self, said: Sequence[Said], room: int, *, stable: bool) -> float:
-        """Return how many tokens, as they were counted when they came, to look back on.
+    def _start(self, said: Sequence[Said], room: float) -> int | None:
+        """Return where the newest messages begin that there is room for; None if more have to be read."""
+        for at in range(len(said) - 1, -1, -1):
+            if said[at].version not in self._always:
+                room -= self._count(said[at])
+            if room < 0:
+                return self._whole(said, at)
+        return None
+
+    @staticmethod
+    def _whole(said: Sequence[Said], at: int) -> int | None:
+        """Return where the first group begins after an index; the newest group is looked at in any case."""
+        for index in range(at + 1, len(said)):
+            if said[index].message.role != "tool":
+                return index
+        while at and said[at].message.role == "tool":
+            at -= 1
+        return at if said[at].message.role != "tool" else None
+
+    def _mark_after(self, said: Sequence[Said], start: int, spoken: float, step: float) -> int:
+        """Return the first mark of the conversation at or after an index, where a stable window may begin.
 
         A window that loses one message for each new one shares no beginning with the one before, and a
-        provider's prompt cache is of no use. So the cut moves in steps: it depends on how long the
-        conversation is, rounded, and stays where it is until the window is full again.
+        provider's prompt cache is of no use. So a window begins at a mark: the first question after
+        every so many tokens, as they were counted when they came. It moves to the next only when it is
+        full, and every process finds the same marks. A long turn has them at its calls.
         """
-        always = [self._tail.single(version) for version in self._always]
-        free = (room - sum(map(self._count, always))) / self._rate(said)
-        spoken = self._state.tokens - sum(one.tokens for one in always)
-        high, low = free * limits.WINDOW_HIGH, free * limits.WINDOW_LOW
-        if not stable or high <= 0:
-            return room
-        if spoken <= high:
-            return spoken
-        step = high - low
-        return spoken - math.ceil((spoken - high) / step) * step
-
-    def _rate(self, said: Sequence[Said]) -> float:
-        """Return how much larger messages are by this counter than as they were counted when they came.
-
-        In steps, since the cut must not move with every message that changes the rate a little.
-        """
-        newest = said[-SAMPLE:]
-        stored = sum(one.tokens for one in newest)
-        counted = sum(map(self._count, newest))
-        if not stored or not counted:
-            return 1.0
-        return RATE_STEP ** math.ceil(math.log(counted / stored, RATE_STEP) - 0.1)
-
-    def _start(self, said: Sequence[Said], back: float) -> int | None:
-        """Return where the messages begin that are looked at; None if more have to be read."""
-        start = len(said)
-        while start and back >= 0:
-            start -= 1
-            if said[start].version not in self._always:
-                back -= said[start].tokens
-        if back >= 0:
-            return None
-        roles = [one.message.role for one in said[start + 1 :]]
         for role in ("user", "assistant"):
-            if role in roles:
-                return start + 1 + roles.index(role)
-        # The newest group alone is larger than that: it is looked at all the same.
-        while start and said[start].message.role == "tool":
-            start -= 1
-        return start if said[start].message.role != "tool" else None
+            before, mark = spoken, -1
+            cell, last = -1.0, -1
+            for at in range(len(said) - 1, -1, -1):
+                before -= 0 if said[at].version in self._always else said[at].tokens
+                if said[at].message.role != role:
+                    continue
+                if last >= start and before // step != cell:
+                    mark = last
+                cell, last = before // step, at
+                if at < start:
+                    break
+            if mark >= 0:
+                return mark
+        return start
 
     def _count(self, said: Said) -> int:
         return said.count(self._measure.name, self._measure.count)
