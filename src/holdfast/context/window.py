@@ -27,6 +27,9 @@ from holdfast.wire import render
 PROMPT = "initial system prompt"
 QUESTION = "current question"
 OPEN = "calls that wait for their results"
+_ALONE = grouping.Group(0, 0)
+"""What most messages are: neither a call nor a result."""
+
 LINE_CHARS = 80
 """What is shown of a message where each has one line."""
 
@@ -71,14 +74,17 @@ def items(parts: Sequence[Piece | Gap], *, keep_prompt: bool = True) -> list[Ite
             made.append(_gap(part))
             at += 1
             continue
-        group = grouping.beginning(messages, at)
+        said = part.message
+        alone = not said.tool_calls and said.role != "tool"
+        group = _ALONE if alone else grouping.beginning(messages, at)
+        last = at if alone else group.last
         if at == question:
             priority, rule = ContextPriority.CRITICAL, QUESTION
         else:
             priority, rule = _standing(part, group, keep_prompt=keep_prompt)
-        pieces = cast("Sequence[Piece]", parts[at : group.last + 1])
+        pieces = cast("Sequence[Piece]", parts[at : last + 1])
         made.append(_item(pieces, priority, rule, barred=bool(group.fault), now=at >= question))
-        at = group.last + 1
+        at = last + 1
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,20 +20,16 @@ CHUNK = 64
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A message in the log: its version, its number in the present generation, its stored tokens."""
+    """A message in the log: its version, its number in the present generation, its stored tokens.
+
+    `counts` holds its tokens by the names of other counters, once they have counted it.
+    """
 
     version: int
     number: int
     message: Message
     tokens: int
     counts: dict[str, int]
-
-    def count(self, counter: str, count: Callable[[Message], int]) -> int:
-        """Return its tokens by a counter; they are counted once."""
-        found = self.counts.get(counter)
-        if found is None:
-            found = self.counts[counter] = count(self.message)
-        return found
 
 
 class Tail:

@@ -216,7 +216,10 @@ class _Parts:
         return start
 
     def _count(self, said: Said) -> int:
-        return said.count(self._measure.name, self._measure.count)
+        found = said.counts.get(self._measure.name)
+        if found is None:
+            found = said.counts[self._measure.name] = self._measure.count(said.message)
+        return found
 
     def _before(self, newest: Sequence[Said]) -> list[Said]:
         first = newest[0].version if newest else self._state.version + 1
