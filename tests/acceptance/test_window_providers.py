@@ -31,6 +31,7 @@ def checked(window: holdfast.Window) -> None:
     assert providers.check_gemini(window.to_gemini()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.req("A-12")
 @pytest.mark.parametrize("part", range(4))
 def test_every_conversation_at_sixty_budgets(data_dir: Path | None, part: int):

@@ -35,6 +35,7 @@ def turn(session: holdfast.Session, dice: random.Random) -> None:
         session.add_message(giving("c1"))
 
 
+@pytest.mark.slow
 @pytest.mark.req("A-2")
 def test_a_thousand_recorded_windows_come_back_byte_for_byte(tmp_path: Path):
     dice, path = random.Random(7), tmp_path / "state.db"

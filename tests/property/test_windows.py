@@ -12,6 +12,7 @@ CONVERSATIONS = 1_250
 BUDGETS = 20
 
 
+@pytest.mark.slow
 @pytest.mark.req("A-10")
 @pytest.mark.req("A-12")
 @pytest.mark.parametrize("part", range(PARTS))
