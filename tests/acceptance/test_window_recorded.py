@@ -7,6 +7,7 @@ import json
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import holdfast
@@ -107,3 +108,51 @@ def test_async_callers_record_and_rebuild_too(tmp_path: Path):
             assert again.messages == window.messages
 
     asyncio.run(work())
+
+
+def test_a_long_history_with_recorded_windows_is_read_whole(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        session.add_messages([user(f"q{number}") for number in range(250)])
+        for number in range(12):
+            window = session.window(500, counter=COUNTER)
+            session.add_message(answer(f"a{number}"), window=window)
+        assert len(list(session.messages)) == session.message_count == 263
+        assert session.messages[255].content == "a4"
+        assert [m.content for m in session.messages[250:254]] == ["q249", "a0", "a1", "a2"]
+
+
+class Wrong:
+    """A counter that breaks its promise."""
+
+    name, exact, margin, reply = "wrong", True, 0.0, 0
+
+    def __init__(self, given: object) -> None:
+        self.given = given
+
+    def text(self, _: str) -> object:
+        return self.given
+
+    def message(self, _: Message) -> object:
+        return self.given
+
+    def tools(self, _: object) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("given", [1.5, -1, None, True])
+def test_a_counter_that_does_not_count_is_refused(opener: Opener, given: object):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        with pytest.raises(errors.InvalidRequest, match="a count is an int"):
+            session.window(500, counter=Wrong(given))  # pyright: ignore[reportArgumentType]
+
+
+def test_an_altered_window_is_not_recorded(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        window = session.add_message(user("hello")).window(500, counter=COUNTER)
+        altered = msgspec.structs.replace(window, version="x")
+        with pytest.raises(errors.InvalidRequest, match="not as it was made"):
+            session.add_message(answer("hi"), window=altered)
+        assert hf.sessions.get_session("s").message_count == 2

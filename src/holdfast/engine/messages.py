@@ -57,11 +57,11 @@ class Reader:
                     facts={"session": self._state.id, "after": after, "until": until},
                 )
             for event in stored:
-                if event.kind == MessageAdded.kind and len(found) < limit:
+                if len(found) == limit:
+                    break
+                after = event.version
+                if event.kind == MessageAdded.kind:
                     found.append(message_of(event))
-                    after = event.version
-                elif event.kind != MessageAdded.kind:
-                    after = event.version
         return found, after
 
     def slice(self, index: slice) -> list[Message]:
