@@ -249,6 +249,11 @@ def test_windows_are_the_same_whatever_is_in_memory(
         ({"budget": 9, "reserve": -1}, "reserve is"),
         ({"budget": 9, "model": "gpt-4o", "counter": "estimate"}, "both given"),
         ({"budget": 9, "min_compaction": 2}, "min_compaction is"),
+        ({"budget": 9, "model": 4}, "model is a name"),
+        ({"budget": 9, "counter": 5}, "counter is a name"),
+        ({"budget": 9, "counter": ""}, "no token counter"),
+        ({"budget": 9, "tools": "abc"}, "tools is a list"),
+        ({"budget": 9, "tools": ["abc"]}, "tools is a list"),
     ],
 )
 def test_what_can_not_be_asked_for(opener: Opener, given: dict[str, Any], said: str):
@@ -270,3 +275,101 @@ def test_async_windows_are_the_same(tmp_path: Path):
             return await session.window(500, counter=COUNTER)
 
     assert asyncio.run(look()) == expected
+
+
+def test_a_read_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "state.db"
+    with holdfast.connect(path) as one, holdfast.connect(path) as other:
+        session = one.sessions.create_session("s", system="Be brief.")
+        session.add_messages([user(f"q{n}") for n in range(20)])
+        session.window(20_000, counter=COUNTER)
+        other.sessions.get_session("s").add_messages([user(f"more {n}") for n in range(600)])
+        session.reload()
+        store: Any = one._opened.engine.store
+        read, calls = store.read, list[int]()
+
+        def failing(*args: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 2:
+                raise errors.StoreBusy
+            return read(*args, **options)
+
+        monkeypatch.setattr(store, "read", failing)
+        with pytest.raises(errors.StoreBusy):
+            session.window(20_000, counter=COUNTER)
+        assert len(session.window(20_000, counter=COUNTER)) == session.message_count == 621
+
+
+def test_a_pinned_call_or_result_brings_its_group(opener: Opener):
+    with opener() as hf:
+        for place in (1, 2):
+            session = hf.sessions.create_session(f"s{place}", system="Be brief.")
+            said = [user("find it"), asking("c1", "c2"), giving("c2"), giving("c1")]
+            pinned = said[place]
+            said[place] = Message(
+                pinned.role,
+                tool_calls=pinned.tool_calls,
+                tool_results=pinned.tool_results,
+                metadata={"pinned": True},
+            )
+            session.add_messages(said)
+            talk(session, 100)
+            window = session.window(700, counter=COUNTER)
+            assert [m.role for m in window.messages[:4]] == ["system", "assistant", "tool", "tool"]
+            assert window.explain(3).endswith("pinned")
+            listed = holdfast.StateManager(700, counter=COUNTER).window(list(session.messages))
+            assert [m.role for m in listed.messages[:4]] == ["system", "assistant", "tool", "tool"]
+
+
+def test_a_fresh_process_begins_where_a_warm_one_does(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        for number in range(150):
+            talk(session, 1, words=number * 7 % 50)
+            warm = session.window(900, counter=COUNTER)
+            hf._opened.engine.tails._kept.clear()
+            assert session.window(900, counter=COUNTER).messages == warm.messages
+
+
+def test_a_large_result_of_now_leaves_room_for_what_came_before(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        session.add_message(user("go"))
+        for number in range(6):
+            size = 3_000 if number == 5 else 10
+            session.add_message(asking("c1"))
+            result = ToolCallResult("c1", "word " * size)
+            session.add_message(Message("tool", tool_results=[result]))
+        window = session.window(1_400, counter=COUNTER, stable=False)
+        assert window.ledger.messages(Fate.LEFT_OUT) == 0
+
+
+def test_a_window_of_another_session_is_not_recorded(opener: Opener):
+    with opener() as hf:
+        one, other = (hf.sessions.create_session(name, system=name) for name in "ab")
+        window = one.add_message(user("secret")).window(500, counter=COUNTER)
+        for wrong in (window, "window"):
+            with pytest.raises(errors.InvalidRequest, match="window"):
+                other.add_message(user("x"), window=wrong)  # pyright: ignore[reportArgumentType]
+        odd = Message("user", "mine", id="summary_of_mine")
+        window = other.add_message(odd).window(500, counter=COUNTER)
+        reply = answer("ok")
+        other.add_message(reply, window=window)
+        assert other.window_of(reply.id).messages == window.messages
+
+
+def test_the_first_prompt_stays_whatever_its_category(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s")
+        session.add_message(Message("system", "the prompt", MessageCategory.DIALOG))
+        talk(session, 100)
+        assert session.window(400, counter=COUNTER).messages[0].content == "the prompt"
+
+
+def test_parts_of_unknown_shape_are_left_as_they_are(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        session.add_message(Message("assistant", [{"type": ["x"]}, "plain", {"text": 5}]))
+        session.add_message(user("and now?"))
+        window = session.window(20_000, counter=COUNTER, min_compaction=CompactionLevel.LIGHT)
+        assert len(window) == 3

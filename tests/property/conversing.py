@@ -148,5 +148,4 @@ def _check_ledger(messages: Sequence[Message], window: Window) -> None:
         else:
             assert entry.used == 0
         assert entry.rule or entry.fate is Fate.KEPT
-    summaries = [message for message in window.messages if message.id.startswith("summary_")]
-    assert len(summaries) == bool(window.ledger.messages(Fate.SUMMARISED))
+    assert (window.summary_at >= 0) == bool(window.ledger.messages(Fate.SUMMARISED))

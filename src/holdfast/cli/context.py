@@ -85,9 +85,8 @@ def _cells(entry: Entry) -> tuple[object, ...]:
 def parts(window: Window) -> dict[str, int]:
     """Return the tokens of a window by what they are for; together they are its budget."""
     found: dict[str, int] = dict.fromkeys(_PARTS, 0)
-    for message, size in zip(window.messages, window.sizes, strict=True):
-        summary = message.id.startswith("summary_")
-        found["summary" if summary else _OF_CATEGORY[message.category]] += size
+    for at, (message, size) in enumerate(zip(window.messages, window.sizes, strict=True)):
+        found["summary" if at == window.summary_at else _OF_CATEGORY[message.category]] += size
     found["besides"] = window.overhead
     found["free"] = window.budget - window.tokens
     return found
@@ -186,7 +185,7 @@ def _why(surface: Surface, session: Session, wanted: Wanted, window: Window) -> 
         return
     print(visible.line(told))
     if needed is not None:
-        print(f"in if the budget is {needed:,} or more, or if it is pinned")
+        print(f"in with a budget of {needed:,}, or if it is pinned")
 
 
 def _needed(session: Session, wanted: Wanted) -> int | None:
@@ -194,7 +193,7 @@ def _needed(session: Session, wanted: Wanted) -> int | None:
     assert wanted.why is not None, "asked for"
 
     def inside(budget: int) -> bool:
-        window = session.window(budget, model=wanted.model, counter=wanted.counter, stable=False)
+        window = session.window(budget, model=wanted.model, counter=wanted.counter)
         entry = window.ledger.of(wanted.why or 0)
         return entry is not None and entry.fate is Fate.KEPT
 

@@ -74,6 +74,7 @@ class Fitted(msgspec.Struct, frozen=True):
     tokens: int
     level: CompactionLevel
     ledger: Ledger
+    summary_at: int
 
 
 def fit(
@@ -173,9 +174,6 @@ class _Fitting:
         newest, old = 0, list[int]()
         for index in range(len(self._items) - 1, -1, -1):
             item = self._items[index]
-            if item.count:
-                # A summary names the range that it stands for, and nobody has looked into a gap.
-                break
             if newest >= limits.NEWEST_MESSAGES and index not in self._placed and not item.barred:
                 old.append(index)
             newest += len(item.messages)
@@ -183,7 +181,7 @@ class _Fitting:
             return
         old.reverse()
         messages = [m for index in old for m in self._items[index].messages]
-        numbers = (self._items[old[0]].first, self._items[old[-1]].last)
+        numbers = [(self._items[index].first, self._items[index].last) for index in old]
         chars = int(self._budget * limits.SUMMARY_SHARE) * 2
         made = summary.message_for(messages, numbers, chars=chars)
         size = self._count(made)
@@ -241,9 +239,10 @@ class _Fitting:
     def result(self) -> Fitted:
         """Return what went in, in order, and the account of everything."""
         messages, sizes, entries = list[Message](), list[int](), list[Entry]()
-        summary_at = min(self._summary[2]) if self._summary else -1
+        summary_at, stands_at = min(self._summary[2]) if self._summary else -1, -1
         for index, item in enumerate(self._items):
             if self._summary and index == summary_at:
+                stands_at = len(messages)
                 messages.append(self._summary[0])
                 sizes.append(self._summary[1])
             view = self._placed.get(index)
@@ -252,7 +251,7 @@ class _Fitting:
                 sizes += view.tokens
             entries += self._entries(index, item, view)
         used, ledger = self._budget - self._room, Ledger(tuple(entries))
-        return Fitted(tuple(messages), tuple(sizes), used, self._level, ledger)
+        return Fitted(tuple(messages), tuple(sizes), used, self._level, ledger, stands_at)
 
     def _entries(self, index: int, item: Item, view: View | None) -> list[Entry]:
         if item.count:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+import msgspec
+
 from holdfast import errors
 from holdfast.context.window import Window
 from holdfast.values.context import Entry, Fate, Ledger, Selection
@@ -27,8 +29,15 @@ def digest(messages: Sequence[Message]) -> str:
     return codec.digest(codec.canonical([message.to_dict() for message in messages])).hex()
 
 
-def selection(window: Window) -> Selection:
-    """Return what has to be recorded of a window; raise InvalidRequest if no session made it."""
+def selection(window: Window, tenant: str, session_id: str) -> Selection:
+    """Return what has to be recorded of a window; raise InvalidRequest if another session's made it."""
+    if not isinstance(cast("object", window), Window):
+        raise errors.InvalidRequest(f"window is a Window, not {type(window).__name__}.")
+    if window.session_id and (window.tenant, window.session_id) != (tenant, session_id):
+        raise errors.InvalidRequest(
+            "the window was made of another session.",
+            hint="Give the one that this session's window() has made.",
+        )
     if not window.session_id:
         raise errors.InvalidRequest(
             "the window was made of a list, so there is nothing to find it in.",
@@ -37,8 +46,8 @@ def selection(window: Window) -> Selection:
     shown = [e for e in window.ledger if e.fate in (Fate.KEPT, Fate.SHORTENED)]
     entries = iter(shown)
     parts: list[tuple[int, int] | Mapping[str, Json]] = []
-    for message in window.messages:
-        entry = None if message.id.startswith("summary_") else next(entries)
+    for at, message in enumerate(window.messages):
+        entry = None if at == window.summary_at else next(entries)
         if entry is None or entry.fate is Fate.SHORTENED:
             number = {} if entry is None else {"number": entry.first}
             parts.append(freeze({**number, "message": message.to_dict()}))
@@ -46,11 +55,17 @@ def selection(window: Window) -> Selection:
             parts[-1] = (parts[-1][0], entry.first)
         else:
             parts.append((entry.first, entry.first))
-    return Selection(
+    chosen = Selection(
         window.session_id, window.version, window.began, window.budget, window.tokens,
         window.overhead, window.counter, window.exact, window.level, tuple(parts), window.sizes,
         digest(window.messages),
     )  # fmt: skip
+    try:
+        # What is recorded must be read again; a window that somebody has altered may not be.
+        msgspec.json.decode(msgspec.json.encode(chosen), type=Selection)
+    except msgspec.MsgspecError as error:
+        raise errors.InvalidRequest(f"the window is not as it was made: {error}.") from error
+    return chosen
 
 
 def rebuilt(recorded: Selection, count: int, read: Read) -> Window:

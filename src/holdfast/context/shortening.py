@@ -86,7 +86,7 @@ def _part(part: Json, shorter: Shorter) -> Json:
     if not isinstance(part, Mapping):
         return part
     fields = cast("Mapping[str, Json]", part)
-    text = fields.get("text")
-    if fields.get("type") in _TEXTUAL and isinstance(text, str):
+    text, kind = fields.get("text"), fields.get("type")
+    if isinstance(kind, str) and kind in _TEXTUAL and isinstance(text, str):
         return {**fields, "text": shorter(text)}
     return fields

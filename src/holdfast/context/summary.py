@@ -99,18 +99,28 @@ def _weight(sentence: str, message: Message) -> float:
 
 
 def message_for(
-    messages: Sequence[Message], numbers: tuple[int, int], *, chars: int, language: str = "en"
+    messages: Sequence[Message],
+    numbers: Sequence[tuple[int, int]],
+    *,
+    chars: int,
+    language: str = "en",
 ) -> Message:
     """Return the system message that stands for some messages; it names them by their numbers.
 
     Its id and timestamp follow from those of the last of them, so that it is the same every time.
     """
-    first, last = numbers
+    ranges: list[tuple[int, int]] = []
+    for first, last in numbers:
+        if ranges and ranges[-1][1] == first - 1:
+            ranges[-1] = (ranges[-1][0], last)
+        else:
+            ranges.append((first, last))
+    named = ", ".join(f"{first}–{last}" if last > first else f"{first}" for first, last in ranges)
     text = extract(messages, chars)
     return Message(
         "system",
-        f"{PREFIXES[language]}(messages {first}–{last})\n{text}".rstrip(),
+        f"{PREFIXES[language]}(messages {named})\n{text}".rstrip(),
         MessageCategory.SYSTEM,
-        f"summary_{first}_{last}",
+        f"summary_{ranges[0][0]}_{ranges[-1][1]}",
         messages[-1].timestamp,
     )

@@ -83,6 +83,8 @@ def items(parts: Sequence[Piece | Gap], *, keep_prompt: bool = True) -> list[Ite
         else:
             priority, rule = _standing(part, group, keep_prompt=keep_prompt)
         pieces = cast("Sequence[Piece]", parts[at : last + 1])
+        if not alone and not group.fault:
+            priority, rule = max((priority, rule), *map(_chosen, pieces))
         made.append(_item(pieces, priority, rule, barred=bool(group.fault), now=at >= question))
         at = last + 1
     return made
@@ -122,6 +124,12 @@ def _standing(
     return PRIORITY_OF_CATEGORY[message.category], _RULES.get(message.category, "")
 
 
+def _chosen(piece: Piece) -> tuple[ContextPriority, str]:
+    """Return the standing that a message asks for its whole group."""
+    chosen = standing(piece.message.metadata) if piece.message.metadata else None
+    return chosen or (ContextPriority.BACKGROUND, "")
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """How one window became another. `same` messages at the beginning are equal, and a provider can cache them."""
 
@@ -159,8 +167,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """What fits: the messages in order, and the account of every message of the conversation.
 
     `sizes` are the tokens of each message; `tokens` includes what a request takes besides (`overhead`),
-    and is never above `budget`. `session_id`, `version` and `began` say of which moment of which
-    session it is, if of any.
+    and is never above `budget`. `summary_at` is where the summary stands among them, if there is one;
+    `tenant`, `session_id`, `version` and `began` say of which moment of which session it is, if of any.
     """
 
     messages: tuple[Message, ...]
@@ -172,6 +180,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     counter: str = ""
     exact: bool = True
     overhead: int = 0
+    summary_at: int = -1
+    tenant: str = ""
     session_id: str = ""
     version: int = 0
     began: int = 0
@@ -194,6 +204,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def diff(self, other: Window) -> Difference:
         """Return what another window has that this one has not, and the other way round."""
+        if not isinstance(cast("object", other), Window):
+            raise errors.InvalidRequest(
+                f"a window differs from a Window, not {type(other).__name__}."
+            )
         here, there = set(map(_mark, self.messages)), set(map(_mark, other.messages))
         same = 0
         for one, two in zip(self.messages, other.messages, strict=False):
@@ -264,6 +278,7 @@ def make(
         counter=counted.name,
         exact=counted.exact,
         overhead=counted.overhead,
+        summary_at=fitted.summary_at,
     )
 
 
@@ -302,6 +317,8 @@ def _explained(window: Window) -> str:
 
 
 def _explained_one(window: Window, number: int) -> str:
+    if type(cast("object", number)) is not int:
+        raise errors.InvalidRequest("a message is explained by its number: an int.")
     entry = window.ledger.of(number)
     if entry is None:
         raise errors.UnknownMessage(

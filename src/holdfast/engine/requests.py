@@ -139,7 +139,9 @@ class Requests:
             session_id=checked_id("a session's id", session_id),
             messages=messages,
             max_messages=self._settings.max_messages_per_session,
-            window=None if window is None else selecting.selection(window),
+            window=None
+            if window is None
+            else selecting.selection(window, self._settings.tenant, session_id),
         )
         return self._request(command, key, expected_version)
 

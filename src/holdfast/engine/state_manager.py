@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.context import window as windows
 from holdfast.context.window import Piece, Window
 from holdfast.engine.requests import MessageLike
@@ -49,19 +50,18 @@ class StateManager:
 
     def count(self, messages: Iterable[MessageLike]) -> int:
         """Return the tokens of a list, with what a request takes besides."""
-        sizes = (self._measure.count(intake.accept(message)) for message in messages)
-        return sum(sizes) + self._measure.counted.overhead
+        return sum(map(self._measure.count, _accepted(messages))) + self._measure.counted.overhead
 
     def fits(self, messages: Iterable[MessageLike], message: MessageLike) -> bool:
         """Whether a list stays within the limit with one more message."""
-        return self.count((*messages, message)) <= self.limit
+        return self.count((*_accepted(messages), message)) <= self.limit
 
     def add(self, messages: Sequence[MessageLike], message: MessageLike) -> list[Message]:
         """Return the list with one more message, its oldest part left out if it would exceed the limit.
 
         Raises a PairingError if the message may not follow, ContextOverflow if it can't fit.
         """
-        said = [intake.accept(one) for one in messages]
+        said = _accepted(messages)
         new = intake.accept(message)
         pairing.check(*_calls(said), new)
         return list(self.window([*said, new]).messages)
@@ -79,10 +79,10 @@ class StateManager:
         min_compaction: CompactionLevel = CompactionLevel.NONE,
     ) -> Window:
         """Return what a model should see of a list, with the account of every message."""
-        measure = self._measure
-        if tools or reserve:
-            measure = msgspec.structs.replace(self._asked, tools=tools, reserve=reserve).measure()
-        said = enumerate(map(intake.accept, messages), 1)
+        measure = msgspec.structs.replace(
+            self._asked, tools=tools, reserve=reserve, least=min_compaction
+        ).measure()
+        said = enumerate(_accepted(messages), 1)
         pieces = [Piece(number, message, measure.count(message)) for number, message in said]
         return windows.make(
             pieces,
@@ -92,6 +92,12 @@ class StateManager:
             least=min_compaction,
             keep_prompt=self._keep_system,
         )
+
+
+def _accepted(messages: Iterable[MessageLike]) -> list[Message]:
+    if not isinstance(cast("object", messages), Iterable) or isinstance(messages, (str, Mapping)):
+        raise errors.InvalidRequest("messages come in a list.")
+    return [intake.accept(message) for message in messages]
 
 
 def _calls(messages: Sequence[Message]) -> tuple[tuple[OpenCall, ...], tuple[str, ...]]:

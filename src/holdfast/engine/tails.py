@@ -11,6 +11,7 @@ import msgspec
 from holdfast import errors, limits
 from holdfast.engine.states import message_of, stream_of
 from holdfast.store import port
+from holdfast.values import grouping
 from holdfast.values.event import MessageAdded
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
@@ -43,7 +44,7 @@ class Tail:
         self.began = state.began
         self.after = self.until = state.version
         self.said: list[Said] = []
-        self._singles: dict[int, Said] = {}
+        self._groups: dict[int, list[Said]] = {}
         self._lock = threading.Lock()
 
     def upto(self, state: SessionState) -> list[Said]:
@@ -59,26 +60,26 @@ class Tail:
         if version - self.until > limits.TAIL_MESSAGES_MAX:
             self.said, self.after, self.until = [], version, version
             return
-        fresh = list(self.said)
-        while self.until < version:
-            fresh += self._read(self.until, version)
+        fresh, until = list(self.said), self.until
+        while until < version:
+            found = self._events(until, version, limits.READ_CHUNK)
+            until = found[-1].version
+            fresh += [self.of(stored) for stored in found if stored.kind == MessageAdded.kind]
         over = max(0, len(fresh) - limits.TAIL_MESSAGES_MAX)
         if over:
             self.after = fresh[over - 1].version
-        # A new list: whoever holds the old one keeps what it was given.
-        self.said = fresh[over:]
+        # All at once, and a new list: a read that fails leaves all as it was, and whoever holds the
+        # old list keeps what it was given.
+        self.said, self.until = fresh[over:], until
 
-    def _read(self, after: int, until: int) -> list[Said]:
-        found = self._store.read(
-            self._tenant, self._stream, after=after, until=until, limit=limits.READ_CHUNK
-        )
+    def _events(self, after: int, until: int, limit: int) -> list[port.StoredEvent]:
+        found = self._store.read(self._tenant, self._stream, after=after, until=until, limit=limit)
         if not found:
             raise errors.Corrupt(
                 f"the log of {self._stream} ends before its state does.",
                 facts={"stream": self._stream, "after": after, "until": until},
             )
-        self.until = max(self.until, found[-1].version)
-        return [self.of(stored) for stored in found if stored.kind == MessageAdded.kind]
+        return found
 
     def of(self, stored: port.StoredEvent) -> Said:
         """Return a stored message with its number."""
@@ -86,21 +87,41 @@ class Tail:
         return Said(stored.version, number, message_of(stored), stored.tokens or 0, {})
 
     def add(self, version: int, fresh: Sequence[Said]) -> None:
-        """Take what was just appended, if it follows on what is here."""
-        with self._lock:
+        """Take what was just appended, if it follows on what is here; else it is read when it is needed."""
+        # Whoever commits must not wait for somebody who reads.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             if self.said and self.until == version and len(self.said) < limits.TAIL_MESSAGES_MAX:
-                self.said = [*self.said, *fresh]
-                self.until = fresh[-1].version
+                self.said, self.until = [*self.said, *fresh], fresh[-1].version
+        finally:
+            self._lock.release()
 
-    def single(self, version: int) -> Said:
-        """Return one message from before, by its version; it is read once."""
-        found = self._singles.get(version)
+    def group(self, version: int, until: int) -> list[Said]:
+        """Return the group of one message from before, by its version; it is read once."""
+        found = self._groups.get(version)
         if found is None:
-            stored = self._store.read(
-                self._tenant, self._stream, after=version - 1, until=version, limit=1
-            )
-            found = self._singles[version] = self.of(stored[0])
+            if len(self._groups) >= limits.CACHED_TAILS:
+                self._groups.clear()
+            found = self._groups[version] = self._read_group(version, until)
         return found
+
+    def _read_group(self, version: int, until: int) -> list[Said]:
+        (own,) = self._events(version - 1, version, 1)
+        said = self.of(own)
+        if said.message.role != "tool" and not said.message.tool_calls:
+            return [said]
+        after, end = max(self.began, version - CHUNK), min(until, version + CHUNK)
+        near = [
+            self.of(stored)
+            for stored in self._events(after, end, 2 * CHUNK)
+            if stored.kind == MessageAdded.kind
+        ]
+        for group in grouping.grouped([one.message for one in near]):
+            members = near[group.first : group.last + 1]
+            if members[0].version <= version <= members[-1].version:
+                return members
+        return [said]
 
     def older(self) -> bool:
         """Read one more piece on the way back; False if there is nothing before."""
@@ -108,11 +129,9 @@ class Tail:
             if self.after <= self.began:
                 return False
             low = max(self.began, self.after - CHUNK)
-            found = self._store.read(
-                self._tenant, self._stream, after=low, until=self.after, limit=CHUNK
-            )
-            self.after = low
-            self.said = [self.of(s) for s in found if s.kind == MessageAdded.kind] + self.said
+            found = self._events(low, self.after, CHUNK)
+            before = [self.of(s) for s in found if s.kind == MessageAdded.kind]
+            self.said, self.after = before + self.said, low
             return True
 
 

@@ -19,7 +19,7 @@ from holdfast.engine.tails import Said, Tail
 from holdfast.store import port
 from holdfast.values.context import CompactionLevel, Selection
 from holdfast.values.event import MessageAdded, WindowRecorded
-from holdfast.values.frozen import Json
+from holdfast.values.frozen import Json, freeze
 from holdfast.values.message import Message, checked_id
 from holdfast.values.session import SessionState
 
@@ -42,6 +42,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         windows.checked_budget(self.budget)
+        for name, value in (("model", self.model), ("counter", self.counter)):
+            if (
+                value is not None
+                and not isinstance(cast("object", value), str)
+                and (name == "model" or not hasattr(value, "message"))
+            ):
+                raise errors.InvalidRequest(f"{name} is a name, not {type(value).__name__}.")
+        if not isinstance(cast("object", self.tools), (list, tuple)) or not all(
+            isinstance(cast("object", tool), Mapping) for tool in self.tools
+        ):
+            raise errors.InvalidRequest("tools is a list of definitions, each an object.")
         if self.model is not None and self.counter is not None:
             raise errors.InvalidRequest(
                 "model and counter are both given.", hint="A model has its own counter: give one."
@@ -59,7 +70,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         if self.model is not None:
             counter = tokens.for_model(self.model)
         elif self.counter is None or isinstance(self.counter, str):
-            counter = tokens.named(self.counter or DEFAULT_COUNTER)
+            counter = tokens.named(DEFAULT_COUNTER if self.counter is None else self.counter)
         else:
             counter = self.counter
         return Measure(counter, self.tools, self.reserve)
@@ -73,10 +84,14 @@ class Measure:
     ) -> None:
         self._counter = counter
         self.name = counter.name
-        besides = counter.reply + (counter.tools(tools) if tools else 0)
+        besides = counter.reply + (counter.tools(freeze(list(tools))) if tools else 0)
         self.counted = Counted(counter.name, counter.exact, reserve + self._safe(besides))
 
     def _safe(self, size: int) -> int:
+        if type(cast("object", size)) is not int or size < 0:
+            raise errors.InvalidRequest(
+                f"the counter {self.name!r} gave {size!r}; a count is an int, 0 or more."
+            )
         return size if self._counter.exact else math.ceil(size * (1 + self._counter.margin))
 
     def count(self, message: Message) -> int:
@@ -93,7 +108,7 @@ def of_session(engine: Engine, tenant: str, state: SessionState, asked: Asked) -
         parts, asked.budget, count=measure.count, counted=measure.counted, least=asked.least
     )
     return msgspec.structs.replace(
-        made, session_id=state.id, version=state.version, began=state.ordinal_began
+        made, tenant=tenant, session_id=state.id, version=state.version, began=state.ordinal_began
     )
 
 
@@ -156,27 +171,39 @@ class _Parts:
         self._state = state
         self._measure = measure
         self._tail: Tail = engine.tails.of(tenant, state)
-        self._always = frozenset((*state.kept, *state.pins))
+        kept = [self._tail.group(version, state.version) for version in (*state.kept, *state.pins)]
+        self._stay = [said for group in kept for said in group]
+        self._always = frozenset([said.version for said in self._stay])
 
     def upto(self, budget: int, *, stable: bool) -> list[Piece | Gap]:
         """Return the newest messages, with those that stay from before, and gaps between."""
-        always = [self._tail.single(version) for version in self._always]
-        free = budget - self._measure.counted.overhead - sum(map(self._count, always))
-        spoken = self._state.tokens - sum(one.tokens for one in always)
+        free = budget - self._measure.counted.overhead - sum(map(self._count, self._stay))
         said = self._tail.upto(self._state)
         while (start := self._start(said, free)) is None and self._tail.older():
             said = self._tail.upto(self._state)
         if stable and start:
-            step = max(1.0, free * limits.WINDOW_STEP)
-            start = self._mark_after(said, start, spoken, step)
+            said, start = self._with_marks(said, start)
+            start = self._mark_after(said, start, max(1.0, free * limits.WINDOW_STEP))
         newest = said[start or 0 :]
         return self._with_gaps([*self._before(newest), *newest])
+
+    def _with_marks(self, said: list[Said], start: int) -> tuple[list[Said], int]:
+        """Read on until the marks after an index can be told, whatever was in memory."""
+        while not {"user", "assistant"} <= {one.message.role for one in said[:start]}:
+            if not self._tail.older():
+                break
+            before, said = len(said), self._tail.upto(self._state)
+            start += len(said) - before
+        return said, start
 
     def _start(self, said: Sequence[Said], room: float) -> int | None:
         """Return where the newest messages begin that there is room for; None if more have to be read."""
         for at in range(len(said) - 1, -1, -1):
             if said[at].version not in self._always:
-                room -= self._count(said[at])
+                size = self._count(said[at])
+                # A large result of the current turn is shortened rather than left out.
+                now = said[at].version > self._state.turn and said[at].message.role == "tool"
+                room -= min(size, limits.LIGHT_CHARS // 3) if now else size
             if room < 0:
                 return self._whole(said, at)
         return None
@@ -191,7 +218,7 @@ class _Parts:
             at -= 1
         return at if said[at].message.role != "tool" else None
 
-    def _mark_after(self, said: Sequence[Said], start: int, spoken: float, step: float) -> int:
+    def _mark_after(self, said: Sequence[Said], start: int, step: float) -> int:
         """Return the first mark of the conversation at or after an index, where a stable window may begin.
 
         A window that loses one message for each new one shares no beginning with the one before, and a
@@ -199,6 +226,7 @@ class _Parts:
         every so many tokens, as they were counted when they came. It moves to the next only when it is
         full, and every process finds the same marks. A long turn has them at its calls.
         """
+        spoken = self._state.tokens - sum(one.tokens for one in self._stay)
         for role in ("user", "assistant"):
             before, mark = spoken, -1
             cell, last = -1.0, -1
@@ -223,10 +251,10 @@ class _Parts:
 
     def _before(self, newest: Sequence[Said]) -> list[Said]:
         first = newest[0].version if newest else self._state.version + 1
-        wanted = {version for version in (*self._always, self._state.turn) if version < first}
-        return [
-            self._tail.single(version) for version in sorted(wanted) if version > self._tail.began
-        ]
+        stay = {said.version: said for said in self._stay}
+        if self._tail.began < self._state.turn < first:
+            stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
+        return [stay[version] for version in sorted(stay) if version < first]
 
     def _with_gaps(self, said: Iterable[Said]) -> list[Piece | Gap]:
         parts: list[Piece | Gap] = []

@@ -338,7 +338,7 @@ def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> S
         open_calls=open_calls,
         answered=answered,
         kept=(*state.kept, version) if message.category in KEPT else state.kept,
-        pins=(*state.pins, version) if _pinned(message) else state.pins,
+        pins=(*state.pins, version) if _pinned(state, message) else state.pins,
         turn=version if asked else state.turn,
         turn_ordinal=ordinal if asked else state.turn_ordinal,
         group=version if message.tool_calls else state.group,
@@ -346,8 +346,12 @@ def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> S
     )
 
 
-def _pinned(message: Message) -> bool:
-    return bool(message.metadata) and message.category not in KEPT and stands_out(message.metadata)
+def _pinned(state: SessionState, message: Message) -> bool:
+    """Whether a message stays in sight that is not kept anyway: the first prompt, and what asks for it."""
+    if message.category in KEPT:
+        return False
+    prompt = message.role == "system" and not state.message_count
+    return prompt or (bool(message.metadata) and stands_out(message.metadata))
 
 
 def _preview(message: Message) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from holdfast import errors
 from holdfast.tokens import estimates, media, vocabularies, words
@@ -104,6 +104,8 @@ def for_model(model: str) -> Counter:
 
     Raises UnknownModel, and never guesses: a wrong count would go over budget unseen.
     """
+    if not isinstance(cast("object", model), str):
+        raise errors.InvalidRequest(f"a model is named by a text, not {type(model).__name__}.")
     match = _MODEL.search(model.lower().rpartition("/")[2][:_NAME_CHARS_MAX])
     if match is None or match.lastgroup is None:
         raise errors.UnknownModel(
@@ -119,6 +121,8 @@ def named(name: str) -> Counter:
 
     Raises UnknownCounter.
     """
+    if not isinstance(cast("object", name), str):
+        raise errors.InvalidRequest(f"a counter is named by a text, not {type(name).__name__}.")
     plain, factor = split_name(name)
     counter = _COUNTERS.get(words.NAME if plain == ESTIMATE else plain)
     if counter is None:

@@ -112,13 +112,21 @@ def _plain(value: Json) -> Json:
     return value
 
 
-def _without_computed(dumped: dict[str, Json]) -> dict[str, Json]:
+def _without_computed(dumped: Json) -> Json:
     """Drop what an SDK adds to an answer or a block of one: the provider does not take it back."""
+    if not isinstance(dumped, dict):
+        return dumped
+    dumped = cast("dict[str, Json]", dumped)
     for key in ("parsed", "parsed_output"):
         dumped.pop(key, None)
-    for block in dumped.get("content") or ():
-        if isinstance(block, dict):
-            cast("dict[str, Json]", block).pop("parsed_output", None)
-    for call in dumped.get("tool_calls") or ():
-        call.get("function", {}).pop("parsed_arguments", None)
+    for block in _dicts(dumped.get("content")):
+        block.pop("parsed_output", None)
+    for call in _dicts(dumped.get("tool_calls")):
+        for function in _dicts([call.get("function")]):
+            function.pop("parsed_arguments", None)
     return dumped
+
+
+def _dicts(values: Json) -> list[dict[str, Json]]:
+    listed = cast("list[Json]", values) if isinstance(values, list) else []
+    return [cast("dict[str, Json]", value) for value in listed if isinstance(value, dict)]
