@@ -321,6 +321,29 @@ def test_a_pinned_call_or_result_brings_its_group(opener: Opener):
             assert [m.role for m in listed.messages[:4]] == ["system", "assistant", "tool", "tool"]
 
 
+@pytest.mark.parametrize("also_results", [False, True])
+def test_a_pinned_call_is_followed_until_its_results_are_there(opener: Opener, also_results: bool):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        pin = {"pinned": True}
+        calls = asking("c1", "c2").tool_calls
+        session.add_message(Message("assistant", tool_calls=calls, metadata=pin))
+        assert [m.role for m in session.window(500, counter=COUNTER)] == ["system", "assistant"]
+        for call in ("c2", "c1"):
+            said = Message(
+                "tool",
+                tool_results=[ToolCallResult(call, "found " * 60)],
+                metadata=pin if also_results else {},
+            )
+            session.add_message(said)
+            session.window(1_000, counter=COUNTER)
+        talk(session, 100)
+        window = session.window(1_500, counter=COUNTER, stable=False)
+        assert [m.role for m in window.messages[:4]] == ["system", "assistant", "tool", "tool"]
+        listed = holdfast.StateManager(1_500, counter=COUNTER).window(list(session.messages))
+        assert window.messages == listed.messages, "what is pinned takes its room once"
+
+
 def test_a_fresh_process_begins_where_a_warm_one_does(opener: Opener):
     with opener() as hf:
         session = hf.sessions.create_session("s", system="Be brief.")

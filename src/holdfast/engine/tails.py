@@ -101,16 +101,20 @@ class Tail:
         """Return the group of one message from before, by its version; it is read once."""
         found = self._groups.get(version)
         if found is None:
-            if len(self._groups) >= limits.CACHED_TAILS:
-                self._groups.clear()
-            found = self._groups[version] = self._read_group(version, until)
-        return found
+            found, whole = self._read_group(version, until)
+            # A group that waits for results, or lies beyond the state, is another one later.
+            if whole:
+                if len(self._groups) >= limits.TAIL_MESSAGES_MAX:
+                    self._groups.clear()
+                self._groups[version] = found
+        return [said for said in found if said.version <= until]
 
-    def _read_group(self, version: int, until: int) -> list[Said]:
+    def _read_group(self, version: int, until: int) -> tuple[list[Said], bool]:
+        """Return a group, and whether it is whole."""
         (own,) = self._events(version - 1, version, 1)
         said = self.of(own)
         if said.message.role != "tool" and not said.message.tool_calls:
-            return [said]
+            return [said], True
         after, end = max(self.began, version - CHUNK), min(until, version + CHUNK)
         near = [
             self.of(stored)
@@ -120,8 +124,8 @@ class Tail:
         for group in grouping.grouped([one.message for one in near]):
             members = near[group.first : group.last + 1]
             if members[0].version <= version <= members[-1].version:
-                return members
-        return [said]
+                return members, not group.open and not group.fault
+        return [said], False
 
     def older(self) -> bool:
         """Read one more piece on the way back; False if there is nothing before."""

@@ -172,8 +172,9 @@ class _Parts:
         self._measure = measure
         self._tail: Tail = engine.tails.of(tenant, state)
         kept = [self._tail.group(version, state.version) for version in (*state.kept, *state.pins)]
-        self._stay = [said for group in kept for said in group]
-        self._always = frozenset([said.version for said in self._stay])
+        # Two of one group bring it once.
+        self._always = {said.version: said for group in kept for said in group}
+        self._stay = list(self._always.values())
 
     def upto(self, budget: int, *, stable: bool) -> list[Piece | Gap]:
         """Return the newest messages, with those that stay from before, and gaps between."""
@@ -251,7 +252,7 @@ class _Parts:
 
     def _before(self, newest: Sequence[Said]) -> list[Said]:
         first = newest[0].version if newest else self._state.version + 1
-        stay = {said.version: said for said in self._stay}
+        stay = dict(self._always)
         if self._tail.began < self._state.turn < first:
             stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
         return [stay[version] for version in sorted(stay) if version < first]
