@@ -10,7 +10,7 @@ import typing as _typing
 
 from holdfast.context.window import Window
 from holdfast.engine.handles import PendingCall
-from holdfast.engine.sessions import Session
+from holdfast.engine.session import Session
 from holdfast.engine.state_manager import StateManager
 from holdfast.errors import (
     BadEncoding,
@@ -55,6 +55,7 @@ from holdfast.errors import (
 )
 from holdfast.values.context import CompactionLevel, ContextPriority
 from holdfast.values.message import Message, MessageCategory, ToolCallRequest, ToolCallResult
+from holdfast.values.policy import WindowPolicy
 from holdfast.values.session import SessionState, SessionStatus
 from holdfast.wiring import Holdfast, SessionManager, connect, connect_async
 
@@ -118,6 +119,7 @@ __all__ = [
     "UnknownSession",
     "UnsafeStore",
     "Window",
+    "WindowPolicy",
     "WrongRole",
     "WrongTokenizer",
     "connect",

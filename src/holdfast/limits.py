@@ -139,8 +139,17 @@ NEWEST_MESSAGES: Final = 10
 SUMMARY_SHARE: Final = 0.15
 """The part of a budget that a summary may take."""
 
+SUMMARY_SHARE_MAX: Final = 0.5
+"""The part of a budget that a summary may take which somebody else wrote."""
+
+SUMMARY_LEAVES: Final = 0.6
+"""The part of a limit that the newest rounds may take beside a summary of what came before them."""
+
 SUMMARY_CHARS_MAX: Final = 8_000
 """The longest summary that is made without a model."""
+
+SUMMARY_BYTES_MAX: Final = 64 * 1024
+"""A summary that somebody else wrote. It is part of the session's state, which is kept in memory."""
 
 CACHED_TAILS: Final = 256
 """Sessions whose newest messages one engine keeps in memory for windows."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 
-from holdfast import Message, StateManager, errors
+from holdfast import Message, MessageCategory, StateManager, errors
 from holdfast.values.context import Fate
 from tests.acceptance.scenes import answer, asking, giving, user
 
@@ -88,3 +91,73 @@ def test_dicts_and_reserves():
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     assert manager.window(said, tools=tools).overhead > whole.overhead
     assert whole.messages[-1].raw() == said[-1]
+
+
+@pytest.mark.req("A-13", "A-19")
+@pytest.mark.parametrize(
+    ("language", "prefix"),
+    [("en", "Summary of previous context: "), ("ja", "前文の要約："), ("zh", "前文摘要：")],
+)
+def test_earlier_rounds_become_one_summary(language: str, prefix: str):
+    manager, said = StateManager(400, counter=COUNTER), history(30)
+    said.insert(1, user("We decided that key K-77 must stay."))
+    copy = list(said)
+    shorter = manager.summarize(said, language=language)
+    assert said == copy, "the input is untouched"
+    assert manager.count(shorter) <= 400
+    assert shorter[0] is said[0]
+    assert shorter[1].role == "system" and str(shorter[1].content).startswith(prefix)
+    assert shorter[2].role == "user"
+    assert shorter[-1] is said[-1]
+    assert manager.summarize(said[:5]) == said[:5], "what fits stays as it is"
+    assert "K-77 must stay" in str(shorter[1].content)
+    again = manager.summarize([*shorter, *history(10)[1:]], language=language)
+    assert sum(str(m.content).startswith(prefix) for m in again) == 1, "at most one"
+    assert "K-77 must stay" in str(again[1].content), "the summary before went into this one"
+
+
+@pytest.mark.req("A-13")
+def test_a_summary_is_made_by_whoever_is_given():
+    manager, said = StateManager(400, counter=COUNTER), history(30)
+    said.insert(1, Message("system", "Rules.", MessageCategory.CONTEXT))
+    said.insert(2, Message("user", "Never forget this.", metadata={"pinned": True}))
+    seen: list[tuple[Sequence[Message], str | None]] = []
+
+    def model(messages: Sequence[Message], before: str | None) -> str:
+        seen.append((messages, before))
+        return "They asked and were answered."
+
+    shorter = manager.summarize(said, model)
+    assert [m.content for m in shorter[:4]] == [
+        "Be brief.",
+        "Summary of previous context: They asked and were answered.",
+        "Rules.",
+        "Never forget this.",
+    ]
+    assert seen[0][1] is None and len(seen[0][0]) == len(said) - len(shorter) + 1
+    manager.summarize([*shorter, *history(10)[1:]], model)
+    assert seen[1][1] == shorter[1].content
+    with pytest.raises(errors.InvalidRequest):
+        manager.summarize(said, lambda messages, before: "")
+    with pytest.raises(errors.InvalidRequest, match="language"):
+        manager.summarize(said, language="fr")
+
+
+@pytest.mark.req("A-13")
+def test_a_list_may_grow_while_it_is_summarised():
+    manager, said = StateManager(400, counter=COUNTER), history(30)
+
+    async def growing(messages: Sequence[Message], before: str | None) -> str:
+        said.append(user("meanwhile"))
+        return "short"
+
+    async def cut(messages: Sequence[Message], before: str | None) -> str:
+        del said[3:9]
+        return "of what is not there any more"
+
+    shorter = asyncio.run(manager.summarize_async(said, growing))
+    assert shorter[-1].content == "meanwhile"
+    assert str(shorter[1].content).endswith("short")
+    kept = asyncio.run(manager.summarize_async(said, cut))
+    assert not [m for m in kept if "not there any more" in str(m.content)], "it was dropped"
+    assert kept[-1].content == "meanwhile" and manager.count(kept) <= 400

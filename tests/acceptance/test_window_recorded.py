@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import CompactionLevel, Message, StateManager, ToolCallResult, errors
+from holdfast import CompactionLevel, Message, StateManager, ToolCallResult, WindowPolicy, errors
 from tests.acceptance.scenes import Opener, answer, asking, giving, user
 
 COUNTER = "estimate"
@@ -41,20 +41,24 @@ def turn(session: holdfast.Session, dice: random.Random) -> None:
 def test_a_thousand_recorded_windows_come_back_byte_for_byte(tmp_path: Path):
     dice, path = random.Random(7), tmp_path / "state.db"
     seen: list[tuple[str, str, holdfast.Window, list[str]]] = []
-    with holdfast.connect(path, max_messages_per_session=600) as hf:
+    policy = WindowPolicy(budget=2_500, counter=COUNTER, summary="en")
+    with holdfast.connect(path, max_messages_per_session=600, policy=policy) as hf:
         for name in range(4):
             session = hf.sessions.create_session(f"s{name}", system="Be brief.")
             for number in range(250):
                 turn(session, dice)
                 level = dice.choice(list(CompactionLevel))
-                window = session.window(
-                    dice.choice((900, 2_500, 9_000)), counter=COUNTER, min_compaction=level
-                )
+                budget = dice.choice((900, None, 9_000))
+                window = session.window(budget, min_compaction=level)
                 reply = Message("assistant", f"reply {number}", id=f"reply_{name}_{number}")
                 session.add_message(reply, window=window)
                 seen.append((session.id, reply.id, window, rendered(window)))
         hf.sessions.reset_session("s3")
-    with holdfast.connect(path) as hf:
+        kinds = [recorded.kind for recorded in hf.events.feed()]
+    assert kinds.count("session.window_cut") > 50
+    with holdfast.connect(path, policy=WindowPolicy(budget=400)) as hf:
+        for name in range(3):
+            turn(hf.sessions.get_session(f"s{name}").trimmed(700), dice)
         for session_id, reply_id, window, before in seen:
             again = hf.sessions.get_session(session_id).window_of(reply_id)
             assert again.messages == window.messages

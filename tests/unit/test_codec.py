@@ -10,6 +10,7 @@ import pytest
 from holdfast import Message, ToolCallRequest, ToolCallResult, errors
 from holdfast.values import command, event
 from holdfast.values.context import CompactionLevel, Selection
+from holdfast.values.policy import Cut, Summary
 from holdfast.values.session import EndReason, OpenCall, SessionState, SessionStatus, info
 from holdfast.wire import codec
 
@@ -40,6 +41,8 @@ FACTS: list[event.SessionEvent] = [
             "00",
         )
     ),
+    event.WindowCut(Cut(7, 5, 1_000, -3, 2)),
+    event.SessionSummarized(Summary(2, 6, "Summary of previous context: x", "", 9)),
     event.SessionContinued("t"),
     event.SessionReset(),
     event.SessionEnded(EndReason.TIMEOUT),

@@ -373,3 +373,39 @@ def test_extra_and_provider_dict_given_directly_are_frozen():
     raw["content"] = "changed"
     assert made.extra == {"a": [1]}
     assert made.raw() == {"role": "user", "content": ["x"]}
+
+
+@pytest.mark.req("B-5")
+def test_a_message_turns_into_a_dict_and_back():
+    calls = [ToolCallRequest("c1", "look", {"at": [1, {"b": None}]})]
+    messages = [
+        Message("user", [{"type": "text", "text": "x"}], metadata={"k": 1}, tokens=7),
+        Message("assistant", "hm", tool_calls=calls),
+        Message("tool", tool_results=[ToolCallResult("c1", {"rows": 2}, is_error=True)]),
+        Message("system", "s", MessageCategory.CONTEXT),
+    ]
+    for message in messages:
+        plain = message.to_dict()
+        assert plain["category"] == message.category.name
+        assert Message.from_dict(plain) == message
+        assert Message.from_dict(json.loads(json.dumps(plain))) == message
+        assert message.to_api_format() == {"role": message.role, "content": plain["content"]}
+    plain = messages[0].to_dict() | {"category": "NOISE", "later": {"field": 1}}
+    unknown = Message.from_dict(plain)
+    assert unknown.category is MessageCategory.DIALOG
+    assert unknown.to_dict()["later"] == {"field": 1}
+
+
+@pytest.mark.req("B-5")
+@pytest.mark.parametrize(
+    ("content", "tokens"),
+    [
+        ("", 1), ("a" * 7, 2), ("a" * 8, 3), ("你好", 3),
+        ([{"type": "image_url", "image_url": {"url": "x"}}], 1_000),
+        ([{"type": "input_audio"}], 500), ([{"type": "file"}], 250),
+        ([{"type": "text", "text": "a" * 8}, {"type": "image"}], 1_003),
+    ],
+)  # fmt: skip
+def test_tokens_are_estimated_where_nobody_counted(content: Any, tokens: int):
+    assert Message("user", content).fallback_estimate_tokens() == tokens
+    assert Message("user", content, tokens=77).fallback_estimate_tokens() == 77

@@ -7,7 +7,7 @@ then recency, while there is room. Items are never split: a call goes with all o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -20,10 +20,15 @@ from holdfast.values.context import (
     Fate,
     Ledger,
 )
+from holdfast.values.frozen import EMPTY
 from holdfast.values.message import Message
+from holdfast.values.policy import Summary
 
 Count = Callable[[Message], int]
 """Tokens of one message, by the counter that the budget is meant for."""
+
+Shares = Mapping[str, float]
+"""Parts of a budget by categories' names."""
 
 FITS = "newest first, while there is room"
 NO_ROOM = "older than what there is room for"
@@ -31,12 +36,19 @@ TURN_CUT = "the question that it belongs to did not fit"
 LOW = "low priority at this level of compaction"
 NOT_CRITICAL = "only critical items at this level of compaction"
 SUMMARISED = "under the summary"
+STUBBED = "output from before the current turn, named by its size"
+TOLD = "summary of what was cut"
+CONTEXT = "context"
+ASKED = "question of a turn whose beginning was cut"
 
 
 class Item(msgspec.Struct, frozen=True):
     """Messages that stay together, with their tokens. `first` is the number of the first of them.
 
-    One without messages stands for `count` of them that were not even looked at: a gap.
+    One without messages stands for `count` of them that were not even looked at: a gap; `told`, if the
+    session's summary stands for them. The summary itself is an item with the numbers that it stands for
+    and its one message. `whole` has the sizes in the conversation of messages that come altered already,
+    0 for the others; it is empty if none does.
     `rule` says why it must be there (critical, high or pinned), or, if `barred`, why it can't.
     `asks`: it begins a turn. `now`: it belongs to the current turn.
     """
@@ -51,10 +63,17 @@ class Item(msgspec.Struct, frozen=True):
     asks: bool = False
     now: bool = False
     count: int = 0
+    told: bool = False
+    whole: tuple[int, ...] = ()
 
     @property
     def last(self) -> int:
         return self.first + (self.count or len(self.messages)) - 1
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is the summary that the session has."""
+        return self.told and bool(self.messages)
 
 
 class View(msgspec.Struct, frozen=True):
@@ -84,15 +103,17 @@ def fit(
     count: Count,
     least: CompactionLevel = CompactionLevel.NONE,
     overhead: int = 0,
+    shares: Shares = EMPTY,
 ) -> Fitted:
     """Return the context of at most `budget` tokens; raise ContextOverflow if the critical items exceed it.
 
-    `least` is the level to begin at, `overhead` the part of the budget that is not for items.
+    `least` is the level to begin at, `overhead` the part of the budget that is not for items. `shares`
+    are parts of the budget that categories may take, by their names; what is left over, all may.
     """
     for level in CompactionLevel:
         if level < least:
             continue
-        fitting = _Fitting(items, budget - overhead, level, count)
+        fitting = _Fitting(items, budget - overhead, level, count, shares)
         if fitting.musts_fit():
             fitting.admit()
             return fitting.result()
@@ -119,11 +140,17 @@ class _Fitting:
     """One try at one level."""
 
     def __init__(
-        self, items: Sequence[Item], budget: int, level: CompactionLevel, count: Count
+        self,
+        items: Sequence[Item],
+        budget: int,
+        level: CompactionLevel,
+        count: Count,
+        shares: Shares,
     ) -> None:
         self._items = items
         self._level = level
         self._count = count
+        self._shares = shares
         self._budget = self._room = budget
         self._placed: dict[int, View] = {}
         self._out: dict[int, str] = {}
@@ -135,21 +162,27 @@ class _Fitting:
             if item.barred:
                 self._out[index] = item.rule
             elif item.priority is ContextPriority.CRITICAL:
-                self._put(index, View(item.messages, item.tokens, item.size, item.rule))
+                self._put(index, _whole(item, item.rule))
         if self._level >= CompactionLevel.CRITICAL:
             return self._room >= 0
         if self._level >= CompactionLevel.MODERATE:
             self._summarise()
         for index in self._waiting():
             item = self._items[index]
-            if item.priority is ContextPriority.HIGH:
-                self._put(index, self._view(item, item.rule))
+            if item.priority is ContextPriority.HIGH and not (
+                self._shares and item.rule == CONTEXT
+            ):
+                view = _whole(item, item.rule) if item.tells else self._view(item, item.rule)
+                self._put(index, view)
         return self._room >= 0
 
     def _waiting(self) -> list[int]:
-        under = self._summary[2] if self._summary else ()
-        placed, out, every = self._placed, self._out, range(len(self._items))
+        under, placed, out = self._under(), self._placed, self._out
+        every = range(len(self._items))
         return [i for i in every if i not in placed and i not in out and i not in under]
+
+    def _under(self) -> set[int]:
+        return self._summary[2] if self._summary else set()
 
     def _put(self, index: int, view: View) -> None:
         self._placed[index] = view
@@ -158,7 +191,7 @@ class _Fitting:
     def _view(self, item: Item, rule: str) -> View:
         if self._level >= CompactionLevel.LIGHT:
             return self._shortened(item, shortening.light, rule)
-        return View(item.messages, item.tokens, item.size, rule)
+        return _whole(item, rule)
 
     def _shortened(self, item: Item, shorter: Callable[[Message], Message], rule: str) -> View:
         messages, tokens = list[Message](), list[int]()
@@ -171,9 +204,12 @@ class _Fitting:
         return View(tuple(messages), tuple(tokens), sum(tokens), rule)
 
     def _summarise(self) -> None:
-        newest, old = 0, list[int]()
+        newest, old, before = 0, list[int](), -1
         for index in range(len(self._items) - 1, -1, -1):
             item = self._items[index]
+            if item.tells:
+                before = index
+                continue
             if newest >= limits.NEWEST_MESSAGES and index not in self._placed and not item.barred:
                 old.append(index)
             newest += len(item.messages)
@@ -183,9 +219,11 @@ class _Fitting:
         messages = [m for index in old for m in self._items[index].messages]
         numbers = [(self._items[index].first, self._items[index].last) for index in old]
         chars = int(self._budget * limits.SUMMARY_SHARE) * 2
-        made = summary.message_for(messages, numbers, chars=chars)
+        told = _told(self._items[before]) if before >= 0 else None
+        made = summary.summary_of(messages, numbers, chars=chars, before=told).message()
         size = self._count(made)
-        self._summary = (made, size, set(old))
+        # One summary at most: the session's own goes into this one.
+        self._summary = (made, size, {*old, before} if told else set(old))
         self._room -= size
 
     def admit(self) -> None:
@@ -199,11 +237,35 @@ class _Fitting:
                 self._out[index] = LOW
             else:
                 classes.setdefault(priority, []).append(index)
+        if self._shares:
+            classes = {
+                p: self._admit_shares(indexes) for p, indexes in sorted(classes.items())[::-1]
+            }
         for priority in sorted(classes, reverse=True):
             self._admit_newest(classes[priority])
         cut = [index for index, rule in self._out.items() if rule == NO_ROOM]
         if cut:
             self._begin_with_a_question(max(cut) + 1)
+
+    def _admit_shares(self, newest_first: Sequence[int]) -> list[int]:
+        """Put in what is within the shares of its category, the newest; return what has to wait."""
+        used: dict[str, float] = {}
+        for index, view in self._placed.items():
+            name = self._items[index].messages[0].category.name
+            used[name] = used.get(name, 0) + view.size
+        waiting, full = list[int](), set[str]()
+        for index in newest_first:
+            item = self._items[index]
+            name = item.messages[0].category.name
+            most = self._shares.get(name, 0) * self._budget
+            view = None if name in full else self._fitting_view(item)
+            if view is None or used.get(name, 0) + view.size > most:
+                full.add(name)
+                waiting.append(index)
+            else:
+                used[name] = used.get(name, 0) + view.size
+                self._put(index, view)
+        return waiting
 
     def _admit_newest(self, newest_first: Sequence[int]) -> None:
         for done, index in enumerate(newest_first):
@@ -226,6 +288,9 @@ class _Fitting:
         return None
 
     def _begin_with_a_question(self, start: int) -> None:
+        before = [i for i in range(start) if i in self._placed and not self._items[i].tells]
+        if before and self._items[before[-1]].rule == ASKED:
+            return
         for index in range(start, len(self._items)):
             item = self._items[index]
             if item.asks or item.now:
@@ -240,6 +305,7 @@ class _Fitting:
         """Return what went in, in order, and the account of everything."""
         messages, sizes, entries = list[Message](), list[int](), list[Entry]()
         summary_at, stands_at = min(self._summary[2]) if self._summary else -1, -1
+        told = any(self._items[index].tells for index in (*self._placed, *self._under()))
         for index, item in enumerate(self._items):
             if self._summary and index == summary_at:
                 stands_at = len(messages)
@@ -247,34 +313,60 @@ class _Fitting:
                 sizes.append(self._summary[1])
             view = self._placed.get(index)
             if view is not None:
+                stands_at = len(messages) if item.tells else stands_at
                 messages += view.messages
                 sizes += view.tokens
-            entries += self._entries(index, item, view)
+            if item.count:
+                entries += [] if item.tells else [_of_gap(item, told=told)]
+            else:
+                entries += self._entries(index, item, view)
         used, ledger = self._budget - self._room, Ledger(tuple(entries))
         return Fitted(tuple(messages), tuple(sizes), used, self._level, ledger, stands_at)
 
     def _entries(self, index: int, item: Item, view: View | None) -> list[Entry]:
-        if item.count:
-            return [Entry(item.first, item.last, Fate.LEFT_OUT, item.size, 0, item.rule)]
         if view is None:
-            if self._summary is not None and index in self._summary[2]:
+            if index in self._under():
                 return _same(item, Fate.SUMMARISED, SUMMARISED)
             return _same(item, Fate.LEFT_OUT, self._out[index])
-        if view.messages is item.messages:
+        if view.messages is item.messages and not item.whole:
             return _same(item, Fate.KEPT, view.rule)
         entries: list[Entry] = []
         for number, message in enumerate(item.messages):
-            at, size, used = item.first + number, item.tokens[number], view.tokens[number]
-            fate = Fate.KEPT if view.messages[number] is message else Fate.SHORTENED
-            entries.append(Entry(at, at, fate, size, used, view.rule, message.category))
+            at, used, rule = item.first + number, view.tokens[number], view.rule
+            size, came = _size(item, number), view.messages[number] is message
+            fate = Fate.KEPT if came and size == item.tokens[number] else Fate.SHORTENED
+            if came and fate is Fate.SHORTENED:
+                rule = STUBBED
+            entries.append(Entry(at, at, fate, size, used, rule, message.category))
         return entries
+
+
+def _whole(item: Item, rule: str) -> View:
+    return View(item.messages, item.tokens, item.size, rule)
+
+
+def _told(item: Item) -> Summary:
+    said = item.messages[0]
+    return Summary(item.first, item.last, str(said.content), said.timestamp)
+
+
+def _of_gap(item: Item, *, told: bool) -> Entry:
+    under = told and item.told
+    fate, rule = (Fate.SUMMARISED, SUMMARISED) if under else (Fate.LEFT_OUT, item.rule)
+    return Entry(item.first, item.last, fate, item.size, 0, rule)
+
+
+def _size(item: Item, number: int) -> int:
+    """Return what a message has in the conversation, however it came."""
+    return (item.whole[number] if item.whole else 0) or item.tokens[number]
 
 
 def _same(item: Item, fate: Fate, rule: str) -> list[Entry]:
     """Return the entries of an item whose messages all had the same fate."""
     entries: list[Entry] = []
     at, kept = item.first, fate is Fate.KEPT
-    for message, size in zip(item.messages, item.tokens, strict=True):
+    for number, message in enumerate(item.messages):
+        size = _size(item, number) if item.whole else item.tokens[number]
         entries.append(Entry(at, at, fate, size, size if kept else 0, rule, message.category))
         at += 1
     return entries

@@ -10,10 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import Final, cast
 
-from holdfast import limits
+from holdfast import errors, limits
 from holdfast.context import shortening
 from holdfast.values.frozen import Json
-from holdfast.values.message import Message, MessageCategory
+from holdfast.values.message import Message
+from holdfast.values.policy import Summary
 
 PREFIXES: Final = {
     "en": "Summary of previous context: ",
@@ -61,66 +62,112 @@ def _part(part: Json) -> str:
     return text if isinstance(text, str) else ""
 
 
-def extract(messages: Sequence[Message], chars: int) -> str:
-    """Return at most so many characters of what the messages say, the weightiest, in order."""
+def extract(messages: Sequence[Message], chars: int, before: str = "") -> str:
+    """Return at most so many characters of what the messages say, the weightiest, in order.
+
+    `before` is an earlier summary; its lines are weighed along with the rest, and may go.
+    """
+    sentences = [*_lines(before), *_sentences(messages)]
     found = [
-        (_weight(sentence, message), number, f"{message.role}: {sentence}")
-        for number, (message, sentence) in enumerate(_sentences(messages))
+        (_weight(role, sentence), number, f"{role}: {sentence}")
+        for number, (role, sentence) in enumerate(sentences)
     ]
-    taken: list[tuple[int, str]] = []
+    taken: dict[str, int] = {}
     room = min(chars, limits.SUMMARY_CHARS_MAX)
     for _, number, line in sorted(found, key=lambda one: (-one[0], -one[1])):
-        if len(line) + 1 <= room:
-            taken.append((number, line))
+        # What was said twice is kept once, where it was said last.
+        if len(line) + 1 <= room and line not in taken:
+            taken[line] = number
             room -= len(line) + 1
-    return "\n".join(line for _, line in sorted(taken))
+    return "\n".join(sorted(taken, key=taken.__getitem__))
 
 
-def _sentences(messages: Sequence[Message]) -> list[tuple[Message, str]]:
-    found: list[tuple[Message, str]] = []
+def _lines(before: str) -> list[tuple[str, str]]:
+    """Return the sentences of an earlier summary, without the words around them."""
+    prefix = next((each for each in PREFIXES.values() if before.startswith(each)), "")
+    found: list[tuple[str, str]] = []
+    for line in before.removeprefix(prefix).split("\n"):
+        role, colon, sentence = line.partition(": ")
+        if colon and role in _ROLE_WEIGHT:
+            found.append((role, sentence))
+        elif line.strip() and not line.startswith("(messages "):
+            # Whatever a model wrote is the assistant's.
+            found.append(("assistant", shortening.abbreviated(line, _SENTENCE_CHARS)))
+    return found
+
+
+def _sentences(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
     for message in messages:
         # A huge output is looked at from both ends only: the cost follows what is kept.
         text = shortening.abbreviated(text_of(message), limits.SUMMARY_CHARS_MAX)
         for sentence in _SENTENCE.findall(text):
             plain = " ".join(sentence.split())
             if plain:
-                found.append((message, shortening.abbreviated(plain, _SENTENCE_CHARS)))
+                found.append((message.role, shortening.abbreviated(plain, _SENTENCE_CHARS)))
     return found
 
 
-def _weight(sentence: str, message: Message) -> float:
-    weight = _ROLE_WEIGHT.get(message.role, 1.0)
+def _weight(role: str, sentence: str) -> float:
+    weight = _ROLE_WEIGHT.get(role, 1.0)
     weight += 3.0 * bool(_DECISION.search(sentence))
     weight += 2.0 * bool(_NUMBER.search(sentence))
     weight += 2.0 * bool(_IDENTIFIER.search(sentence))
     weight += 1.0 * bool(_NAME.search(sentence))
-    weight += 2.0 * (message.role == "user" and sentence.endswith(("?", "？")))
+    weight += 2.0 * (role == "user" and sentence.endswith(("?", "？")))
     return weight
 
 
-def message_for(
+def summary_of(
     messages: Sequence[Message],
     numbers: Sequence[tuple[int, int]],
     *,
     chars: int,
     language: str = "en",
-) -> Message:
-    """Return the system message that stands for some messages; it names them by their numbers.
+    before: Summary | None = None,
+) -> Summary:
+    """Return what stands for some messages, and for those of the summary before; it names them by their numbers.
 
-    Its id and timestamp follow from those of the last of them, so that it is the same every time.
+    Its timestamp is that of the last of them, so that it is the same every time.
     """
-    ranges: list[tuple[int, int]] = []
+    ranges = [(before.first, before.last)] if before and before.last else list[tuple[int, int]]()
     for first, last in numbers:
         if ranges and ranges[-1][1] == first - 1:
             ranges[-1] = (ranges[-1][0], last)
         else:
             ranges.append((first, last))
     named = ", ".join(f"{first}–{last}" if last > first else f"{first}" for first, last in ranges)
-    text = extract(messages, chars)
-    return Message(
-        "system",
+    if before and not before.last:
+        named = f"{named} and earlier ones"
+    text = extract(messages, chars, before.text if before else "")
+    return Summary(
+        ranges[0][0],
+        ranges[-1][1],
         f"{PREFIXES[language]}(messages {named})\n{text}".rstrip(),
-        MessageCategory.SYSTEM,
-        f"summary_{ranges[0][0]}_{ranges[-1][1]}",
         messages[-1].timestamp,
     )
+
+
+def worded(text: str, language: str) -> str:
+    """Return a summary that somebody else wrote, with the words that say what it is."""
+    prefix = PREFIXES[language]
+    return text if text.startswith(prefix) else f"{prefix}{text}"
+
+
+def is_summary(message: Message) -> bool:
+    """Whether a message is a summary of others, by how it begins."""
+    text = message.content
+    return (
+        message.role == "system"
+        and isinstance(text, str)
+        and any(text.startswith(prefix) for prefix in PREFIXES.values())
+    )
+
+
+def checked_language(language: str) -> str:
+    """Return the language of a summary; raise InvalidRequest if there are no words for it."""
+    if language not in PREFIXES:
+        raise errors.InvalidRequest(
+            f"a summary's language is one of {', '.join(PREFIXES)}, not {language!r}."
+        )
+    return language

@@ -20,7 +20,7 @@ from holdfast.values.context import (
     Ledger,
     standing,
 )
-from holdfast.values.frozen import Json
+from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message, MessageCategory
 from holdfast.wire import render
 
@@ -33,23 +33,45 @@ _ALONE = grouping.Group(0, 0)
 LINE_CHARS = 80
 """What is shown of a message where each has one line."""
 
-_RULES = {MessageCategory.SYSTEM: "system message", MessageCategory.CONTEXT: "context"}
+_RULES = {MessageCategory.SYSTEM: "system message", MessageCategory.CONTEXT: fitting.CONTEXT}
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A message of a conversation with its number, from 1, and its tokens."""
+    """A message of a conversation with its number, from 1, and its tokens.
+
+    `whole` is its size in the conversation if it comes altered, else 0. `asked`: it is the question of a
+    turn whose beginning was cut.
+    """
 
     number: int
     message: Message
     tokens: int
+    whole: int = 0
+    asked: bool = False
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Messages of a conversation that are too old to be looked at: how many, and about their size."""
+    """Messages of a conversation that are too old to be looked at: how many, and about their size.
+
+    `told`: the summary stands for them.
+    """
 
     first: int
     count: int
     tokens: int
+    told: bool = False
+
+
+class Told(msgspec.Struct, frozen=True):
+    """The summary that a session has, as a message, and the numbers that it stands for."""
+
+    first: int
+    last: int
+    message: Message
+    tokens: int
+
+
+Part = Piece | Gap | Told
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -60,9 +82,9 @@ class Counted(msgspec.Struct, frozen=True):
     overhead: int = 0
 
 
-def items(parts: Sequence[Piece | Gap], *, keep_prompt: bool = True) -> list[Item]:
+def items(parts: Sequence[Part], *, keep_prompt: bool = True) -> list[Item]:
     """Return what a window is fitted from: groups with their priorities, in order, and gaps."""
-    messages = [None if isinstance(part, Gap) else part.message for part in parts]
+    messages = [part.message if isinstance(part, Piece) else None for part in parts]
     question = len(messages) - 1
     while question >= 0 and ((said := messages[question]) is None or said.role != "user"):
         question -= 1
@@ -70,8 +92,8 @@ def items(parts: Sequence[Piece | Gap], *, keep_prompt: bool = True) -> list[Ite
     at = 0
     while at < len(parts):
         part = parts[at]
-        if isinstance(part, Gap):
-            made.append(_gap(part))
+        if not isinstance(part, Piece):
+            made.append(_gap(part) if isinstance(part, Gap) else _summary(part))
             at += 1
             continue
         said = part.message
@@ -80,6 +102,8 @@ def items(parts: Sequence[Piece | Gap], *, keep_prompt: bool = True) -> list[Ite
         last = at if alone else group.last
         if at == question:
             priority, rule = ContextPriority.CRITICAL, QUESTION
+        elif part.asked:
+            priority, rule = ContextPriority.HIGH, fitting.ASKED
         else:
             priority, rule = _standing(part, group, keep_prompt=keep_prompt)
         pieces = cast("Sequence[Piece]", parts[at : last + 1])
@@ -92,7 +116,15 @@ def items(parts: Sequence[Piece | Gap], *, keep_prompt: bool = True) -> list[Ite
 
 def _gap(gap: Gap) -> Item:
     rule, low = fitting.NO_ROOM, ContextPriority.BACKGROUND
-    return Item(gap.first, (), (gap.tokens,), gap.tokens, low, rule, barred=True, count=gap.count)
+    return Item(
+        gap.first, (), (gap.tokens,), gap.tokens, low, rule, barred=True, count=gap.count, told=gap.told
+    )  # fmt: skip
+
+
+def _summary(part: Told) -> Item:
+    size, count = part.tokens, part.last - part.first + 1
+    high, rule = ContextPriority.HIGH, fitting.TOLD
+    return Item(part.first, (part.message,), (size,), size, high, rule, count=count, told=True)
 
 
 def _item(
@@ -106,7 +138,10 @@ def _item(
         messages = tuple([piece.message for piece in pieces])
         tokens = tuple([piece.tokens for piece in pieces])
         size = sum(tokens)
-    return Item(first.number, messages, tokens, size, priority, rule, barred, asks, now)
+    whole = tuple([piece.whole for piece in pieces]) if any(p.whole for p in pieces) else ()
+    return Item(
+        first.number, messages, tokens, size, priority, rule, barred, asks, now, whole=whole
+    )
 
 
 def _standing(
@@ -168,7 +203,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     `sizes` are the tokens of each message; `tokens` includes what a request takes besides (`overhead`),
     and is never above `budget`. `summary_at` is where the summary stands among them, if there is one;
-    `tenant`, `session_id`, `version` and `began` say of which moment of which session it is, if of any.
+    `tenant`, `session_id`, `version` and `began` say of which moment of which session it is, if of any;
+    `plain` is its counter, and what that gives for all of it without correction and margin.
     """
 
     messages: tuple[Message, ...]
@@ -185,6 +221,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str = ""
     version: int = 0
     began: int = 0
+    plain: tuple[str, int] = ("", 0)
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -251,13 +288,14 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make(
-    parts: Sequence[Piece | Gap],
+    parts: Sequence[Part],
     budget: int,
     *,
     count: fitting.Count,
     counted: Counted,
     least: CompactionLevel = CompactionLevel.NONE,
     keep_prompt: bool = True,
+    shares: fitting.Shares = EMPTY,
 ) -> Window:
     """Return the window of a conversation; raise ContextOverflow if what must be in it does not fit."""
     checked_budget(budget)
@@ -267,6 +305,7 @@ def make(
         count=count,
         least=least,
         overhead=counted.overhead,
+        shares=shares,
     )
     return Window(
         messages=fitted.messages,

@@ -21,7 +21,8 @@ from holdfast.engine.handles import PendingCall
 from holdfast.engine.loops import Loop
 from holdfast.engine.messages import Reader
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Requests, Settings
-from holdfast.engine.sessions import Session, Sessions
+from holdfast.engine.session import Session
+from holdfast.engine.sessions import Sessions
 from holdfast.engine.windows import AsyncWindowed
 from holdfast.store.port import Report
 from holdfast.values import ids
@@ -29,6 +30,7 @@ from holdfast.values.command import Request
 from holdfast.values.event import Recorded
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message, MessageCategory
+from holdfast.values.policy import WindowPolicy
 from holdfast.values.session import EndReason, SessionState
 
 T = TypeVar("T")
@@ -111,6 +113,7 @@ class AsyncSessions:
         title: str | None = None,
         metadata: Mapping[str, Json] | None = None,
         key: str | None = None,
+        policy: WindowPolicy | None = None,
     ) -> AsyncSession:
         """Begin a session. `system` is its first message. Raises DuplicateSession if the id is taken."""
         return await self.run(
@@ -122,6 +125,7 @@ class AsyncSessions:
                 metadata=metadata,
                 or_get=False,
                 key=key,
+                policy=policy,
             )
         )
 
@@ -133,6 +137,7 @@ class AsyncSessions:
         system: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, Json] | None = None,
+        policy: WindowPolicy | None = None,
     ) -> AsyncSession:
         """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
         return await self.run(
@@ -144,6 +149,7 @@ class AsyncSessions:
                 metadata=metadata,
                 or_get=True,
                 key=None,
+                policy=policy,
             )
         )
 
@@ -165,6 +171,7 @@ class AsyncSessions:
         drop_metadata: Sequence[str] = (),
         key: str | None = None,
         expected_version: int | None = None,
+        policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET,
     ) -> AsyncSession:
         """Set the title, set keys of the metadata, remove others. What is not named stays."""
         return await self.run(
@@ -174,6 +181,7 @@ class AsyncSessions:
                 metadata=metadata,
                 drop_metadata=drop_metadata,
                 key=key,
+                policy=policy,
                 expected_version=expected_version,
             )
         )
@@ -225,11 +233,17 @@ class AsyncSessions:
         key: str | None,
         expected_version: int | None,
         window: Window | None,
+        usage: int | None = None,
     ) -> AsyncSession:
         """Append for a handle."""
         return await self.run(
             self._requests.add(
-                session_id, messages, key=key, expected_version=expected_version, window=window
+                session_id,
+                messages,
+                key=key,
+                expected_version=expected_version,
+                window=window,
+                usage=usage,
             )
         )
 
@@ -320,10 +334,11 @@ class AsyncSession(AsyncWindowed):
         key: str | None = None,
         expected_version: int | None = None,
         window: Window | None = None,
+        usage: int | None = None,
     ) -> AsyncSession:
         """Append a message: a Message or a provider's dict. It is on disk when this returns."""
         return await self.add_messages(
-            (message,), key=key, expected_version=expected_version, window=window
+            (message,), key=key, expected_version=expected_version, window=window, usage=usage
         )
 
     async def add_messages(
@@ -333,10 +348,16 @@ class AsyncSession(AsyncWindowed):
         key: str | None = None,
         expected_version: int | None = None,
         window: Window | None = None,
+        usage: int | None = None,
     ) -> AsyncSession:
         """Append messages in order, all or none, in one commit."""
         after = await self._manager.append_to(
-            self.id, messages, key=key, expected_version=expected_version, window=window
+            self.id,
+            messages,
+            key=key,
+            expected_version=expected_version,
+            window=window,
+            usage=usage,
         )
         self._state = after.state
         return self

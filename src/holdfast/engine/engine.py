@@ -14,6 +14,7 @@ from holdfast import errors, limits
 from holdfast.engine import planning
 from holdfast.engine.commits import Answer, CommitQueue, Ticket, own_error
 from holdfast.engine.planning import Later, Plan, Round
+from holdfast.engine.policies import Policies
 from holdfast.engine.states import States, message_of, stream_of
 from holdfast.engine.tails import Tails
 from holdfast.store import port
@@ -51,6 +52,7 @@ class Engine:
         self.now_us = factory.now_us
         self.states = States(store, cached_sessions)
         self.tails = Tails(store)
+        self._policies = Policies(self.tails)
         self._commits = CommitQueue(self._process)
         self._born = _forks
         self._closed = False
@@ -252,4 +254,4 @@ class Engine:
         return self._deciding().reach(request.tenant, request.command.session_id)[-1]
 
     def _deciding(self) -> Round:
-        return Round(self.store, self.states, self.factory)
+        return Round(self.store, self.states, self._policies, self.factory)

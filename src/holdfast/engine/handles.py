@@ -7,6 +7,7 @@ import msgspec
 from holdfast.engine.engine import Engine
 from holdfast.engine.messages import Reader
 from holdfast.values.frozen import EMPTY, Json, thaw
+from holdfast.values.policy import WindowPolicy
 from holdfast.values.session import SessionState, SessionStatus
 
 
@@ -89,6 +90,11 @@ class Handle:
     def total_tokens(self) -> int:
         """Tokens of its messages: counts that were given, estimates where none was."""
         return self.state.tokens
+
+    @property
+    def policy(self) -> WindowPolicy | None:
+        """How its windows are made and how they shrink, if that was settled."""
+        return self.state.policy
 
     def _reader(self) -> Reader:
         return Reader(self._engine, self._tenant, self.state)

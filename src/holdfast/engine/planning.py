@@ -12,6 +12,7 @@ from typing import Final, TypeGuard
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.engine.policies import NotYet, Policies
 from holdfast.engine.states import States, message_of, stream_of
 from holdfast.history import continuation, sessions
 from holdfast.store import port
@@ -43,9 +44,12 @@ class Plan(msgspec.Struct, frozen=True):
 class Round:
     """Requests decided together."""
 
-    def __init__(self, store: port.Store, states: States, factory: ids.Factory) -> None:
+    def __init__(
+        self, store: port.Store, states: States, policies: Policies, factory: ids.Factory
+    ) -> None:
         self._store = store
         self._states = states
+        self._policies = policies
         self._factory = factory
         self._loaded: dict[tuple[str, str], SessionState | None] = {}
         self._drafts: set[tuple[str, str]] = set()
@@ -73,10 +77,30 @@ class Round:
             source = sessions.open_state(state, command.session_id)
             carry = continuation.on_request(source, command.max_messages)
             command = self.continuing(tenant, source, carry)
+        elif isinstance(command, c.TrimSession):
+            command = self._trimming(
+                tenant, sessions.open_state(state, command.session_id), command
+            )
         writings = sessions.decide(state, command)
         if not writings:
             return Plan(None, (), sessions.known(state, command.session_id))
-        return self._made(request, writings)
+        return self._made(request, tuple(self._windowed(tenant, each) for each in writings))
+
+    def _windowed(self, tenant: str, writing: sessions.Writing) -> sessions.Writing:
+        state = self.state(tenant, writing.session_id)
+        if state and state.policy is None and isinstance(writing.events[0], MessageAdded):
+            return writing
+        drafted = (tenant, writing.session_id) in self._drafts
+        try:
+            return self._policies.applied(tenant, state, writing, drafted=drafted)
+        except NotYet:
+            raise Later from None
+
+    def _trimming(self, tenant: str, state: SessionState, command: c.TrimSession) -> c.TrimSession:
+        if (tenant, state.id) in self._drafts:
+            raise Later
+        cut, summary = self._policies.trimmed(tenant, state, command.policy)
+        return msgspec.structs.replace(command, cut=cut, summary=summary)
 
     def command_hash(self, request: c.Request) -> bytes:
         """Return the hash by which a repeated command is known.
@@ -182,6 +206,8 @@ class Round:
             carried=opening,
             messages=adding.messages if adding else (),
             window=adding.window if adding else None,
+            usage=adding.usage if adding else None,
+            summary=continuation.summary(state),
         )
 
     def _event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:

@@ -17,12 +17,13 @@ from msgspec.structs import force_setattr
 from holdfast import errors, limits
 from holdfast.context import selecting
 from holdfast.context.window import Window
-from holdfast.engine import planning
+from holdfast.engine import planning, policies
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
 from holdfast.values.frozen import EMPTY, Json, freeze_object
 from holdfast.values.message import Message, ToolCallResult, checked_id
+from holdfast.values.policy import Usage, WindowPolicy
 from holdfast.values.session import EndReason, OpenCall, SessionStatus
 from holdfast.wire import codec, intake
 
@@ -49,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_sessions_in_memory: int = 20
     auto_save_interval: float = 60
     write: Write = "durable"
+    policy: WindowPolicy | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "tenant", checked_id("a tenant's name", self.tenant))
@@ -61,6 +63,42 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.InvalidRequest("auto_save_interval is a number of seconds; 0 is off.")
         if self.write not in ("durable", "deferred"):
             raise errors.InvalidRequest("write is 'durable' or 'deferred'.")
+        checked_policy(self.policy)
+
+
+def checked_policy(policy: WindowPolicy | None) -> WindowPolicy | None:
+    """Return a policy that can be kept to; raise if it is none, or if its counter is not known."""
+    if policy is None:
+        return None
+    if not isinstance(cast("object", policy), WindowPolicy):
+        raise errors.InvalidRequest(
+            f"a policy is a WindowPolicy, not {type(policy).__name__}.",
+            hint="For example WindowPolicy(budget=8_000).",
+        )
+    measure = policies.measure_of(policy, ())
+    if measure.counted.overhead >= policy.budget:
+        raise errors.InvalidRequest(
+            f"the policy's budget of {policy.budget:,} leaves nothing beside the {measure.counted.overhead:,} that a reply takes.",
+            hint="Raise the budget.",
+            facts={"budget": policy.budget, "required": measure.counted.overhead + 1},
+        )
+    return policy
+
+
+def _usage(window: Window | None, usage: int | None) -> Usage | None:
+    if usage is None:
+        return None
+    if type(cast("object", usage)) is not int or usage < 1:
+        raise errors.InvalidRequest(
+            f"usage is the number of input tokens that the provider reported, not {usage!r}."
+        )
+    if window is None:
+        raise errors.InvalidRequest(
+            "usage was given without its window.", hint="Give both: add_message(reply, window=w, usage=n)."
+        )  # fmt: skip
+    counter, plain = window.plain
+    # An exact counter needs no correction, and one from a list has nobody to keep it.
+    return None if window.exact or plain < 1 else Usage(counter, plain, usage)
 
 
 class Requests:
@@ -86,7 +124,7 @@ class Requests:
 
     def create(
         self, session_id: str | None, *, user_id: str | None, system: str | None, title: str | None,
-        metadata: Mapping[str, Json] | None, or_get: bool, key: str | None,
+        metadata: Mapping[str, Json] | None, or_get: bool, key: str | None, policy: WindowPolicy | None = None,
     ) -> c.Request:  # fmt: skip
         """A request that begins a session."""
         command = c.CreateSession(
@@ -102,6 +140,7 @@ class Requests:
             ),
             or_get=or_get,
             named=session_id is not None,
+            policy=checked_policy(policy) or self._settings.policy,
         )
         return self._request(command, key, None)
 
@@ -130,8 +169,9 @@ class Requests:
         key: str | None,
         expected_version: int | None,
         window: Window | None = None,
+        usage: int | None = None,
     ) -> c.Request:
-        """A request that appends messages, said by a model that had seen `window`."""
+        """A request that appends messages, said by a model that had seen `window`, for `usage` tokens."""
         messages = self.messages(values)
         if not messages:
             raise errors.InvalidRequest("there is no message to add.")
@@ -142,14 +182,16 @@ class Requests:
             window=None
             if window is None
             else selecting.selection(window, self._settings.tenant, session_id),
+            usage=_usage(window, usage),
         )
         return self._request(command, key, expected_version)
 
     def update(
         self, session_id: str, *, title: str | None | msgspec.UnsetType, metadata: Mapping[str, Json] | None,
         drop_metadata: Sequence[str], key: str | None, expected_version: int | None,
+        policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET,
     ) -> c.Request:  # fmt: skip
-        """A request that changes title or metadata."""
+        """A request that changes title, metadata or policy."""
         if not isinstance(cast("object", drop_metadata), (list, tuple, set, frozenset)):
             raise errors.InvalidRequest(
                 "drop_metadata is a list of keys.", hint='For one: drop_metadata=["team"].'
@@ -159,6 +201,7 @@ class Requests:
             title=title,
             set_metadata=freeze_object("metadata", EMPTY if metadata is None else metadata),
             drop_metadata=tuple(checked_id("a metadata key", name) for name in drop_metadata),
+            policy=policy if policy is msgspec.UNSET else checked_policy(policy),
         )
         return self._request(command, key, expected_version)
 

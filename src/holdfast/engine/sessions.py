@@ -1,4 +1,4 @@
-"""Sessions for blocking callers: the manager of many, and the handle on one."""
+"""Sessions for blocking callers: the manager of many. The handle on one is in `session`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.context.window import Window
-from holdfast.engine import deferred, handles, requests
+from holdfast.engine import deferred, requests
 from holdfast.engine.commits import Answer
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import PendingCall
-from holdfast.engine.messages import Messages, Reader
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Settings
-from holdfast.engine.windows import Windowed
+from holdfast.engine.session import Session
 from holdfast.history import continuation
 from holdfast.history import sessions as rules
 from holdfast.values import ids
 from holdfast.values.command import Request
 from holdfast.values.frozen import Json
-from holdfast.values.message import Message, MessageCategory, checked_id
+from holdfast.values.message import checked_id
+from holdfast.values.policy import WindowPolicy
 from holdfast.values.session import EndReason, SessionState, SessionStatus
 
 
@@ -55,6 +55,7 @@ class Sessions:
         title: str | None = None,
         metadata: Mapping[str, Json] | None = None,
         key: str | None = None,
+        policy: WindowPolicy | None = None,
     ) -> Session:
         """Begin a session, which becomes the current one. `system` is its first message.
 
@@ -69,6 +70,7 @@ class Sessions:
                 metadata=metadata,
                 or_get=False,
                 key=key,
+                policy=policy,
             )
         )
 
@@ -80,6 +82,7 @@ class Sessions:
         system: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, Json] | None = None,
+        policy: WindowPolicy | None = None,
     ) -> Session:
         """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
         return self._opened(
@@ -91,6 +94,7 @@ class Sessions:
                 metadata=metadata,
                 or_get=True,
                 key=None,
+                policy=policy,
             )
         )
 
@@ -143,6 +147,7 @@ class Sessions:
         drop_metadata: Sequence[str] = (),
         key: str | None = None,
         expected_version: int | None = None,
+        policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET,
     ) -> Session:
         """Set the title, set keys of the metadata, remove others. What is not named stays."""
         request = self._requests.update(
@@ -151,6 +156,7 @@ class Sessions:
             metadata=metadata,
             drop_metadata=drop_metadata,
             key=key,
+            policy=policy,
             expected_version=expected_version,
         )
         return self._handle(self._run(request).state)
@@ -332,11 +338,12 @@ class Sessions:
         key: str | None,
         expected_version: int | None,
         window: Window | None,
+        usage: int | None,
     ) -> SessionState | None:
         """Append for a handle; None if the write is deferred and the state is not known yet."""
         request = self._requests.add(
-            session.id_now, messages, key=key, expected_version=expected_version, window=window
-        )
+            session.id_now, messages, key=key, expected_version=expected_version, window=window, usage=usage
+        )  # fmt: skip
         if self._settings.write == "deferred":
             self._deferred.add(request)
             return None
@@ -356,94 +363,3 @@ class Sessions:
     def flush(self) -> None:
         """Wait for every deferred write; raise the first error among them."""
         self._deferred.wait_all()
-
-
-class Session(Windowed):
-    """A handle on one session. `add_message` appends and moves the handle to the new state."""
-
-    __slots__ = ("_behind", "_manager")
-
-    def __init__(self, manager: Sessions, engine: Engine, tenant: str, state: SessionState) -> None:
-        super().__init__(engine, tenant, state)
-        self._manager = manager
-        self._behind = False
-
-    @property
-    def state(self) -> SessionState:
-        """The session's state as this handle last saw it, its own deferred writes included."""
-        if self._behind:
-            self._state = self._manager.settled(self._state)
-            self._behind = False
-        return self._state
-
-    @property
-    def id_now(self) -> str:
-        """The id without waiting for deferred writes."""
-        return self._state.id
-
-    @property
-    def messages(self) -> Messages:
-        """Its messages, read from the store as they are asked for."""
-        return Messages(self._reader())
-
-    def add_message(
-        self,
-        message: MessageLike,
-        *,
-        key: str | None = None,
-        expected_version: int | None = None,
-        window: Window | None = None,
-    ) -> Session:
-        """Append a message: a Message or a provider's dict. It is on disk when this returns.
-
-        `window` is what the model had seen that said it; `window_of` makes it again, at any time.
-        Raises a kind of InvalidMessage or PairingError, SessionEnded, DuplicateMessage, StaleVersion.
-        """
-        return self.add_messages(
-            (message,), key=key, expected_version=expected_version, window=window
-        )
-
-    def add_messages(
-        self,
-        messages: Iterable[MessageLike],
-        *,
-        key: str | None = None,
-        expected_version: int | None = None,
-        window: Window | None = None,
-    ) -> Session:
-        """Append messages in order, all or none, in one commit."""
-        after = self._manager.append(
-            self, messages, key=key, expected_version=expected_version, window=window
-        )
-        if after is None:
-            self._behind = True
-        else:
-            self._state = after
-        return self
-
-    def reload(self) -> Session:
-        """Move the handle to the session's present state; raise UnknownSession if it was deleted."""
-        self._state = self._manager.get_session(self.id).state
-        return self
-
-    def get_messages_by_category(self, category: MessageCategory) -> list[Message]:
-        """Return its messages of one category, in order."""
-        return [message for message in self.messages if message.category is category]
-
-    def get_formatted_history(self) -> list[dict[str, Json]]:
-        """Return its messages as {"role", "content"} dicts, in order."""
-        return [message.to_api_format() for message in self.messages]
-
-    def pending_calls(self) -> list[PendingCall]:
-        """Return the tool calls that have no result yet, wherever the conversation is now."""
-        last = self._manager.last(self.state)
-        return handles.pending(Reader(self._engine, self._tenant, last), last)
-
-    def close_pending_calls(
-        self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
-    ) -> Session:
-        """Close open calls (None: all) with an error result that says the outcome is unknown."""
-        self._state = self._manager.close_pending_calls(
-            self.id, call_ids=call_ids, outcome=outcome
-        ).state
-        return self

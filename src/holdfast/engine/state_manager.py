@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, limits
+from holdfast.context import summary as summaries
 from holdfast.context import window as windows
 from holdfast.context.window import Piece, Window
 from holdfast.engine.requests import MessageLike
+from holdfast.engine.shrinking import AsyncSummarizer, Summarizer, checked_summary
 from holdfast.engine.windows import Asked
 from holdfast.history import pairing
-from holdfast.values.context import CompactionLevel
+from holdfast.values import grouping
+from holdfast.values.context import CompactionLevel, stands_out
 from holdfast.values.frozen import Json
-from holdfast.values.message import Message
+from holdfast.values.message import Message, MessageCategory
+from holdfast.values.policy import Summary
 from holdfast.values.session import OpenCall
 from holdfast.wire import intake
 
@@ -92,6 +96,107 @@ class StateManager:
             least=min_compaction,
             keep_prompt=self._keep_system,
         )
+
+    def summarize(
+        self,
+        messages: Sequence[MessageLike],
+        summarizer: Summarizer | None = None,
+        *,
+        language: str = "en",
+    ) -> list[Message]:
+        """Return the list with its earlier rounds replaced by one system message that stands for them.
+
+        A list within the limit comes back as it is. Otherwise the newest rounds stay, and everything
+        between them and the first system prompt goes into the summary, an earlier summary included, but
+        for context and pinned messages. `summarizer` gets those messages and the text of the earlier
+        summary (or None) and returns the new text; without one, sentences are taken out of what was said.
+        """
+        early = self._early(list(messages), language)
+        if early is None:
+            return _accepted(messages)
+        text = None if summarizer is None else summarizer(early.messages, early.before)
+        return self.truncate(early.replaced(list(messages), text))
+
+    async def summarize_async(
+        self,
+        messages: Sequence[MessageLike],
+        summarizer: AsyncSummarizer,
+        *,
+        language: str = "en",
+    ) -> list[Message]:
+        """The same with a summariser that is awaited. The list may grow meanwhile, and what came is kept.
+
+        If what was summarised is no longer there as it was, the summary is dropped.
+        """
+        early = self._early(list(messages), language)
+        if early is None:
+            return _accepted(messages)
+        text = await summarizer(early.messages, early.before)
+        return self.truncate(early.replaced(list(messages), text))
+
+    def _early(self, given: Sequence[MessageLike], language: str) -> _Early | None:
+        summaries.checked_language(language)
+        said = _accepted(given)
+        if self.count(said) <= self.limit:
+            return None
+        first = 1 if said[0].role == "system" and not summaries.is_summary(said[0]) else 0
+        stop, room = len(said), self.limit * limits.SUMMARY_LEAVES
+        for group in reversed(grouping.grouped(said)):
+            room -= sum(map(self._measure.count, said[group.first : group.last + 1]))
+            if room < 0 or group.first < first:
+                break
+            stop = group.first
+        # A round begins with its question, where that is in reach.
+        asked = [at for at in range(stop, len(said)) if said[at].role == "user"]
+        stop = asked[0] if asked else stop
+        chars = int(self.limit * limits.SUMMARY_SHARE) * 2
+        made = _Early(given, said, first=first, stop=stop, chars=chars, language=language)
+        return made if made.messages else None
+
+
+class _Early:
+    """The earlier rounds of a list: what is summarised, and what stands among it and stays."""
+
+    def __init__(
+        self,
+        given: Sequence[MessageLike],
+        said: Sequence[Message],
+        *,
+        first: int,
+        stop: int,
+        chars: int,
+        language: str,
+    ) -> None:
+        self._given, self._said, self._first, self._stop = given, said, first, stop
+        self._chars, self._language = chars, language
+        self._stay: list[int] = []
+        out: list[int] = []
+        self.before: str | None = None
+        for at in range(first, stop):
+            message = said[at]
+            if summaries.is_summary(message):
+                self.before = str(message.content)
+            elif message.category is MessageCategory.CONTEXT or stands_out(message.metadata):
+                self._stay.append(at)
+            else:
+                out.append(at)
+        self.messages = [said[at] for at in out]
+        self._numbers = [(at + 1, at + 1) for at in out]
+
+    def replaced(self, now: Sequence[MessageLike], text: str | None) -> list[Message]:
+        """Return the list as it is now with the summary in the place of what it stands for."""
+        if list(now[: self._stop]) != list(self._given[: self._stop]):
+            return _accepted(now)
+        known = Summary(0, 0, self.before, "") if self.before else None
+        made = summaries.summary_of(
+            self.messages, self._numbers, chars=self._chars, language=self._language, before=known
+        )
+        if text is not None:
+            words = summaries.worded(checked_summary(text), self._language)
+            made = msgspec.structs.replace(made, text=words)
+        stay = [self._said[at] for at in self._stay]
+        newest = _accepted(now[self._stop :])
+        return [*self._said[: self._first], made.message(), *stay, *newest]
 
 
 def _accepted(messages: Iterable[MessageLike]) -> list[Message]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.context import shortening
 from holdfast.engine.states import message_of, stream_of
 from holdfast.store import port
 from holdfast.values import grouping
@@ -45,6 +46,8 @@ class Tail:
         self.after = self.until = state.version
         self.said: list[Said] = []
         self._groups: dict[int, list[Said]] = {}
+        self._stubs: dict[int, Message] = {}
+        self._versions: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def upto(self, state: SessionState) -> list[Said]:
@@ -96,6 +99,24 @@ class Tail:
                 self.said, self.until = [*self.said, *fresh], fresh[-1].version
         finally:
             self._lock.release()
+
+    def stub(self, said: Said) -> Message:
+        """Return a tool's message with its results named by their size."""
+        found = self._stubs.get(said.version)
+        if found is None:
+            if len(self._stubs) >= limits.TAIL_MESSAGES_MAX:
+                self._stubs.clear()
+            found = self._stubs[said.version] = shortening.stubbed(said.message)
+        return found
+
+    def version_of(self, number: int) -> int:
+        """Return the version at which a message was added, by its number."""
+        found = self._versions.get(number)
+        if found is None:
+            ordinal = self._ordinal_began + number
+            self._versions = {number: self._store.seek(self._tenant, self._stream, ordinal)}
+            found = self._versions[number]
+        return found
 
     def group(self, version: int, until: int) -> list[Said]:
         """Return the group of one message from before, by its version; it is read once."""

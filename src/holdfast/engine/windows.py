@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Self, cast
 
 import msgspec
 
 from holdfast import errors, limits
 from holdfast.context import selecting
 from holdfast.context import window as windows
-from holdfast.context.window import Counted, Gap, Piece, Window
+from holdfast.context.window import Window
+from holdfast.engine import shrinking
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import Handle
+from holdfast.engine.parts import Measure, Parts, counter_of
+from holdfast.engine.shrinking import AsyncSummarizer, Summarizer
 from holdfast.engine.states import message_of, recorded, stream_of
-from holdfast.engine.tails import Said, Tail
 from holdfast.store import port
+from holdfast.values.command import Request
 from holdfast.values.context import CompactionLevel, Selection
 from holdfast.values.event import MessageAdded, WindowRecorded
-from holdfast.values.frozen import Json, freeze
+from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message, checked_id
+from holdfast.values.policy import Correction, WindowPolicy
 from holdfast.values.session import SessionState
 
 if TYPE_CHECKING:
     from holdfast import tokens
 
-DEFAULT_COUNTER = "o200k_base"
-
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants a window to be: `reserve` and `tools` are taken off its budget."""
+    """What a caller wants a window to be: `reserve` and `tools` are taken off its budget.
+
+    `within`: the reserve is for the tools too.
+    """
 
     budget: int
     model: str | None = None
     counter: str | tokens.Counter | None = None
     tools: Sequence[Mapping[str, Json]] = ()
     reserve: int = 0
+    within: bool = False
     least: CompactionLevel = CompactionLevel.NONE
     stable: bool = True
+    shares: Mapping[str, float] = EMPTY
 
     def __post_init__(self) -> None:
         windows.checked_budget(self.budget)
@@ -62,54 +69,67 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(cast("object", self.least), CompactionLevel):
             raise errors.InvalidRequest("min_compaction is a CompactionLevel.")
 
-    def measure(self) -> Measure:
+    def measure(self, corrections: Sequence[Correction] = ()) -> Measure:
         """Return the counter at work."""
-        # Imported here: whoever makes no window does not pay for what counts tokens.
-        from holdfast import tokens  # noqa: PLC0415
-
-        if self.model is not None:
-            counter = tokens.for_model(self.model)
-        elif self.counter is None or isinstance(self.counter, str):
-            counter = tokens.named(DEFAULT_COUNTER if self.counter is None else self.counter)
-        else:
-            counter = self.counter
-        return Measure(counter, self.tools, self.reserve)
+        counter = self.counter
+        if counter is None or isinstance(counter, str):
+            counter = counter_of(self.model, counter)
+        return Measure(
+            counter, tools=self.tools, reserve=self.reserve, within=self.within, corrections=corrections
+        )  # fmt: skip
 
 
-class Measure:
-    """A counter at work: with its margin, so that what fits by it fits."""
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller said about a window; what is None is as the session's policy has it."""
 
-    def __init__(
-        self, counter: tokens.Counter, tools: Sequence[Mapping[str, Json]], reserve: int
-    ) -> None:
-        self._counter = counter
-        self.name = counter.name
-        besides = counter.reply + (counter.tools(freeze(list(tools))) if tools else 0)
-        self.counted = Counted(counter.name, counter.exact, reserve + self._safe(besides))
+    budget: int | None
+    model: str | None
+    counter: str | tokens.Counter | None
+    tools: Sequence[Mapping[str, Json]]
+    reserve: int | None
+    least: CompactionLevel
+    stable: bool
 
-    def _safe(self, size: int) -> int:
-        if type(cast("object", size)) is not int or size < 0:
-            raise errors.InvalidRequest(
-                f"the counter {self.name!r} gave {size!r}; a count is an int, 0 or more."
-            )
-        return size if self._counter.exact else math.ceil(size * (1 + self._counter.margin))
+    def by(self, policy: WindowPolicy | None) -> Asked:
+        """Return what that means under a policy."""
+        if policy is None:
+            if self.budget is None:
+                raise errors.InvalidRequest(
+                    "a window needs a budget: the session has no policy.",
+                    hint="For example window(8_000), or set_policy(WindowPolicy(budget=8_000)).",
+                )
+            return Asked(
+                budget=self.budget, model=self.model, counter=self.counter, tools=self.tools,
+                reserve=0 if self.reserve is None else self.reserve, least=self.least, stable=self.stable,
+            )  # fmt: skip
+        own = self.model is None and self.counter is None
+        return Asked(
+            budget=policy.budget if self.budget is None else self.budget,
+            model=policy.model if own else self.model,
+            counter=policy.counter if own else self.counter,
+            tools=self.tools,
+            reserve=policy.reserve if self.reserve is None else self.reserve,
+            within=self.reserve is None,
+            least=self.least,
+            stable=self.stable,
+            shares=policy.shares,
+        )
 
-    def count(self, message: Message) -> int:
-        """Return what a message takes, at most."""
-        return self._safe(self._counter.message(message))
 
-
-def of_session(engine: Engine, tenant: str, state: SessionState, asked: Asked) -> Window:
+def of_session(engine: Engine, tenant: str, state: SessionState, wish: Wish) -> Window:
     """Return the window of a session as it was at a state."""
     engine.check()
-    measure = asked.measure()
-    parts = _Parts(engine, tenant, state, measure).upto(asked.budget, stable=asked.stable)
+    asked = wish.by(state.policy)
+    measure = asked.measure(state.corrections)
+    parts = Parts(engine.tails.of(tenant, state), state, measure, asked.budget)
     made = windows.make(
-        parts, asked.budget, count=measure.count, counted=measure.counted, least=asked.least
-    )
+        parts.upto(stable=asked.stable, shared=bool(asked.shares)), asked.budget, count=measure.count, counted=measure.counted,
+        least=asked.least, shares=asked.shares,
+    )  # fmt: skip
     return msgspec.structs.replace(
-        made, tenant=tenant, session_id=state.id, version=state.version, began=state.ordinal_began
-    )
+        made, tenant=tenant, session_id=state.id, version=state.version, began=state.ordinal_began,
+        plain=(measure.key, measure.unsized(made.tokens - made.overhead) + measure.besides),
+    )  # fmt: skip
 
 
 def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str) -> Window:
@@ -164,118 +184,6 @@ class _Spoken:
         return messages[: last - first + 1]
 
 
-class _Parts:
-    """What a window of one session is made from."""
-
-    def __init__(self, engine: Engine, tenant: str, state: SessionState, measure: Measure) -> None:
-        self._state = state
-        self._measure = measure
-        self._tail: Tail = engine.tails.of(tenant, state)
-        kept = [self._tail.group(version, state.version) for version in (*state.kept, *state.pins)]
-        # Two of one group bring it once.
-        self._always = {said.version: said for group in kept for said in group}
-        self._stay = list(self._always.values())
-
-    def upto(self, budget: int, *, stable: bool) -> list[Piece | Gap]:
-        """Return the newest messages, with those that stay from before, and gaps between."""
-        free = budget - self._measure.counted.overhead - sum(map(self._count, self._stay))
-        said = self._tail.upto(self._state)
-        while (start := self._start(said, free)) is None and self._tail.older():
-            said = self._tail.upto(self._state)
-        if stable and start:
-            said, start = self._with_marks(said, start)
-            start = self._mark_after(said, start, max(1.0, free * limits.WINDOW_STEP))
-        newest = said[start or 0 :]
-        return self._with_gaps([*self._before(newest), *newest])
-
-    def _with_marks(self, said: list[Said], start: int) -> tuple[list[Said], int]:
-        """Read on until the marks after an index can be told, whatever was in memory."""
-        while not {"user", "assistant"} <= {one.message.role for one in said[:start]}:
-            if not self._tail.older():
-                break
-            before, said = len(said), self._tail.upto(self._state)
-            start += len(said) - before
-        return said, start
-
-    def _start(self, said: Sequence[Said], room: float) -> int | None:
-        """Return where the newest messages begin that there is room for; None if more have to be read."""
-        for at in range(len(said) - 1, -1, -1):
-            if said[at].version not in self._always:
-                size = self._count(said[at])
-                # A large result of the current turn is shortened rather than left out.
-                now = said[at].version > self._state.turn and said[at].message.role == "tool"
-                room -= min(size, limits.LIGHT_CHARS // 3) if now else size
-            if room < 0:
-                return self._whole(said, at)
-        return None
-
-    @staticmethod
-    def _whole(said: Sequence[Said], at: int) -> int | None:
-        """Return where the first group begins after an index; the newest group is looked at in any case."""
-        for index in range(at + 1, len(said)):
-            if said[index].message.role != "tool":
-                return index
-        while at and said[at].message.role == "tool":
-            at -= 1
-        return at if said[at].message.role != "tool" else None
-
-    def _mark_after(self, said: Sequence[Said], start: int, step: float) -> int:
-        """Return the first mark of the conversation at or after an index, where a stable window may begin.
-
-        A window that loses one message for each new one shares no beginning with the one before, and a
-        provider's prompt cache is of no use. So a window begins at a mark: the first question after
-        every so many tokens, as they were counted when they came. It moves to the next only when it is
-        full, and every process finds the same marks. A long turn has them at its calls.
-        """
-        spoken = self._state.tokens - sum(one.tokens for one in self._stay)
-        for role in ("user", "assistant"):
-            before, mark = spoken, -1
-            cell, last = -1.0, -1
-            for at in range(len(said) - 1, -1, -1):
-                before -= 0 if said[at].version in self._always else said[at].tokens
-                if said[at].message.role != role:
-                    continue
-                if last >= start and before // step != cell:
-                    mark = last
-                cell, last = before // step, at
-                if at < start:
-                    break
-            if mark >= 0:
-                return mark
-        return start
-
-    def _count(self, said: Said) -> int:
-        found = said.counts.get(self._measure.name)
-        if found is None:
-            found = said.counts[self._measure.name] = self._measure.count(said.message)
-        return found
-
-    def _before(self, newest: Sequence[Said]) -> list[Said]:
-        first = newest[0].version if newest else self._state.version + 1
-        stay = dict(self._always)
-        if self._tail.began < self._state.turn < first:
-            stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
-        return [stay[version] for version in sorted(stay) if version < first]
-
-    def _with_gaps(self, said: Iterable[Said]) -> list[Piece | Gap]:
-        parts: list[Piece | Gap] = []
-        found, number = list(said), 0
-        missing = self._state.message_count - len(found)
-        size = self._state.tokens - sum(one.tokens for one in found)
-        for one in found:
-            if one.number > number + 1:
-                parts.append(_gap(number + 1, one.number - 1, size, missing))
-            parts.append(Piece(one.number, one.message, self._count(one)))
-            number = one.number
-        return parts
-
-
-def _gap(first: int, last: int, tokens_: int, missing: int) -> Gap:
-    count = last - first + 1
-    # Nobody has counted them by this counter: their share of what was counted when they came.
-    return Gap(first, count, max(0, tokens_) * count // max(1, missing))
-
-
 class Windowed(Handle):
     """A handle that makes windows, for blocking callers."""
 
@@ -283,27 +191,27 @@ class Windowed(Handle):
 
     def window(
         self,
-        budget: int,
+        budget: int | None = None,
         *,
         model: str | None = None,
         counter: str | tokens.Counter | None = None,
         tools: Sequence[Mapping[str, Json]] = (),
-        reserve: int = 0,
+        reserve: int | None = None,
         min_compaction: CompactionLevel = CompactionLevel.NONE,
         stable: bool = True,
     ) -> Window:
         """Return what a model should see of the conversation now: at most `budget` tokens, calls whole.
 
-        Counted as `model` does (or by a named `counter`); the definitions of `tools` and a `reserve`
+        What is not given is as the session's policy has it; without one, a budget has to be. Counted as `model` does (or by a named `counter`); the definitions of `tools` and a `reserve`
         for the answer come out of the budget. A `stable` window keeps its beginning for many appends, so
         that providers can cache it; otherwise it is as full as can be. Raises ContextOverflow if what
         must be there does not fit.
         """
-        asked = Asked(
+        wish = Wish(
             budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
             least=min_compaction, stable=stable,
         )  # fmt: skip
-        return of_session(self._engine, self._tenant, self.state, asked)
+        return of_session(self._engine, self._tenant, self.state, wish)
 
     def window_of(self, message_id: str) -> Window:
         """Return what the model had seen that said a message, byte for byte, if it was recorded with it.
@@ -311,6 +219,44 @@ class Windowed(Handle):
         Raises UnknownMessage, or NotFound if no window was.
         """
         return of_message(self._engine, self._tenant, self.state, message_id)
+
+    def set_policy(self, policy: WindowPolicy | None) -> Self:
+        """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
+        self._state = self._engine.run(shrinking.setting(self._tenant, self.state, policy)).state
+        return self
+
+    def trimmed(
+        self,
+        budget: int | None = None,
+        *,
+        model: str | None = None,
+        counter: str | None = None,
+        summary: str | None = None,
+    ) -> Self:
+        """Return a new handle on the session, whose windows of up to `budget` tokens begin later.
+
+        The oldest turns go, until the rest fits; with `summary`, a language, a summary stands for them.
+        Nothing is deleted: this handle stays as it is, and every message can still be read. What is not
+        given is as the session's policy has it.
+        """
+        policy = shrinking.policy_for(self.policy, budget, model, counter, summary)
+        made = copy.copy(self)
+        made._state = self._engine.run(shrinking.trimming(self._tenant, self.state, policy)).state
+        return made
+
+    def summarize(self, summarizer: Summarizer | None = None, *, language: str = "en") -> Self:
+        """Put a summary in the place of messages that cuts have taken out and none stands for yet.
+
+        `summarizer` gets them, and the text of the summary before (or None), and returns the new text,
+        which stands for all of it; without one, sentences are taken out of what was said. Messages may be
+        added meanwhile. Raises Conflict if somebody else summarised first; nothing is changed then, nor if
+        the summariser fails.
+        """
+        out = shrinking.out(self._reader(), self.state)
+        if out is not None:
+            text = None if summarizer is None else summarizer(out.messages, out.before)
+            self._state = self._engine.run(out.summarized(self._tenant, text, language)).state
+        return self
 
 
 class AsyncWindowed(Handle):
@@ -320,12 +266,12 @@ class AsyncWindowed(Handle):
 
     async def window(
         self,
-        budget: int,
+        budget: int | None = None,
         *,
         model: str | None = None,
         counter: str | tokens.Counter | None = None,
         tools: Sequence[Mapping[str, Json]] = (),
-        reserve: int = 0,
+        reserve: int | None = None,
         min_compaction: CompactionLevel = CompactionLevel.NONE,
         stable: bool = True,
     ) -> Window:
@@ -333,14 +279,14 @@ class AsyncWindowed(Handle):
 
         The arguments are those of the blocking verb.
         """
-        asked = Asked(
+        wish = Wish(
             budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
             least=min_compaction, stable=stable,
         )  # fmt: skip
         # Imported here: asyncio takes longer to import than all of Holdfast.
         import asyncio  # noqa: PLC0415
 
-        return await asyncio.to_thread(of_session, self._engine, self._tenant, self.state, asked)
+        return await asyncio.to_thread(of_session, self._engine, self._tenant, self.state, wish)
 
     async def window_of(self, message_id: str) -> Window:
         """Return what the model had seen that said a message, byte for byte, if it was recorded with it."""
@@ -349,3 +295,47 @@ class AsyncWindowed(Handle):
         return await asyncio.to_thread(
             of_message, self._engine, self._tenant, self.state, message_id
         )
+
+    async def set_policy(self, policy: WindowPolicy | None) -> Self:
+        """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
+        self._state = await self._answered(shrinking.setting(self._tenant, self.state, policy))
+        return self
+
+    async def trimmed(
+        self,
+        budget: int | None = None,
+        *,
+        model: str | None = None,
+        counter: str | None = None,
+        summary: str | None = None,
+    ) -> Self:
+        """Return a new handle on the session, whose windows of up to `budget` tokens begin later."""
+        policy = shrinking.policy_for(self.policy, budget, model, counter, summary)
+        made = copy.copy(self)
+        made._state = await self._answered(shrinking.trimming(self._tenant, self.state, policy))
+        return made
+
+    async def summarize(
+        self, summarizer: Summarizer | AsyncSummarizer | None = None, *, language: str = "en"
+    ) -> Self:
+        """Put a summary in the place of messages that cuts have taken out and none stands for yet.
+
+        A summariser that is not async runs in a thread.
+        """
+        import asyncio  # noqa: PLC0415
+
+        out = await asyncio.to_thread(shrinking.out, self._reader(), self.state)
+        if out is not None:
+            text = None
+            if summarizer is not None:
+                text = await asyncio.to_thread(summarizer, out.messages, out.before)
+                text = text if isinstance(text, str) else await text
+            request = await asyncio.to_thread(out.summarized, self._tenant, text, language)
+            self._state = await self._answered(request)
+        return self
+
+    async def _answered(self, request: Request) -> SessionState:
+        import asyncio  # noqa: PLC0415
+
+        answer = await asyncio.to_thread(self._engine.run, request)
+        return answer.state

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import limits
 from holdfast.values.message import Message, MessageCategory
+from holdfast.values.policy import Summary
 from holdfast.values.session import SessionState
 
 
@@ -74,6 +75,12 @@ def opening(
 
 def _copy(message: Message, source_id: str) -> Message:
     return msgspec.structs.replace(message, origin=message.origin or source_id)
+
+
+def summary(source: SessionState) -> Summary | None:
+    """Return the session's summary as the next one has it: none of its messages is meant."""
+    stands = source.summary
+    return None if stands is None else msgspec.structs.replace(stands, first=0, last=0)
 
 
 def marker(source: SessionState) -> Message:

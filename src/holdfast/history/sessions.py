@@ -19,6 +19,7 @@ from holdfast.values import event as e
 from holdfast.values.context import Selection, stands_out
 from holdfast.values.frozen import Json, checked_text, freeze
 from holdfast.values.message import Message, MessageCategory
+from holdfast.values.policy import Cut, Summary, Usage, corrected
 from holdfast.values.session import DERIVED_METADATA, EndReason, SessionState, SessionStatus
 
 GIVEN = "given"
@@ -47,7 +48,7 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
     match command:
         case c.AddMessages():
             found = open_state(state, command.session_id)
-            return _write(command.session_id, _answered(found, command.messages, command.window))
+            return _write(command.session_id, _answered(found, command))
         case c.CreateSession():
             return _write(command.session_id, _create(state, command))
         case c.UpdateSession():
@@ -59,6 +60,13 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
         case c.ResetSession():
             fresh = evolve_one(known(state, command.session_id), e.SessionReset(), time_us=0)
             return _write(command.session_id, [e.SessionReset(), *_added(fresh, command.messages)])
+        case c.TrimSession():
+            open_state(state, command.session_id)
+            return _write(command.session_id, cut_events(command.cut, command.summary))
+        case c.SummarizeSession():
+            return _write(
+                command.session_id, _summarize(open_state(state, command.session_id), command)
+            )
     assert_never(command)
 
 
@@ -117,15 +125,47 @@ def _create(state: SessionState | None, command: c.CreateSession) -> list[e.Sess
         user_id=command.user_id,
         title=checked_title(command.title),
         metadata=checked_metadata(command.metadata),
+        policy=command.policy,
     )
     return [created, *_added(evolve_one(state, created, time_us=0), command.messages)]
 
 
-def _answered(
-    state: SessionState, messages: Sequence[Message], window: Selection | None
-) -> list[e.SessionEvent]:
-    made = _added(state, messages)
-    return made if window is None else [e.WindowRecorded(window), *made]
+def _answered(state: SessionState, command: c.AddMessages) -> list[e.SessionEvent]:
+    made = _added(state, command.messages)
+    return [*_seen(command.window, command.usage), *made]
+
+
+def _seen(window: Selection | None, usage: Usage | None) -> list[e.SessionEvent]:
+    """Return what is recorded of the call that led to an answer; the window comes right before it."""
+    made: list[e.SessionEvent] = []
+    if usage is not None:
+        made.append(e.SessionUpdated(usage=usage))
+    if window is not None:
+        made.append(e.WindowRecorded(window))
+    return made
+
+
+def cut_events(cut: Cut | None, summary: Summary | None) -> list[e.SessionEvent]:
+    """Return what a cut leads to; the summary that stands for what it takes out follows it."""
+    made: list[e.SessionEvent] = [] if cut is None else [e.WindowCut(cut)]
+    return made if summary is None else [*made, e.SessionSummarized(summary)]
+
+
+def _summarize(state: SessionState, command: c.SummarizeSession) -> list[e.SessionEvent]:
+    stands = state.summary.last if state.summary else 0
+    out = state.cut.first - 1 if state.cut else 0
+    if command.generation != state.generation or stands != command.after:
+        raise errors.Conflict(
+            "the session was summarised by somebody else meanwhile.",
+            hint="Nothing was changed. Summarise again if messages are still without a summary.",
+            facts={"session": state.id, "summarised": stands, "expected": command.after},
+        )
+    if not command.after < command.summary.last <= out:
+        raise errors.InvalidRequest(
+            f"messages up to #{command.summary.last:,} can't be summarised; #{out:,} is the last that is out.",
+            facts={"session": state.id},
+        )
+    return [e.SessionSummarized(command.summary)]
 
 
 def _added(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEvent]:
@@ -159,9 +199,12 @@ def _update(state: SessionState, command: c.UpdateSession) -> list[e.SessionEven
         if k not in state.metadata or encode(state.metadata[k]) != encode(v)
     }
     dropping = tuple(key for key in command.drop_metadata if key in state.metadata)
-    if title is msgspec.UNSET and not setting and not dropping:
+    policy = msgspec.UNSET if command.policy == state.policy else command.policy
+    if title is msgspec.UNSET and policy is msgspec.UNSET and not setting and not dropping:
         return []
-    event = e.SessionUpdated(title=title, set_metadata=freeze(setting), drop_metadata=dropping)
+    event = e.SessionUpdated(
+        title=title, set_metadata=freeze(setting), drop_metadata=dropping, policy=policy
+    )
     checked_metadata(_metadata(state, event))
     return [event]
 
@@ -222,11 +265,13 @@ def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing,
         root_id=state.root_id or state.id,
         continued_from=state.id,
         continuation_index=state.continuation_index + 1,
+        policy=state.policy,
+        summary=command.summary,
     )
     fresh = evolve_one(None, created, time_us=0)
     events = _added(fresh, (*command.carried, *command.messages))
-    if command.window is not None:
-        events.insert(len(command.carried), e.WindowRecorded(command.window))
+    at = len(command.carried)
+    events[at:at] = _seen(command.window, command.usage)
     return (
         Writing(state.id, (e.SessionContinued(command.next_id),)),
         Writing(command.next_id, (created, *events)),
@@ -253,15 +298,17 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
             return _begun(state, event, time_us)
         case e.WindowRecorded():
             return replace(state, version=version, active_us=time_us)
-        case e.SessionUpdated():
-            title = state.title if event.title is msgspec.UNSET else event.title
+        case e.WindowCut():
             return replace(
-                state,
-                version=version,
-                active_us=time_us,
-                title=title,
-                metadata=_metadata(state, event),
+                state, version=version, active_us=time_us, cut=event.cut, live=event.cut.tokens
             )
+        case e.SessionSummarized():
+            more = event.summary.tokens - (state.summary.tokens if state.summary else 0)
+            return replace(
+                state, version=version, active_us=time_us, summary=event.summary, live=state.live + more
+            )  # fmt: skip
+        case e.SessionUpdated():
+            return _updated(state, event, time_us)
         case e.SessionContinued():
             links = (*state.continuations, event.to)
             return replace(
@@ -286,6 +333,19 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
     assert_never(event)
 
 
+def _updated(state: SessionState, event: e.SessionUpdated, time_us: int) -> SessionState:
+    known, usage = state.corrections, event.usage
+    return replace(
+        state,
+        version=state.version + 1,
+        active_us=time_us,
+        title=state.title if event.title is msgspec.UNSET else event.title,
+        metadata=_metadata(state, event),
+        policy=state.policy if event.policy is msgspec.UNSET else event.policy,
+        corrections=known if usage is msgspec.UNSET else corrected(known, usage),
+    )
+
+
 def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) -> SessionState:
     before = state or SessionState(id=event.id, generation=-1)
     return SessionState(
@@ -303,6 +363,9 @@ def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) ->
         root_id=event.root_id,
         continued_from=event.continued_from,
         continuation_index=event.continuation_index,
+        policy=event.policy,
+        summary=event.summary,
+        live=event.summary.tokens if event.summary else 0,
     )
 
 
@@ -319,6 +382,8 @@ def _next_generation(state: SessionState, time_us: int) -> SessionState:
         began=state.version + 1,
         ordinal=state.ordinal,
         ordinal_began=state.ordinal,
+        policy=state.policy,
+        corrections=state.corrections,
     )
 
 
@@ -333,6 +398,7 @@ def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> S
         ordinal=ordinal,
         active_us=time_us,
         tokens=state.tokens + event.tokens,
+        live=state.live + event.tokens,
         carried=state.carried + copied,
         carried_tokens=state.carried_tokens + (event.tokens if copied else 0),
         open_calls=open_calls,

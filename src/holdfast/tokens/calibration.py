@@ -7,8 +7,9 @@ from typing import Final
 
 import msgspec
 
-from holdfast import errors, limits
+from holdfast import errors
 from holdfast.tokens.port import Counter, Scaled
+from holdfast.values.policy import Correction, Usage, bounded
 
 _NAME: Final = re.compile(r"(.+)\*(\d\.\d{3})")
 
@@ -26,12 +27,9 @@ class Calibration(msgspec.Struct, frozen=True):
 
     def observe(self, estimated: int, reported: int) -> Calibration:
         """Return the calibration after one more request: what the plain counter said, what was charged."""
-        if estimated <= 0 or reported <= 0:
-            raise errors.InvalidRequest("a calibration compares two counts of 1 or more.")
-        weight = 1 / (min(self.observations, limits.CALIBRATION_MEMORY) + 1)
-        ratio = _bounded(reported / estimated)
-        factor = _bounded(self.factor + (ratio - self.factor) * weight)
-        return Calibration(self.counter, factor, self.observations + 1)
+        known = Correction(self.counter, self.factor, self.observations)
+        after = known.after(Usage(self.counter, estimated, reported))
+        return Calibration(self.counter, after.factor, after.observations)
 
     def apply(self, counter: Counter) -> Counter:
         """Return the counter, corrected. Its name says by how much, so that `named` finds it again."""
@@ -49,9 +47,4 @@ def split_name(name: str) -> tuple[str, Calibration | None]:
     match = _NAME.fullmatch(name)
     if match is None:
         return name, None
-    return match[1], Calibration(match[1], _bounded(float(match[2])))
-
-
-def _bounded(factor: float) -> float:
-    most = limits.CALIBRATION_FACTOR_MAX
-    return min(most, max(1 / most, factor))
+    return match[1], Calibration(match[1], bounded(float(match[2])))

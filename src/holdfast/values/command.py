@@ -9,6 +9,7 @@ import msgspec
 from holdfast.values.context import Selection
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
+from holdfast.values.policy import Cut, Summary, Usage, WindowPolicy
 from holdfast.values.session import EndReason
 
 
@@ -25,34 +26,37 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     or_get: bool = False
     named: bool = True
+    policy: WindowPolicy | None = None
 
 
 class AddMessages(msgspec.Struct, frozen=True, kw_only=True):
     """Append messages, all or none; in a new session if this one has `max_messages` already.
 
-    `window` is what the model had seen that said them.
+    `window` is what the model had seen that said them, `usage` what its provider charged for that.
     """
 
     session_id: str
     messages: tuple[Message, ...]
     max_messages: int | None = None
     window: Selection | None = None
+    usage: Usage | None = None
 
 
 class UpdateSession(msgspec.Struct, frozen=True, kw_only=True):
-    """Change title or metadata."""
+    """Change title, metadata or policy."""
 
     session_id: str
     title: str | None | msgspec.UnsetType = msgspec.UNSET
     set_metadata: Mapping[str, Json] = EMPTY
     drop_metadata: tuple[str, ...] = ()
+    policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET
 
 
 class ContinueSession(msgspec.Struct, frozen=True, kw_only=True):
     """Go on in a new session: what is carried over first, then the new messages.
 
-    The engine fills in `next_id`, and `carried` from the log; `max_messages` bounds how much of a turn
-    that is.
+    The engine fills in `next_id`, and `carried` and `summary` from the log; `max_messages` bounds how
+    much of a turn that is.
     """
 
     session_id: str
@@ -61,6 +65,8 @@ class ContinueSession(msgspec.Struct, frozen=True, kw_only=True):
     carried: tuple[Message, ...] = ()
     messages: tuple[Message, ...] = ()
     window: Selection | None = None
+    usage: Usage | None = None
+    summary: Summary | None = None
 
 
 class EndSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,8 +84,36 @@ class ResetSession(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
 
 
+class TrimSession(msgspec.Struct, frozen=True, kw_only=True):
+    """Have windows of a session begin where a policy would cut it down to its budget.
+
+    The engine fills in `cut`, and the `summary` that stands for what goes.
+    """
+
+    session_id: str
+    policy: WindowPolicy
+    cut: Cut | None = None
+    summary: Summary | None = None
+
+
+class SummarizeSession(msgspec.Struct, frozen=True, kw_only=True):
+    """Put a summary in the place of messages that are out, if nobody summarised since message `after`."""
+
+    session_id: str
+    generation: int
+    after: int
+    summary: Summary
+
+
 SessionCommand = (
-    CreateSession | AddMessages | UpdateSession | ContinueSession | EndSession | ResetSession
+    CreateSession
+    | AddMessages
+    | UpdateSession
+    | ContinueSession
+    | EndSession
+    | ResetSession
+    | TrimSession
+    | SummarizeSession
 )
 
 

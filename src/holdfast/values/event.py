@@ -13,6 +13,7 @@ import msgspec
 from holdfast.values.context import Selection
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
+from holdfast.values.policy import Cut, Summary, Usage, WindowPolicy
 from holdfast.values.session import EndReason
 
 
@@ -27,6 +28,8 @@ class SessionCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     root_id: str | None = None
     continued_from: str | None = None
     continuation_index: int = 0
+    policy: WindowPolicy | None = None
+    summary: Summary | None = None
 
 
 class MessageAdded(msgspec.Struct, frozen=True):
@@ -48,13 +51,32 @@ class WindowRecorded(msgspec.Struct, frozen=True):
     selection: Selection
 
 
+class WindowCut(msgspec.Struct, frozen=True):
+    """The session's windows begin later from here on."""
+
+    kind: ClassVar[str] = "session.window_cut"
+    cut: Cut
+
+
+class SessionSummarized(msgspec.Struct, frozen=True):
+    """A summary stands for messages that a cut has taken out of the windows, instead of any before it."""
+
+    kind: ClassVar[str] = "session.summarized"
+    summary: Summary
+
+
 class SessionUpdated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Title or metadata changed: keys in `set_metadata` were set, those in `drop_metadata` removed."""
+    """Title, metadata or policy changed, or a count was found to be off.
+
+    Keys in `set_metadata` were set, those in `drop_metadata` removed.
+    """
 
     kind: ClassVar[str] = "session.updated"
     title: str | None | msgspec.UnsetType = msgspec.UNSET
     set_metadata: Mapping[str, Json] = EMPTY
     drop_metadata: tuple[str, ...] = ()
+    policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET
+    usage: Usage | msgspec.UnsetType = msgspec.UNSET
 
 
 class SessionContinued(msgspec.Struct, frozen=True):
@@ -81,6 +103,8 @@ SessionEvent = (
     SessionCreated
     | MessageAdded
     | WindowRecorded
+    | WindowCut
+    | SessionSummarized
     | SessionUpdated
     | SessionContinued
     | SessionReset

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.values import ids
 from holdfast.values.frozen import EMPTY, Json
+from holdfast.values.policy import Correction, Cut, Summary, WindowPolicy
 
 DERIVED_METADATA: Final = ("message_count", "continued_from", "continued_to", "continuation_index")
 """Keys of a session's metadata that Holdfast computes; callers can't set them."""
@@ -51,6 +52,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     those of other messages that a window looks at however old they are;
     `turn` and `turn_ordinal` are where the newest user message stands, `group` where the newest calls do.
     `preview` is how the first user message begins, for listings of sessions without a title.
+    `policy`, `cut` and `summary` say how windows are made; `live` is the tokens of what the cut leaves in;
+    `corrections` say by how much counters are off.
     """
 
     id: str
@@ -81,6 +84,11 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     continued_from: str | None = None
     continuations: tuple[str, ...] = ()
     continuation_index: int = 0
+    policy: WindowPolicy | None = None
+    cut: Cut | None = None
+    summary: Summary | None = None
+    live: int = 0
+    corrections: tuple[Correction, ...] = ()
 
     @property
     def message_count(self) -> int:

@@ -23,6 +23,8 @@ SCHEMAS: Final[Mapping[str, int]] = {
     event.SessionCreated.kind: 1,
     event.MessageAdded.kind: 1,
     event.WindowRecorded.kind: 1,
+    event.WindowCut.kind: 1,
+    event.SessionSummarized.kind: 1,
     event.SessionUpdated.kind: 1,
     event.SessionContinued.kind: 1,
     event.SessionReset.kind: 1,
@@ -34,7 +36,7 @@ Upcaster = Callable[[dict[str, Json]], dict[str, Json]]
 UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {}
 """From (kind, schema) to the function that lifts such a payload to the next schema."""
 
-FOLD: Final = 2
+FOLD: Final = 3
 """Version of the folded state. A snapshot of another fold is not read but folded anew."""
 
 _PLAIN: Final = {
@@ -42,6 +44,8 @@ _PLAIN: Final = {
     for kind in (
         event.SessionCreated,
         event.WindowRecorded,
+        event.WindowCut,
+        event.SessionSummarized,
         event.SessionUpdated,
         event.SessionContinued,
         event.SessionReset,
@@ -186,10 +190,12 @@ TAGS: Final[Mapping[type, str]] = {
     command.ContinueSession: "continue",
     command.EndSession: "end",
     command.ResetSession: "reset",
+    command.TrimSession: "trim",
+    command.SummarizeSession: "summarize",
 }
 """The stored names of commands."""
 
-_MADE: Final = frozenset({"next_id", "carried", "max_messages", "named"})
+_MADE: Final = frozenset({"next_id", "carried", "max_messages", "named", "cut", "summary"})
 """Fields that Holdfast fills in, or that are settings: not what the caller said."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast import limits
 from holdfast.engine.admin import Admin, Events
 from holdfast.engine.requests import Settings, Write
+from holdfast.values.policy import WindowPolicy
 from holdfast.wiring.manager import SessionManager
 from holdfast.wiring.opened import Opened
 
@@ -56,9 +57,11 @@ def connect(
     auto_save_interval: float = 60,
     write: Write = "durable",
     cached_sessions: int = limits.CACHED_SESSIONS,
+    policy: WindowPolicy | None = None,
 ) -> Holdfast:
     """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, or volatile:.
 
+    `policy` is what new sessions get that are not given their own; it is kept with each of them.
     Raises a typed error that names the fix; the store is left as it was.
     """
     settings = Settings(
@@ -67,6 +70,7 @@ def connect(
         max_sessions_in_memory=max_sessions_in_memory,
         auto_save_interval=auto_save_interval,
         write=write,
+        policy=policy,
     )
     return Holdfast(Opened(url, cached_sessions=cached_sessions), settings)
 
@@ -77,9 +81,12 @@ def connect_async(
     tenant: str = "default",
     max_messages_per_session: int = 5000,
     cached_sessions: int = limits.CACHED_SESSIONS,
+    policy: WindowPolicy | None = None,
 ) -> Connecting:
     """Open a store for async callers: `async with connect_async(…) as hf`, or await it and close it."""
     from holdfast.wiring.async_client import AsyncHoldfast, Connecting  # noqa: PLC0415 - asyncio is slow to import
 
-    settings = Settings(tenant=tenant, max_messages_per_session=max_messages_per_session)
+    settings = Settings(
+        tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy
+    )
     return Connecting(lambda: AsyncHoldfast(Opened(url, cached_sessions=cached_sessions), settings))

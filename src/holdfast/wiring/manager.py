@@ -11,6 +11,7 @@ from holdfast import errors
 from holdfast.engine.engine import Engine
 from holdfast.engine.requests import Settings, Write
 from holdfast.engine.sessions import Sessions
+from holdfast.values.policy import WindowPolicy
 from holdfast.wiring.opened import open_engine
 
 
@@ -34,6 +35,7 @@ class SessionManager(Sessions):
         *,
         write: Write = "durable",
         tenant: str = "default",
+        policy: WindowPolicy | None = None,
     ) -> None:
         if format != "json":
             raise errors.InvalidRequest(f"format {format!r} is not known.", hint='Use "json".')
@@ -43,6 +45,7 @@ class SessionManager(Sessions):
             max_sessions_in_memory=max_sessions_in_memory,
             auto_save_interval=auto_save_interval,
             write=write,
+            policy=policy,
         )
         folder = Path(base_path).expanduser()
         try:

@@ -1,0 +1,279 @@
+"""What a window of a session is made from: the newest messages, what stays from before, gaps, the summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
+
+from holdfast import errors, limits
+from holdfast.context.window import Counted, Gap, Part, Piece, Told
+from holdfast.engine.tails import Said, Tail
+from holdfast.values.context import standing
+from holdfast.values.frozen import Json, freeze
+from holdfast.values.message import Message, MessageCategory
+from holdfast.values.policy import Correction
+from holdfast.values.session import SessionState
+
+if TYPE_CHECKING:
+    from holdfast import tokens
+
+
+DEFAULT_COUNTER = "o200k_base"
+
+
+def counter_of(model: str | None, counter: str | None) -> tokens.Counter:
+    """Return the counter of a model, or the one of a name; the default one if neither is given."""
+    # Imported here: whoever makes no window does not pay for what counts tokens.
+    from holdfast import tokens  # noqa: PLC0415
+
+    if model is not None:
+        return tokens.for_model(model)
+    return tokens.named(DEFAULT_COUNTER if counter is None else counter)
+
+
+class Measure:
+    """A counter at work: corrected by what was reported, and with its margin, so that what fits by it fits."""
+
+    def __init__(
+        self,
+        counter: tokens.Counter,
+        *,
+        tools: Sequence[Mapping[str, Json]] = (),
+        reserve: int = 0,
+        within: bool = False,
+        corrections: Sequence[Correction] = (),
+    ) -> None:
+        """`within`: the reserve is for tools and reply too, which otherwise come on top of it."""
+        self._counter = counter
+        self.key = self.name = counter.name
+        self._factor = 1.0
+        for known in corrections:
+            if known.counter == counter.name and not counter.exact:
+                # In thousandths, as the name says it, so that the same name is the same count.
+                self._factor = round(known.factor * 1000) / 1000
+                self.name = f"{counter.name}*{self._factor:.3f}"
+        self.ratio = self._factor if counter.exact else self._factor * (1 + counter.margin)
+        self.besides = counter.reply + (counter.tools(freeze(list(tools))) if tools else 0)
+        taken = self.sized(self.besides)
+        overhead = max(reserve, taken) if within else reserve + taken
+        self.counted = Counted(self.name, counter.exact, overhead)
+
+    def plain(self, message: Message) -> int:
+        """Return what the counter says of a message."""
+        return self._checked(self._counter.message(message))
+
+    def _checked(self, size: int) -> int:
+        if type(cast("object", size)) is not int or size < 0:
+            raise errors.InvalidRequest(
+                f"the counter {self.key!r} gave {size!r}; a count is an int, 0 or more."
+            )
+        return size
+
+    def sized(self, plain: int) -> int:
+        """Return what so many tokens of the counter are at most."""
+        return plain if self.ratio == 1.0 else math.ceil(self._checked(plain) * self.ratio)
+
+    def unsized(self, size: int) -> int:
+        """Return of how many tokens of the counter a size was made, about."""
+        return size if self.ratio == 1.0 else int(size / self.ratio)
+
+    def count(self, message: Message) -> int:
+        """Return what a message takes, at most."""
+        return self.sized(self.plain(message))
+
+
+class Parts:
+    """What a window of one session is made from, at one state."""
+
+    def __init__(self, tail: Tail, state: SessionState, measure: Measure, budget: int) -> None:
+        self._state = state
+        self._measure = measure
+        self._tail = tail
+        # A larger window than the cut was made for looks behind it.
+        self.cut = state.cut if state.cut and budget <= state.cut.budget else None
+        self._floor = self.cut.first if self.cut else 1
+        self._stubs = self.cut.stubs if self.cut else 0
+        kept = [tail.group(version, state.version) for version in (*state.kept, *state.pins)]
+        if self.cut and self.cut.asked:
+            kept.append(tail.group(tail.version_of(self.cut.asked), state.version))
+        # Two of one group bring it once.
+        self._always = {said.version: said for group in kept for said in group}
+        self._stay = list(self._always.values())
+        self._budget = budget
+
+    def upto(self, *, stable: bool, shared: bool = False) -> list[Part]:
+        """Return the newest messages, with those that stay from before, and gaps between.
+
+        `shared`: categories have shares of the window, so those that stay may not take all of it.
+        """
+        told = self._told()
+        free = self._budget - self._measure.counted.overhead - (told.tokens if told else 0)
+        free -= 0 if shared else sum(map(self._count, self._stay))
+        said = self._tail.upto(self._state)
+        while (start := self._start(said, free)) is None and self._tail.older():
+            said = self._tail.upto(self._state)
+        if stable and start and said[start].number > self._floor:
+            said, start = self._with_marks(said, start)
+            start = self._mark_after(said, start, max(1.0, free * limits.WINDOW_STEP))
+        newest = said[start or 0 :]
+        return self._with_gaps([*self._before(newest), *newest], told)
+
+    def live(self, most: int) -> tuple[list[Piece], int]:
+        """Return the messages that a cut may take out, and the size of those that stay.
+
+        No more are looked at than have `most` tokens; what is older would go in any case.
+        """
+        asked = self.cut.asked if self.cut else 0
+        fixed = sum(self._count(said) for said in self._stay if said.number != asked)
+        said = self._tail.upto(self._state)
+        while (start := self._start(said, most)) is None and self._tail.older():
+            said = self._tail.upto(self._state)
+        newest = [s for s in said[start or 0 :] if s.version not in self._always]
+        question = [s for s in self._stay if s.number == asked]
+        return [self._piece(one) for one in [*question, *newest]], fixed
+
+    def _told(self) -> Told | None:
+        summary = self._state.summary
+        if summary is None:
+            return None
+        message = summary.message()
+        return Told(summary.first, summary.last, message, self._measure.count(message))
+
+    def _with_marks(self, said: list[Said], start: int) -> tuple[list[Said], int]:
+        """Read on until the marks after an index can be told, whatever was in memory."""
+        while not {"user", "assistant"} <= {one.message.role for one in said[:start]}:
+            if not self._tail.older():
+                break
+            before, said = len(said), self._tail.upto(self._state)
+            start += len(said) - before
+        return said, start
+
+    def _start(self, said: Sequence[Said], room: float) -> int | None:
+        """Return where the newest messages begin that there is room for; None if more have to be read."""
+        spare = room
+        for at in range(len(said) - 1, -1, -1):
+            one = said[at]
+            if one.number < self._floor:
+                return at + 1
+            if one.version not in self._always:
+                size = self._count(one)
+                if _low(one.message):
+                    # It goes before anything of the conversation does, so it takes no room from that.
+                    spare -= size
+                elif one.message.role == "tool" and one.version > self._state.turn:
+                    # A large result of the current turn is shortened rather than left out.
+                    room -= min(size, limits.LIGHT_CHARS // 3)
+                else:
+                    room -= size
+            if room < 0 or spare < 0:
+                return self._whole(said, at)
+        return None
+
+    @staticmethod
+    def _whole(said: Sequence[Said], at: int) -> int | None:
+        """Return where the first group begins after an index; the newest group is looked at in any case."""
+        for index in range(at + 1, len(said)):
+            if said[index].message.role != "tool":
+                return index
+        while at and said[at].message.role == "tool":
+            at -= 1
+        return at if said[at].message.role != "tool" else None
+
+    def _mark_after(self, said: Sequence[Said], start: int, step: float) -> int:
+        """Return the first mark of the conversation at or after an index, where a stable window may begin.
+
+        A window that loses one message for each new one shares no beginning with the one before, and a
+        provider's prompt cache is of no use. So a window begins at a mark: the first question after
+        every so many tokens, as they were counted when they came. It moves to the next only when it is
+        full, and every process finds the same marks. A long turn has them at its calls.
+        """
+        spoken = self._state.tokens - sum(one.tokens for one in self._stay)
+        for role in ("user", "assistant"):
+            before, mark = spoken, -1
+            cell, last = -1.0, -1
+            for at in range(len(said) - 1, -1, -1):
+                before -= 0 if said[at].version in self._always else said[at].tokens
+                if said[at].message.role != role:
+                    continue
+                if last >= start and before // step != cell:
+                    mark = last
+                cell, last = before // step, at
+                if at < start:
+                    break
+            if mark >= 0:
+                return mark
+        return start
+
+    def _count(self, said: Said) -> int:
+        if said.number < self._stubs and said.message.role == "tool":
+            return min(self._count_stub(said), self._count_whole(said))
+        return self._count_whole(said)
+
+    def _count_whole(self, said: Said) -> int:
+        plain = said.counts.get(self._measure.key)
+        if plain is None:
+            plain = said.counts[self._measure.key] = self._measure.plain(said.message)
+        return self._measure.sized(plain)
+
+    def _count_stub(self, said: Said) -> int:
+        key = f"{self._measure.key} stub"
+        plain = said.counts.get(key)
+        if plain is None:
+            plain = said.counts[key] = self._measure.plain(self._tail.stub(said))
+        return self._measure.sized(plain)
+
+    def _piece(self, said: Said) -> Piece:
+        if said.number < self._stubs and said.message.role == "tool":
+            stub, whole = self._count_stub(said), self._count_whole(said)
+            if stub < whole:
+                return Piece(said.number, self._tail.stub(said), stub, whole)
+        asked = self.cut is not None and said.number == self.cut.asked
+        return Piece(said.number, said.message, self._count_whole(said), asked=asked)
+
+    def _before(self, newest: Sequence[Said]) -> list[Said]:
+        first = newest[0].version if newest else self._state.version + 1
+        stay = dict(self._always)
+        if self._tail.began < self._state.turn < first:
+            stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
+        return [stay[version] for version in sorted(stay) if version < first]
+
+    def _with_gaps(self, said: Iterable[Said], told: Told | None) -> list[Part]:
+        parts: list[Part] = []
+        found, number = list(said), 0
+        missing = self._state.message_count - len(found)
+        size = self._state.tokens - sum(one.tokens for one in found)
+        for one in found:
+            if one.number > number + 1:
+                parts += _gaps(number + 1, one.number - 1, max(0, size) / max(1, missing), told)
+            parts.append(self._piece(one))
+            number = one.number
+        if told and (not told.last or any(isinstance(part, Gap) and part.told for part in parts)):
+            first = parts[0] if parts else None
+            prompt = isinstance(first, Piece) and first.message.role == "system"
+            parts.insert(1 if prompt else 0, told)
+        return parts
+
+
+def _low(message: Message) -> bool:
+    """Whether a message is less important than the conversation: output that answers no call."""
+    return (
+        message.category is MessageCategory.SYSTEM_OUTPUT
+        and message.role != "tool"
+        and not message.tool_calls
+        and standing(message.metadata) is None
+    )
+
+
+def _gaps(first: int, last: int, each: float, told: Told | None) -> list[Part]:
+    """Return the gap between two messages, in pieces where the summary begins and ends."""
+    cuts = {first, last + 1}
+    if told:
+        cuts |= {at for at in (told.first, told.last + 1) if first < at <= last}
+    edges = sorted(cuts)
+    return [
+        # Nobody has counted them by this counter: their share of what was counted when they came.
+        Gap(a, b - a, int(each * (b - a)), bool(told and told.first <= a <= told.last))
+        for a, b in pairwise(edges)
+    ]

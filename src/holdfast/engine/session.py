@@ -1,0 +1,114 @@
+"""A handle on one session, for blocking callers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.context.window import Window
+from holdfast.engine import handles
+from holdfast.engine.engine import Engine
+from holdfast.engine.handles import PendingCall
+from holdfast.engine.messages import Messages, Reader
+from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike
+from holdfast.engine.windows import Windowed
+from holdfast.values.frozen import Json
+from holdfast.values.message import Message, MessageCategory
+from holdfast.values.session import SessionState
+
+if TYPE_CHECKING:
+    from holdfast.engine.sessions import Sessions
+
+
+class Session(Windowed):
+    """A handle on one session. `add_message` appends and moves the handle to the new state."""
+
+    __slots__ = ("_behind", "_manager")
+
+    def __init__(self, manager: Sessions, engine: Engine, tenant: str, state: SessionState) -> None:
+        super().__init__(engine, tenant, state)
+        self._manager = manager
+        self._behind = False
+
+    @property
+    def state(self) -> SessionState:
+        """The session's state as this handle last saw it, its own deferred writes included."""
+        if self._behind:
+            self._state = self._manager.settled(self._state)
+            self._behind = False
+        return self._state
+
+    @property
+    def id_now(self) -> str:
+        """The id without waiting for deferred writes."""
+        return self._state.id
+
+    @property
+    def messages(self) -> Messages:
+        """Its messages, read from the store as they are asked for."""
+        return Messages(self._reader())
+
+    def add_message(
+        self,
+        message: MessageLike,
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+        window: Window | None = None,
+        usage: int | None = None,
+    ) -> Session:
+        """Append a message: a Message or a provider's dict. It is on disk when this returns.
+
+        `window` is what the model had seen that said it; `window_of` makes it again, at any time. `usage`
+        is how many input tokens the provider reported for it: an estimate is corrected by that.
+        Raises a kind of InvalidMessage or PairingError, SessionEnded, DuplicateMessage, StaleVersion.
+        """
+        return self.add_messages(
+            (message,), key=key, expected_version=expected_version, window=window, usage=usage
+        )
+
+    def add_messages(
+        self,
+        messages: Iterable[MessageLike],
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+        window: Window | None = None,
+        usage: int | None = None,
+    ) -> Session:
+        """Append messages in order, all or none, in one commit."""
+        after = self._manager.append(
+            self, messages, key=key, expected_version=expected_version, window=window, usage=usage
+        )
+        if after is None:
+            self._behind = True
+        else:
+            self._state = after
+        return self
+
+    def reload(self) -> Session:
+        """Move the handle to the session's present state; raise UnknownSession if it was deleted."""
+        self._state = self._manager.get_session(self.id).state
+        return self
+
+    def get_messages_by_category(self, category: MessageCategory) -> list[Message]:
+        """Return its messages of one category, in order."""
+        return [message for message in self.messages if message.category is category]
+
+    def get_formatted_history(self) -> list[dict[str, Json]]:
+        """Return its messages as {"role", "content"} dicts, in order."""
+        return [message.to_api_format() for message in self.messages]
+
+    def pending_calls(self) -> list[PendingCall]:
+        """Return the tool calls that have no result yet, wherever the conversation is now."""
+        last = self._manager.last(self.state)
+        return handles.pending(Reader(self._engine, self._tenant, last), last)
+
+    def close_pending_calls(
+        self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
+    ) -> Session:
+        """Close open calls (None: all) with an error result that says the outcome is unknown."""
+        self._state = self._manager.close_pending_calls(
+            self.id, call_ids=call_ids, outcome=outcome
+        ).state
+        return self

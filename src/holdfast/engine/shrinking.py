@@ -1,0 +1,147 @@
+"""Requests that make a session's windows smaller: a policy, a cut on demand, a summary of what is out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.context import summary as summaries
+from holdfast.engine import policies
+from holdfast.engine.messages import Reader
+from holdfast.engine.requests import checked_policy
+from holdfast.history.sessions import KEPT
+from holdfast.values import command as c
+from holdfast.values.context import stands_out
+from holdfast.values.frozen import checked_text
+from holdfast.values.message import Message
+from holdfast.values.policy import Summary, WindowPolicy
+from holdfast.values.session import SessionState
+
+Summarizer = Callable[[Sequence[Message], str | None], str]
+"""Makes one text of some messages and the summary before them."""
+
+AsyncSummarizer = Callable[[Sequence[Message], str | None], Awaitable[str]]
+"""The same, awaited."""
+
+
+def setting(tenant: str, state: SessionState, policy: WindowPolicy | None) -> c.Request:
+    """A request that settles a session's policy."""
+    command = c.UpdateSession(session_id=state.id, policy=checked_policy(policy))
+    return c.Request(tenant=tenant, command=command)
+
+
+def policy_for(
+    policy: WindowPolicy | None,
+    budget: int | None,
+    model: str | None,
+    counter: str | None,
+    summary: str | None,
+) -> WindowPolicy:
+    """Return the policy by which a session is trimmed once: its own, but for what is given."""
+    if policy is None:
+        if budget is None:
+            raise errors.InvalidRequest(
+                "to trim a session takes a budget: it has no policy.", hint="For example trimmed(8_000)."
+            )  # fmt: skip
+        made = WindowPolicy(budget=budget, model=model, counter=counter, summary=summary)
+    else:
+        own = model is None and counter is None
+        made = msgspec.structs.replace(
+            policy,
+            budget=policy.budget if budget is None else budget,
+            model=policy.model if own else model,
+            counter=policy.counter if own else counter,
+            summary=policy.summary if summary is None else summary,
+        )
+    checked_policy(made)
+    return made
+
+
+def trimming(tenant: str, state: SessionState, policy: WindowPolicy) -> c.Request:
+    """A request that cuts a session down to a policy's budget."""
+    command = c.TrimSession(session_id=state.id, policy=policy)
+    return c.Request(tenant=tenant, command=command)
+
+
+class Out(msgspec.Struct, frozen=True):
+    """Messages of a session that cuts have taken out and no summary stands for, and the summary before."""
+
+    state: SessionState
+    messages: Sequence[Message]
+    after: int
+    last: int
+
+    @property
+    def before(self) -> str | None:
+        """The text of the summary before, if there is one."""
+        return self.state.summary.text if self.state.summary else None
+
+    def summarized(self, tenant: str, text: str | None, language: str) -> c.Request:
+        """A request that puts a summary in their place: this text, or one taken out of what they say."""
+        summaries.checked_language(language)
+        known, first = self.state.summary, self.after + 1
+        made = (
+            self._extracted(language)
+            if text is None
+            else summaries.worded(checked_summary(text), language)
+        )
+        summary = Summary(
+            known.first if known and known.last else first,
+            self.last,
+            made,
+            self.messages[-1].timestamp,
+        )
+        policy = self.state.policy or WindowPolicy(budget=self._budget)
+        measure = policies.measure_of(policy, self.state.corrections)
+        summary = msgspec.structs.replace(summary, tokens=measure.plain(summary.message()))
+        most = int(self._budget * limits.SUMMARY_SHARE_MAX)
+        if summary.tokens > most:
+            raise errors.TooLarge(
+                f"the summary has {summary.tokens:,} tokens; of windows of {self._budget:,} it may take {most:,}.",
+                hint="Have it made shorter: it goes into every window.",
+                facts={"tokens": summary.tokens, "tokens_max": most},
+            )
+        command = c.SummarizeSession(
+            session_id=self.state.id,
+            generation=self.state.generation,
+            after=self.after,
+            summary=summary,
+        )
+        return c.Request(tenant=tenant, command=command)
+
+    @property
+    def _budget(self) -> int:
+        return self.state.cut.budget if self.state.cut else 1
+
+    def _extracted(self, language: str) -> str:
+        numbers, chars = [(self.after + 1, self.last)], int(self._budget * limits.SUMMARY_SHARE) * 2
+        return summaries.summary_of(
+            self.messages, numbers, chars=chars, language=language, before=self.state.summary
+        ).text  # fmt: skip
+
+
+def out(reader: Reader, state: SessionState) -> Out | None:
+    """Return what could be summarised of a session; None if nothing could."""
+    after = state.summary.last if state.summary else 0
+    last = state.cut.first - 1 if state.cut else 0
+    found = reader.slice(slice(after, last)) if after < last else []
+    # What stays in every window needs no summary.
+    said = [m for m in found if m.category not in KEPT and not stands_out(m.metadata)]
+    return Out(state, said, after, last) if said else None
+
+
+def checked_summary(text: str) -> str:
+    """Return the text that a summariser gave; raise if it is none, or too long to be kept."""
+    if not isinstance(cast("object", text), str) or not text.strip():
+        raise errors.InvalidRequest("a summariser returns the text of the summary.")
+    size = len(checked_text(text).encode())
+    if size > limits.SUMMARY_BYTES_MAX:
+        raise errors.TooLarge(
+            f"the summary has {size:,} bytes; at most {limits.SUMMARY_BYTES_MAX:,} are kept.",
+            hint="Have it made shorter: it goes into every window.",
+            facts={"bytes": size, "bytes_max": limits.SUMMARY_BYTES_MAX},
+        )
+    return text
