@@ -134,13 +134,15 @@ def _item(
     asks = first.message.role == "user"
     if len(pieces) == 1:
         messages, tokens, size = (first.message,), (first.tokens,), first.tokens
+        whole = (first.whole,)
     else:
         messages = tuple([piece.message for piece in pieces])
         tokens = tuple([piece.tokens for piece in pieces])
         size = sum(tokens)
-    whole = tuple([piece.whole for piece in pieces]) if any(p.whole for p in pieces) else ()
+        whole = tuple([piece.whole for piece in pieces])
+    whole = whole if any(whole) else ()
     return Item(
-        first.number, messages, tokens, size, priority, rule, barred, asks, now, whole=whole
+        first.number, messages, tokens, size, priority, rule, barred, asks, now, 0, False, whole
     )
 
 

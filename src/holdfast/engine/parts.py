@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 DEFAULT_COUNTER = "o200k_base"
 
+NEWEST = 256
+"""Messages that are looked at first; a window seldom holds more."""
+
 
 def counter_of(model: str | None, counter: str | None) -> tokens.Counter:
     """Return the counter of a model, or the one of a name; the default one if neither is given."""
@@ -102,6 +105,7 @@ class Parts:
         self._always = {said.version: said for group in kept for said in group}
         self._stay = list(self._always.values())
         self._budget = budget
+        self._newest = NEWEST
 
     def upto(self, *, stable: bool, shared: bool = False) -> list[Part]:
         """Return the newest messages, with those that stay from before, and gaps between.
@@ -111,9 +115,9 @@ class Parts:
         told = self._told()
         free = self._budget - self._measure.counted.overhead - (told.tokens if told else 0)
         free -= 0 if shared else sum(map(self._count, self._stay))
-        said = self._tail.upto(self._state)
-        while (start := self._start(said, free)) is None and self._tail.older():
-            said = self._tail.upto(self._state)
+        said = self._said()
+        while (start := self._start(said, free)) is None and self._more():
+            said = self._said()
         if stable and start and said[start].number > self._floor:
             said, start = self._with_marks(said, start)
             start = self._mark_after(said, start, max(1.0, free * limits.WINDOW_STEP))
@@ -127,12 +131,22 @@ class Parts:
         """
         asked = self.cut.asked if self.cut else 0
         fixed = sum(self._count(said) for said in self._stay if said.number != asked)
-        said = self._tail.upto(self._state)
-        while (start := self._start(said, most)) is None and self._tail.older():
-            said = self._tail.upto(self._state)
+        said = self._said()
+        while (start := self._start(said, most)) is None and self._more():
+            said = self._said()
         newest = [s for s in said[start or 0 :] if s.version not in self._always]
         question = [s for s in self._stay if s.number == asked]
         return [self._piece(one) for one in [*question, *newest]], fixed
+
+    def _said(self) -> list[Said]:
+        return self._tail.upto(self._state, self._newest)
+
+    def _more(self) -> bool:
+        """Look further back, in memory first; False if there is nothing before."""
+        if self._newest >= len(self._tail) and not self._tail.older():
+            return False
+        self._newest *= 4
+        return True
 
     def _told(self) -> Told | None:
         summary = self._state.summary
@@ -143,28 +157,28 @@ class Parts:
 
     def _with_marks(self, said: list[Said], start: int) -> tuple[list[Said], int]:
         """Read on until the marks after an index can be told, whatever was in memory."""
-        while not {"user", "assistant"} <= {one.message.role for one in said[:start]}:
-            if not self._tail.older():
+        while not _both_speak(said, start):
+            if not self._more():
                 break
-            before, said = len(said), self._tail.upto(self._state)
+            before, said = len(said), self._said()
             start += len(said) - before
         return said, start
 
     def _start(self, said: Sequence[Said], room: float) -> int | None:
         """Return where the newest messages begin that there is room for; None if more have to be read."""
-        spare = room
+        spare, count, turn = room, self._count, self._state.turn
         for at in range(len(said) - 1, -1, -1):
             one = said[at]
             if one.number < self._floor:
                 return at + 1
             if one.version not in self._always:
-                size = self._count(one)
-                if _low(one.message):
+                size, message = count(one), one.message
+                if message.role == "tool":
+                    # A large result of the current turn is shortened rather than left out.
+                    room -= min(size, limits.LIGHT_CHARS // 3) if one.version > turn else size
+                elif message.category is MessageCategory.SYSTEM_OUTPUT and _low(message):
                     # It goes before anything of the conversation does, so it takes no room from that.
                     spare -= size
-                elif one.message.role == "tool" and one.version > self._state.turn:
-                    # A large result of the current turn is shortened rather than left out.
-                    room -= min(size, limits.LIGHT_CHARS // 3)
                 else:
                     room -= size
             if room < 0 or spare < 0:
@@ -212,10 +226,11 @@ class Parts:
         return self._count_whole(said)
 
     def _count_whole(self, said: Said) -> int:
-        plain = said.counts.get(self._measure.key)
+        measure = self._measure
+        plain = said.counts.get(measure.key)
         if plain is None:
-            plain = said.counts[self._measure.key] = self._measure.plain(said.message)
-        return self._measure.sized(plain)
+            plain = said.counts[measure.key] = measure.plain(said.message)
+        return plain if measure.ratio == 1.0 else measure.sized(plain)
 
     def _count_stub(self, said: Said) -> int:
         key = f"{self._measure.key} stub"
@@ -257,13 +272,18 @@ class Parts:
 
 
 def _low(message: Message) -> bool:
-    """Whether a message is less important than the conversation: output that answers no call."""
-    return (
-        message.category is MessageCategory.SYSTEM_OUTPUT
-        and message.role != "tool"
-        and not message.tool_calls
-        and standing(message.metadata) is None
-    )
+    """Whether output is less important than the conversation: it answers no call, and nobody said otherwise."""
+    return not message.tool_calls and standing(message.metadata) is None
+
+
+def _both_speak(said: Sequence[Said], before: int) -> bool:
+    """Whether there are a question and an answer before an index."""
+    missing = {"user", "assistant"}
+    for at in range(before - 1, -1, -1):
+        missing.discard(said[at].message.role)
+        if not missing:
+            return True
+    return False
 
 
 def _gaps(first: int, last: int, each: float, told: Told | None) -> list[Part]:

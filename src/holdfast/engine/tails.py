@@ -44,36 +44,45 @@ class Tail:
         self._ordinal_began = state.ordinal_began
         self.began = state.began
         self.after = self.until = state.version
-        self.said: list[Said] = []
+        self.said: list[Said] = []  # changed in place: whoever reads gets a copy of its end
         self._groups: dict[int, list[Said]] = {}
         self._stubs: dict[int, Message] = {}
         self._versions: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def upto(self, state: SessionState) -> list[Said]:
-        """Bring it up to a state and return what it holds of it, oldest first."""
+    def upto(self, state: SessionState, newest: int) -> list[Said]:
+        """Bring it up to a state and return the newest that it holds of it, so many at most, oldest first."""
         with self._lock:
             if state.version > self.until:
                 self._forward(state.version)
             if state.version == self.until:
-                return self.said
-            return [said for said in self.said if said.version <= state.version]
+                return self.said[-newest:]
+            return [said for said in self.said if said.version <= state.version][-newest:]
+
+    def __len__(self) -> int:
+        return len(self.said)
 
     def _forward(self, version: int) -> None:
         if version - self.until > limits.TAIL_MESSAGES_MAX:
             self.said, self.after, self.until = [], version, version
             return
-        fresh, until = list(self.said), self.until
+        fresh, until = list[Said](), self.until
         while until < version:
             found = self._events(until, version, limits.READ_CHUNK)
             until = found[-1].version
             fresh += [self.of(stored) for stored in found if stored.kind == MessageAdded.kind]
-        over = max(0, len(fresh) - limits.TAIL_MESSAGES_MAX)
-        if over:
-            self.after = fresh[over - 1].version
-        # All at once, and a new list: a read that fails leaves all as it was, and whoever holds the
-        # old list keeps what it was given.
-        self.said, self.until = fresh[over:], until
+        # All at once: a read that fails leaves all as it was.
+        self._extend(fresh, until)
+
+    def _extend(self, fresh: Sequence[Said], until: int) -> None:
+        self.said += fresh
+        self.until = until
+        over = len(self.said) - limits.TAIL_MESSAGES_MAX
+        if over > 0:
+            # Some more than that, so that it is not done each time.
+            over += limits.TAIL_MESSAGES_MAX // 4
+            self.after = self.said[over - 1].version
+            del self.said[:over]
 
     def _events(self, after: int, until: int, limit: int) -> list[port.StoredEvent]:
         found = self._store.read(self._tenant, self._stream, after=after, until=until, limit=limit)
@@ -95,8 +104,8 @@ class Tail:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            if self.said and self.until == version and len(self.said) < limits.TAIL_MESSAGES_MAX:
-                self.said, self.until = [*self.said, *fresh], fresh[-1].version
+            if self.said and self.until == version:
+                self._extend(fresh, fresh[-1].version)
         finally:
             self._lock.release()
 
@@ -156,7 +165,7 @@ class Tail:
             low = max(self.began, self.after - CHUNK)
             found = self._events(low, self.after, CHUNK)
             before = [self.of(s) for s in found if s.kind == MessageAdded.kind]
-            self.said, self.after = before + self.said, low
+            self.said[:0], self.after = before, low
             return True
 
 
