@@ -5,7 +5,7 @@ Providers' dicts are told apart by their shape, SDK objects by what they can do;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 from holdfast import errors
@@ -15,6 +15,15 @@ from holdfast.wire import anthropic, openai
 
 _LISTS: Final = (list, tuple)
 _READ: Final = ("role", "content", "tool_calls", "tool_results")
+_DUMPS: Final[tuple[tuple[str, Mapping[str, Json]], ...]] = (
+    ("to_dict", {"mode": "json", "warnings": False}),
+    ("model_dump", {"mode": "json", "by_alias": True, "exclude_unset": True, "warnings": False}),
+)
+_DEFECTS: Final = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+"""What an object of somebody else's may raise while it is read. RecursionError is a RuntimeError."""
 
 
 class SdkMessage(Protocol):
@@ -33,12 +42,9 @@ def accept(value: MessageLike) -> Message:
     dicts or SDK objects; a message or a completion with one choice, as the SDKs of both give it.
     Raises a kind of InvalidMessage.
     """
-    if type(value) is not dict:
-        if isinstance(value, Message):
-            return value if value.openai is None and value.anthropic is None else _agreeing(value)
-        if not isinstance(value, Mapping):
-            value = _from_sdk(value)
-    given = cast("Mapping[str, Json]", value)
+    if type(value) is not dict and isinstance(value, Message):
+        return value if value.openai is None and value.anthropic is None else _agreeing(value)
+    given = _fields(cast("object", value))
     if (
         "tool_results" in given
         or "openai" in given
@@ -50,9 +56,41 @@ def accept(value: MessageLike) -> Message:
     content: Json = given.get("content")
     if isinstance(content, _LISTS):
         return _of_parts(given, cast("Sequence[Json]", content))
-    if content is None and "role" not in given and isinstance(given.get("choices"), list):
-        return accept(_only_choice(given["choices"]))
     return openai.message(given)
+
+
+def _fields(value: object) -> Mapping[str, Json]:
+    """Return the dict of a message, of the one in a choice, or of the one in a completion's only choice."""
+    inner: Json = value
+    if type(inner) is dict and "role" in inner:
+        return cast("dict[str, Json]", inner)
+    if (choices := _choices(cast("object", inner))) is not None:
+        inner = _only_choice(choices)
+        if isinstance(inner, dict):
+            inner = cast("dict[str, Json]", inner).get("message")
+    if isinstance(inner, Mapping):
+        given = cast("Mapping[str, Json]", inner)
+        return _foreign(lambda: dict(given))
+    plain = _plain(_attribute(inner, "message", inner))
+    if isinstance(plain, dict):
+        return cast("dict[str, Json]", plain)
+    raise errors.InvalidMessage(
+        f"a message is a Message, a dict or an SDK's message, not {type(inner).__name__}.",
+        hint='For example {"role": "user", "content": "Hello"}.',
+    )
+
+
+def _choices(value: object) -> list[Json] | None:
+    """Return the choices of a completion, as a dict or as an SDK gives it; None of anything else."""
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, Json]", value)
+        # A message has a role; a completion has none.
+        if "choices" not in given or "role" in given or given.get("content") is not None:
+            return None
+        choices: Json = given["choices"]
+    else:
+        choices = _attribute(value, "choices", None)
+    return cast("list[Json]", choices) if isinstance(choices, list) else None
 
 
 def _of_parts(given: Mapping[str, Json], parts: Sequence[Json]) -> Message:
@@ -78,55 +116,72 @@ def _agreeing(value: Message) -> Message:
     return value
 
 
-def _from_sdk(value: object) -> Mapping[str, Json]:
-    """Return the dict of an SDK's message, of its choice, or of the only choice of its completion."""
-    choices: Json = getattr(value, "choices", None)
-    if isinstance(choices, list):
-        return _from_sdk(_only_choice(cast("list[Json]", choices)))
-    plain = _plain(getattr(value, "message", value))
-    if isinstance(plain, dict):
-        return cast("dict[str, Json]", plain)
-    raise errors.InvalidMessage(
-        f"a message is a Message, a dict or an SDK's message, not {type(value).__name__}.",
-        hint='For example {"role": "user", "content": "Hello"}.',
-    )
-
-
 def _only_choice(choices: list[Json]) -> Json:
     if len(choices) != 1:
         raise errors.InvalidMessage(
             f"a completion with {len(choices)} choices is not one message.",
             hint="Hand in the one you go on with: completion.choices[i].message.",
         )
-    choice = choices[0]
-    return choice.get("message") if isinstance(choice, dict) else choice  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType] - JSON
+    return choices[0]
+
+
+def _foreign(read: Callable[[], Json]) -> Json:
+    """Return what somebody else's object gives; if it gives an error instead, that is no message."""
+    try:
+        return read()
+    except _DEFECTS as error:
+        raise errors.InvalidMessage(
+            f"an object that should be a message gave {type(error).__name__} when it was read.",
+            hint="Hand in its dict: what the provider's API takes or gave.",
+        ) from error
+
+
+def _attribute(value: object, name: str, otherwise: Json) -> Json:
+    return _foreign(lambda: getattr(value, name, otherwise))
 
 
 def _plain(value: Json) -> Json:
     """Return the JSON of an SDK object without what the SDK has computed; anything else as it is."""
-    if callable(getattr(value, "to_dict", None)):
-        return _without_computed(value.to_dict(mode="json", warnings=False))
-    if callable(getattr(value, "model_dump", None)):
-        dumped = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
-        return _without_computed(dumped)
+    for name, options in _DUMPS:
+        dump = _attribute(value, name, None)
+        if callable(dump):
+            return _without_computed(_foreign(lambda: _dumped(dump, options)))  # noqa: B023 - called here
     return value
 
 
+def _dumped(dump: Callable[..., Json], options: Mapping[str, Json]) -> Json:
+    try:
+        return dump(**options)
+    except TypeError:
+        # Not pydantic's: a method of the same name that takes no options.
+        return dump()
+
+
 def _without_computed(dumped: Json) -> Json:
-    """Drop what an SDK adds to an answer or a block of one: the provider does not take it back."""
+    """Return a dump without what an SDK adds to an answer or a block of one: the provider does not take it back."""
     if not isinstance(dumped, dict):
         return dumped
-    dumped = cast("dict[str, Json]", dumped)
-    for key in ("parsed", "parsed_output"):
-        dumped.pop(key, None)
-    for block in _dicts(dumped.get("content")):
-        block.pop("parsed_output", None)
-    for call in _dicts(dumped.get("tool_calls")):
-        for function in _dicts([call.get("function")]):
-            function.pop("parsed_arguments", None)
-    return dumped
+    kept = _but(cast("dict[str, Json]", dumped), "parsed", "parsed_output")
+    if isinstance(content := kept.get("content"), list):
+        blocks = cast("list[Json]", content)
+        kept["content"] = [_but(block, "parsed_output") for block in blocks]
+    if isinstance(calls := kept.get("tool_calls"), list):
+        kept["tool_calls"] = [_call(call) for call in cast("list[Json]", calls)]
+    return kept
 
 
-def _dicts(values: Json) -> list[dict[str, Json]]:
-    listed = cast("list[Json]", values) if isinstance(values, list) else []
-    return [cast("dict[str, Json]", value) for value in listed if isinstance(value, dict)]
+def _call(call: Json) -> Json:
+    if not isinstance(call, dict):
+        return call
+    kept = cast("dict[str, Json]", call)
+    return {
+        key: _but(item, "parsed_arguments") if key == "function" else item
+        for key, item in kept.items()
+    }
+
+
+def _but(value: Json, *names: str) -> Json:
+    """Return a dict without some of its fields, in a copy: it may be the very inside of an object."""
+    if not isinstance(value, dict):
+        return value
+    return {key: item for key, item in cast("dict[str, Json]", value).items() if key not in names}
