@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from holdfast import tokens
 
 
+def _is_counter(value: object) -> bool:
+    """Whether an object has all that a tokens.Counter has, each of its kind."""
+    kinds = {"name": str, "exact": bool, "margin": (int, float), "reply": int}
+    if not all(isinstance(getattr(value, field, None), kind) for field, kind in kinds.items()):
+        return False
+    return all(callable(getattr(value, verb, None)) for verb in ("text", "message", "tools"))
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller wants a window to be: `reserve` and `tools` are taken off its budget.
 
@@ -53,7 +61,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             if (
                 value is not None
                 and not isinstance(cast("object", value), str)
-                and (name == "model" or not hasattr(value, "message"))
+                and (name == "model" or not _is_counter(value))
             ):
                 raise errors.InvalidRequest(f"{name} is a name, not {type(value).__name__}.")
         if not isinstance(cast("object", self.tools), (list, tuple)) or not all(
