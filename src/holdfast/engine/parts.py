@@ -36,6 +36,16 @@ def counter_of(model: str | None, counter: str | None) -> tokens.Counter:
     return tokens.named(DEFAULT_COUNTER if counter is None else counter)
 
 
+def _is_known(counter: tokens.Counter) -> bool:
+    """Whether a counter is the one that its name stands for."""
+    from holdfast import tokens  # noqa: PLC0415
+
+    try:
+        return tokens.named(counter.name) == counter
+    except errors.UnknownCounter:
+        return False
+
+
 class Measure:
     """A counter at work: corrected by what was reported, and with its margin, so that what fits by it fits."""
 
@@ -51,6 +61,7 @@ class Measure:
         """`within`: the reserve is for tools and reply too, which otherwise come on top of it."""
         self._counter = counter
         self.key = self.name = counter.name
+        self.shared = _is_known(counter)
         self._factor = 1.0
         for known in corrections:
             if known.counter == counter.name and not counter.exact:
@@ -93,6 +104,7 @@ class Parts:
     def __init__(self, tail: Tail, state: SessionState, measure: Measure, budget: int) -> None:
         self._state = state
         self._measure = measure
+        self._own: dict[int, dict[str, int]] = {}
         self._tail = tail
         # A larger window than the cut was made for looks behind it.
         self.cut = state.cut if state.cut and budget <= state.cut.budget else None
@@ -225,18 +237,23 @@ class Parts:
             return min(self._count_stub(said), self._count_whole(said))
         return self._count_whole(said)
 
+    def _counts(self, said: Said) -> dict[str, int]:
+        # Two counters of callers' own may have one name, so theirs are kept for this window only.
+        return said.counts if self._measure.shared else self._own.setdefault(said.version, {})
+
     def _count_whole(self, said: Said) -> int:
         measure = self._measure
-        plain = said.counts.get(measure.key)
+        counts = said.counts if measure.shared else self._counts(said)
+        plain = counts.get(measure.key)
         if plain is None:
-            plain = said.counts[measure.key] = measure.plain(said.message)
+            plain = counts[measure.key] = measure.plain(said.message)
         return plain if measure.ratio == 1.0 else measure.sized(plain)
 
     def _count_stub(self, said: Said) -> int:
-        key = f"{self._measure.key} stub"
-        plain = said.counts.get(key)
+        counts, key = self._counts(said), f"{self._measure.key} stub"
+        plain = counts.get(key)
         if plain is None:
-            plain = said.counts[key] = self._measure.plain(self._tail.stub(said))
+            plain = counts[key] = self._measure.plain(self._tail.stub(said))
         return self._measure.sized(plain)
 
     def _piece(self, said: Said) -> Piece:

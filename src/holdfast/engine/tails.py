@@ -24,7 +24,8 @@ CHUNK = 64
 class Said(msgspec.Struct, frozen=True):
     """A message in the log: its version, its number in the present generation, its stored tokens.
 
-    `counts` holds its tokens by the names of other counters, once they have counted it.
+    `counts` holds its tokens by the names of Holdfast's counters, once they have counted it. A counter of a
+    caller's own has no place there: its name may stand for another one tomorrow.
     """
 
     version: int
