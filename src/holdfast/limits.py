@@ -46,8 +46,8 @@ IMAGE_SIDE_MAX: Final = 65_535
 IMAGE_CROPS_MAX: Final = 16
 """Crops of one image that Gemini is taken to make at most. It publishes no bound."""
 
-FILE_PAGES_MAX: Final = 100
-"""Pages of one file: what providers take, and what a file that can't be seen from here counts as."""
+FILE_PAGES_ASSUMED: Final = 100
+"""Pages that a file is taken to have at most, where it can't be seen from here or does not tell."""
 
 FILE_PAGE_BYTES_MIN: Final = 2_000
 """Bytes that a page takes at least, where a file does not tell its pages."""

@@ -23,6 +23,15 @@ PUBLIC_HOSTS = {
     "semver.org",
     "sqlite.org",
     "www.sqlite.org",
+    # Where what providers demand and charge is written.
+    "ai.google.dev",
+    "community.openai.com",
+    "cookbook.openai.com",
+    "developers.openai.com",
+    "docs.anthropic.com",
+    "github.com",
+    "huggingface.co",
+    "platform.claude.com",
 }
 
 # A path that exists on somebody's machine. Under /tmp only a bare file, as in an example, is generic.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import Message, ToolCallRequest, ToolCallResult, errors, limits, tokens
 from holdfast.tokens import vocabularies, words
+from holdfast.wire import intake
 from tests.unit import reference, writing
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -60,7 +63,15 @@ def test_estimate_is_within_its_margin(script: str):
         ("gpt-4o-2024-11-20", "o200k_base"),
         ("openai/gpt-4.1", "o200k_base"),
         ("ft:gpt-4o-mini-2024-07-18:acme:claude:x1", "o200k_base:tile-5667"),
+        ("gpt-5", "o200k_base:tile-140"),
         ("gpt-5.1", "o200k_base:tile-140"),
+        ("gpt-5-2025-08-07", "o200k_base:tile-140"),
+        ("gpt-5-mini", "o200k_base:patch-1.62"),
+        ("gpt-5.2-pro-2025-12-11", "o200k_base:patch-1.2"),
+        ("gpt-5.4-mini-2026-03-17", "o200k_base:patch-1.62-2500"),
+        ("gpt-5.4-nano", "o200k_base:patch-2.46"),
+        ("gpt-5.6-sol", "o200k_base:patch-1.2"),
+        ("gpt-5.10", "o200k_base:patch-1.2"),
         ("o3", "o200k_base:tile-150"),
         ("o4-mini-2025-04-16", "o200k_base:patch-1.72"),
         ("gpt-4", "cl100k_base"),
@@ -73,7 +84,13 @@ def test_estimate_is_within_its_margin(script: str):
         ("claude-haiku-4-5@20251001", "claude-estimate-1"),
         ("claude-opus-4-7", "claude-4.7-estimate-1"),
         ("claude-opus-5", "claude-4.7-estimate-1"),
+        ("claude-fable-5-2", "claude-4.7-estimate-1"),
+        ("claude-haiku-5-5", "claude-4.7-estimate-1"),
         ("models/gemini-2.5-pro", "gemini-estimate-1"),
+        ("gemini-1.5-flash-002", "gemini-estimate-1"),
+        ("gemini-3-pro-preview", "gemini-3-estimate-1"),
+        ("gemini-4-argon", "gemini-3-estimate-1"),
+        ("gemini-flash-latest", "gemini-3-estimate-1"),
         ("meta-llama/Llama-3.3-70B-Instruct", "llama3"),
         ("accounts/fireworks/models/llama-v3p1-8b-instruct", "llama3"),
         ("deepseek-chat", "deepseek_v3"),
@@ -94,7 +111,7 @@ def test_model_finds_its_counter(model: str, name: str):
 
 
 @pytest.mark.parametrize(
-    "model", ["", "gpt-6", "o5", "llama-4", "qwen3.5-9b", "my-gpt-4o", "x" * 9_999]
+    "model", ["", "gpt-6", "gpt-6.1-sol", "o5", "llama-4", "qwen3.5-9b", "my-gpt-4o", "x" * 9_999]
 )
 def test_unknown_model_is_no_guess(model: str):
     with pytest.raises(errors.UnknownModel, match="'estimate'") as caught:
@@ -169,32 +186,50 @@ def test_importing_the_room_loads_no_vocabulary():
 
 @pytest.mark.req("A-11")
 def test_message_is_counted_as_the_provider_publishes_it():
-    """OpenAI: three tokens for a message, its text, one for a name; three more prime the reply."""
+    """OpenAI: three tokens for a message and one for its role, its text, one for a name; three prime the reply."""
     counter = tokens.for_model("gpt-4o")
     talk = [Message("system", "Be brief."), Message("user", "Find me a flight to Oslo.")]
-    assert [counter.message(message) for message in talk] == [3 + 3, 3 + 7]
-    assert tokens.total(counter, talk) == 6 + 10 + 3
+    assert [counter.message(message) for message in talk] == [4 + 3, 4 + 7]
+    assert tokens.total(counter, talk) == 7 + 11 + 3
     named = Message("user", "Hello", openai={"role": "user", "content": "Hello", "name": "ada"})
     assert counter.message(named) == counter.message(Message("user", "Hello")) + 1 + counter.text(
         "ada"
     )
 
 
+def test_messages_count_by_the_formula_that_openai_publishes():
+    """OpenAI's Cookbook: 3 for each message, every value of its dict, 1 more for a name, 3 for the reply."""
+    talk = [
+        {"role": "system", "content": "You help people who wait for a ferry."},
+        {"role": "system", "name": "first_mate", "content": "The boat to Oslo leaves at nine."},
+        {"role": "user", "name": "ada", "content": "When is the last one back?"},
+        {"role": "assistant", "content": "At half past ten. 船は出ました。"},
+        {"role": "developer", "content": "Mention the fare."},
+    ]
+    for model, name in (("gpt-4-0613", "cl100k_base"), ("gpt-4o", "o200k_base")):
+        known = reference.encoding(name)
+        values = [value for raw in talk for value in raw.values()]
+        names = sum("name" in raw for raw in talk)
+        expected = 3 * len(talk) + sum(len(known.encode_ordinary(v)) for v in values) + names + 3
+        counted = tokens.total(tokens.for_model(model), [intake.accept(raw) for raw in talk])
+        assert counted == expected
+
+
 def test_calls_results_and_parts_count():
     counter = tokens.for_model("gpt-4o")
     text = '{ "to" :  "OSL" }'
     call = Message("assistant", tool_calls=[ToolCallRequest("c", "book", {"to": "OSL"}, text)])
-    assert counter.message(call) == 3 + 12 + counter.text("book") + counter.text(text)
+    assert counter.message(call) == 4 + 12 + counter.text("book") + counter.text(text)
     unsaid = Message("assistant", tool_calls=[ToolCallRequest("c", "book", {"to": "OSL"})])
-    assert counter.message(unsaid) == 3 + 12 + counter.text("book") + counter.text('{"to":"OSL"}')
+    assert counter.message(unsaid) == 4 + 12 + counter.text("book") + counter.text('{"to":"OSL"}')
     result = Message("tool", tool_results=[ToolCallResult("c", {"rows": [1, 2]})])
-    assert counter.message(result) == 3 + 12 + counter.text('{"rows":[1,2]}')
+    assert counter.message(result) == 4 + 12 + counter.text('{"rows":[1,2]}')
     parts = [{"type": "text", "text": "one"}, {"type": "thinking", "thinking": "two"}, "three"]
-    assert counter.message(Message("user", parts)) == 3 + 2 + counter.text('"three"') + 1
+    assert counter.message(Message("user", parts)) == 4 + 2 + counter.text('"three"') + 1
     nested = [{"type": "tool_result", "content": [{"type": "text", "text": "one two"}]}]
-    assert counter.message(Message("user", nested)) == 3 + 2
+    assert counter.message(Message("user", nested)) == 4 + 2
     odd = [{"type": "strange", "n": 1}]
-    assert counter.message(Message("user", odd)) == 4 + counter.text('{"type":"strange","n":1}')
+    assert counter.message(Message("user", odd)) == 5 + counter.text('{"type":"strange","n":1}')
 
 
 @pytest.mark.parametrize(
@@ -212,8 +247,9 @@ def test_rows_of_a_tool_are_no_parts(row: dict[str, object]):
     whole = counter.text(msgspec.json.encode(row).decode())
     one = Message("tool", tool_results=[ToolCallResult("c", row)])
     many = Message("tool", tool_results=[ToolCallResult("c", [row, row])])
-    assert counter.message(one) == 15 + whole
-    assert counter.message(many) == 15 + 2 * (whole + 1)
+    assert counter.message(one) == 16 + whole
+    both = counter.text(msgspec.json.encode([row, row]).decode())
+    assert 16 + both <= counter.message(many) <= 16 + 2 * (whole + 2)
 
 
 def test_tools_count_as_json():
@@ -221,6 +257,46 @@ def test_tools_count_as_json():
     assert gpt.tools([]) == claude.tools([]) == 0
     assert gpt.tools([TOOL, TOOL]) == 2 * gpt.tools([TOOL]) > 2 * 20
     assert claude.tools([TOOL]) > 530
+
+
+FIELD = st.fixed_dictionaries(
+    {"type": st.sampled_from(["string", "integer"])},
+    optional={
+        "description": st.text("abc xyz", max_size=30),
+        "enum": st.lists(st.text("abcz", min_size=1, max_size=6), min_size=1, max_size=40),
+    },
+)
+FUNCTION = st.fixed_dictionaries({
+    "name": st.text("abc_", min_size=1, max_size=20),
+    "description": st.text("abc xyz", max_size=60),
+    "properties": st.dictionaries(st.text("abc", min_size=1, max_size=9), FIELD, max_size=12),
+})  # fmt: skip
+
+
+def published(count: Callable[[str], int], functions: list[dict[str, Any]], begin: int) -> int:
+    """What OpenAI's Cookbook gives for tools: so much for each function, field and value, and once for all."""
+    tokens_ = 12
+    for function in functions:
+        tokens_ += begin + count(f"{function['name']}:{function['description']}")
+        tokens_ += 3 if function["properties"] else 0
+        for name, field in function["properties"].items():
+            tokens_ += 3 + count(f"{name}:{field['type']}:{field.get('description', '')}")
+            if "enum" in field:
+                tokens_ += sum(3 + count(value) for value in field["enum"]) - 3
+    return tokens_
+
+
+@given(st.lists(FUNCTION, min_size=1, max_size=4))
+def test_tools_take_no_more_than_they_count(functions: list[dict[str, Any]]):
+    for model, begin in (("gpt-4o", 7), ("gpt-4", 10)):
+        counter = tokens.for_model(model)
+        definitions = [
+            {"type": "function", "function": {
+                "name": f["name"], "description": f["description"],
+                "parameters": {"type": "object", "properties": f["properties"]}}}
+            for f in functions
+        ]  # fmt: skip
+        assert counter.tools(definitions) >= published(counter.text, functions, begin)
 
 
 def test_claude_takes_more_than_its_neighbour_above_all_of_rare_scripts():

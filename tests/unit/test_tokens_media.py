@@ -98,12 +98,19 @@ def test_hostile_bytes_give_a_size_or_none(tail: bytes, head: bytes):
         ("gpt-4o-mini", (512, 512), 2_833 + 5_667),
         ("gpt-4.1-mini", (1_024, 1_024), 1_659),  # 1024 patches times 1.62
         ("o4-mini", (9_999, 9_999), 2_642),  # 1536 patches times 1.72
-        ("claude-3-5-sonnet-latest", (200, 200), 54),
-        ("claude-3-5-sonnet-latest", (1_000, 1_000), 1_334),
-        ("claude-3-5-sonnet-latest", (4_000, 4_000), 1_600),
+        ("claude-3-5-sonnet-latest", (200, 200), 64),
+        ("claude-3-5-sonnet-latest", (1_000, 1_000), 1_296),
+        ("claude-3-5-sonnet-latest", (4_000, 4_000), 1_568),
+        ("claude-opus-4-7", (1_920, 1_080), 69 * 39),
         ("claude-opus-4-7", (4_000, 4_000), 4_784),
         ("gemini-2.5-pro", (384, 384), 258),
         ("gemini-2.5-pro", (960, 540), 6 * 258),
+        ("gemini-3-pro-preview", (256, 256), 1_120),
+        ("gemini-3-pro-preview", (4_000, 3_000), 1_120),
+        ("gpt-5.5", (256, 256), 77),  # 64 patches times 1.2
+        ("gpt-5.5", (3_840, 2_160), 9_792),
+        ("gpt-5.5", (9_999, 9_999), 12_000),
+        ("gpt-5.4-mini", (9_999, 9_999), 4_051),
     ],
 )
 def test_image_costs_what_its_provider_publishes(model: str, size: tuple[int, int], expected: int):
@@ -116,8 +123,10 @@ def test_image_costs_what_its_provider_publishes(model: str, size: tuple[int, in
     [
         ("gpt-4o", 1_445),
         ("gpt-4.1-mini", 2_489),
-        ("claude-3-5-haiku-latest", 1_600),
+        ("claude-3-5-haiku-latest", 1_568),
         ("gemini-2.5-pro", 4_128),
+        ("gemini-3-pro-preview", 1_120),
+        ("gpt-5.5", 12_000),
     ],
 )
 def test_image_that_can_not_be_seen_costs_the_most(model: str, most: int):
@@ -134,6 +143,7 @@ def test_low_detail_is_a_flat_price():
     assert count("gpt-4o", openai(png(4_000, 4_000), detail="low")) == 85
     part = {"type": "input_image", "image_url": "https://example.com/cat.png", "detail": "low"}
     assert count("gpt-4o", part) == 85
+    assert count("gpt-5.5", openai(png(3_840, 2_160), detail="high")) == 3_000
 
 
 def test_audio_costs_by_its_length():
@@ -159,8 +169,11 @@ def test_audio_costs_by_its_length():
 def test_files_cost_by_their_pages_or_their_text():
     pdf = b"%PDF-1.7" + b"<</Type /Pages>> <</Type/Page >>" * 3
     part = anthropic(pdf, "application/pdf", "document")
-    assert count("claude-3-5-sonnet-latest", part) == 3 * 4_600
+    assert count("claude-3-5-sonnet-latest", part) == 3 * 4_568
     assert count("gemini-2.5-pro", gemini(pdf, "application/pdf")) == 3 * 258
+    assert count("gemini-3-pro-preview", gemini(pdf, "application/pdf")) == 3 * 560
+    long = b"%PDF-1.7" + b"<</Type/Page>>" * 300
+    assert count("gpt-4o", anthropic(long, "application/pdf", "document")) == 300 * 1_600
     assert count("gpt-4o", {"type": "file", "file": {"file_id": "f"}}) == 100 * 1_600
     text = {"type": "file", "file": {"file_data": url(b"one two three", "text/plain")}}
     assert count("gpt-4o", text) == 3
@@ -169,6 +182,15 @@ def test_files_cost_by_their_pages_or_their_text():
         "source": {"type": "text", "media_type": "text/plain", "data": "one two"},
     }
     assert count("gpt-4o", plain) == 2
+    blocks = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    listed = {"type": "document", "source": {"type": "content", "content": blocks}}
+    assert count("gpt-4o", listed) == tokens.for_model("gpt-4o").text("one\ntwo")
+
+
+def test_gemini_looks_more_closely_where_it_is_told_to():
+    level = {"level": "MEDIA_RESOLUTION_ULTRA_HIGH"}
+    for key in ("media_resolution", "mediaResolution"):
+        assert count("gemini-3-pro-preview", {**gemini(png(9, 9)), key: level}) == 2_240
 
 
 @given(

@@ -14,17 +14,19 @@ from holdfast.tokens.port import Counter, Format, Vocabulary
 ESTIMATE: Final = "estimate"
 """Names the newest estimate that needs no vocabulary, whatever its number is."""
 
-_OPENAI: Final = Format(message=3, reply=3)
+_OPENAI: Final = Format(message=4, reply=3)
 _CHATML: Final = Format(message=5, reply=3)
 _HEADERS: Final = Format(message=5, reply=5)
 _OTHER: Final = Format(message=6, reply=6)
-_CLAUDE: Final = Format(message=6, reply=6, tools=530, media=media.ANTHROPIC)
-_CLAUDE_LARGE: Final = Format(message=6, reply=6, tools=530, media=media.ANTHROPIC_LARGE)
-_GEMINI: Final = Format(message=5, reply=3, media=media.GEMINI)
+# Their replies have room for the user's words before an assistant's first ones.
+_CLAUDE: Final = Format(message=6, reply=14, tools=530, system=8, media=media.ANTHROPIC)
+_CLAUDE_LARGE: Final = Format(message=6, reply=14, tools=810, system=8, media=media.ANTHROPIC_LARGE)
+_GEMINI: Final = Format(message=5, reply=11, system=8, media=media.GEMINI)
+_GEMINI_3: Final = Format(message=5, reply=11, system=8, media=media.GEMINI_3)
 
 
 def _openai(rule: str, rules: media.Rules) -> Vocabulary:
-    form = Format(message=3, reply=3, media=rules)
+    form = Format(message=4, reply=3, media=rules)
     return Vocabulary(f"o200k_base:{rule}", _O200K, form)
 
 
@@ -36,7 +38,9 @@ _COUNTERS: Final[Mapping[str, Vocabulary]] = {
         _openai("tile-140", media.openai(media.tiles(70, 140))),
         _openai("tile-150", media.openai(media.tiles(75, 150))),
         _openai("tile-5667", media.openai(media.tiles(2833, 5667))),
+        _openai("patch-1.2", media.openai(media.patches(1.2, 2_500, original=10_000))),
         _openai("patch-1.62", media.openai(media.patches(1.62))),
+        _openai("patch-1.62-2500", media.openai(media.patches(1.62, 2_500))),
         _openai("patch-1.72", media.openai(media.patches(1.72))),
         _openai("patch-2.46", media.openai(media.patches(2.46))),
         Vocabulary("cl100k_base", vocabularies.counting("cl100k_base"), _OPENAI),
@@ -55,23 +59,27 @@ _COUNTERS: Final[Mapping[str, Vocabulary]] = {
         Vocabulary("claude-estimate-1", estimates.claude(_O200K), _CLAUDE, False, 0.25),
         Vocabulary("claude-4.7-estimate-1", estimates.claude(_O200K, 135), _CLAUDE_LARGE, False, 0.25),
         Vocabulary("gemini-estimate-1", vocabularies.counting("gemma3"), _GEMINI, False, 0.05),
+        Vocabulary("gemini-3-estimate-1", vocabularies.counting("gemma3"), _GEMINI_3, False, 0.05),
         Vocabulary(words.NAME, estimates.by_script, _OTHER, False, 0.2),
     )
 }  # fmt: skip
 
 _MODELS: Final = (
     ("gpt-4o-mini", "o200k_base:tile-5667"),
-    (r"gpt-4\.1-mini|gpt-5(?:\.\d)?-mini", "o200k_base:patch-1.62"),
-    (r"gpt-4\.1-nano|gpt-5(?:\.\d)?-nano", "o200k_base:patch-2.46"),
+    (r"gpt-4\.1-mini|gpt-5(?:\.1)?-mini", "o200k_base:patch-1.62"),
+    (r"gpt-5\.\d+-mini", "o200k_base:patch-1.62-2500"),
+    (r"gpt-4\.1-nano|gpt-5(?:\.\d+)?-nano", "o200k_base:patch-2.46"),
     ("o4-mini", "o200k_base:patch-1.72"),
-    (r"gpt-5(?![0-9])", "o200k_base:tile-140"),
+    (r"gpt-5(?:\.1)?(?![0-9.])", "o200k_base:tile-140"),
+    (r"gpt-5\.\d", "o200k_base:patch-1.2"),
     (r"o[134](?![a-z0-9])", "o200k_base:tile-150"),
     (r"gpt-4o|chatgpt-4o|gpt-4\.1|gpt-4\.5|gpt-oss", "o200k_base"),
     (r"gpt-4(?![a-z0-9.])|gpt-3\.5|gpt-35|text-embedding-(?:3|ada)", "cl100k_base"),
     (r"claude-(?:[123]|instant)", "claude-estimate-1"),
     (r"claude-(?:opus|sonnet|haiku)-4(?:[-.][0-6])?(?:[-@]\d{8}|[-@:][a-z]|$)", "claude-estimate-1"),
     ("claude", "claude-4.7-estimate-1"),
-    ("gemini", "gemini-estimate-1"),
+    (r"gemini-(?:[12]|pro)(?![0-9])", "gemini-estimate-1"),
+    ("gemini", "gemini-3-estimate-1"),
     (r"deepseek-r1-distill-llama", "llama3"),
     (r"deepseek-r1-distill-qwen", "qwen3"),
     (r"deepseek-(?:v3|r1|chat|reasoner)", "deepseek_v3"),

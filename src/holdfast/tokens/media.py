@@ -20,6 +20,9 @@ from holdfast.values.frozen import Json
 
 Kind = Literal["image", "audio", "video", "file"]
 
+_WORDS: Final = 10
+"""The least that media count: the words that stand for what can't be shown."""
+
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?[^,]{0,200},", re.ASCII)
 _PDF_PAGE: Final = re.compile(rb"/Type\s{0,9}/Page\b")
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -73,11 +76,30 @@ def found_in(part: Mapping[str, Json]) -> Media | None:
         declared, payload = match[1] or declared, payload[match.end() :]
     elif isinstance(fields.get("url"), str) or _is_reference(payload):
         payload = ""
-    detail = part.get("detail") or fields.get("detail")
+    detail = part.get("detail") or fields.get("detail") or _resolution(part)
     seen = _kind_of(declared, kind)
     if fields.get("type") == "text":
         return Media(seen, text=payload)
+    if fields.get("type") == "content":
+        return Media(seen, text=_texts(fields.get("content")))
     return _look(seen, declared, payload, detail if isinstance(detail, str) else "")
+
+
+def _resolution(part: Mapping[str, Json]) -> Json:
+    """How closely Gemini is to look at a part, if the part says so."""
+    stated = part.get("media_resolution") or part.get("mediaResolution")
+    return (
+        cast("Mapping[str, Json]", stated).get("level") if isinstance(stated, Mapping) else stated
+    )
+
+
+def _texts(content: Json) -> str:
+    """The text of a document that is given as blocks."""
+    if isinstance(content, str):
+        return content
+    blocks = cast("list[Json]", content) if isinstance(content, list) else []
+    found = [cast("Mapping[str, Json]", block) for block in blocks if isinstance(block, Mapping)]
+    return "\n".join(str(block.get("text", "")) for block in found)
 
 
 def _is_reference(payload: str) -> bool:
@@ -129,22 +151,24 @@ class Rules(msgspec.Struct, frozen=True):
 
     def tokens(self, media: Media, count: Callable[[str], int]) -> int:
         """Count one piece of media; `count` counts text that a file turned out to be."""
-        if media.text is not None:
+        if media.text:
             return count(media.text)
         if media.kind == "image":
-            return self.image(media)
+            return max(_WORDS, self.image(media))
         if media.kind == "file":
-            return self.page * _pages(media)
+            return max(_WORDS, self.page * _pages(media))
         rate = self.audio_per_second if media.kind == "audio" else self.video_per_second
-        return ceil(rate * _seconds(media))
+        return max(_WORDS, ceil(rate * _seconds(media)))
 
 
 def _pages(media: Media) -> int:
     if media.pages is not None:
-        return min(media.pages, limits.FILE_PAGES_MAX)
+        return media.pages
+    if media.text is not None:
+        return 0
     if media.bytes is None:
-        return limits.FILE_PAGES_MAX
-    return max(1, min(media.bytes // limits.FILE_PAGE_BYTES_MIN, limits.FILE_PAGES_MAX))
+        return limits.FILE_PAGES_ASSUMED
+    return max(1, min(media.bytes // limits.FILE_PAGE_BYTES_MIN, limits.FILE_PAGES_ASSUMED))
 
 
 def _seconds(media: Media) -> float:
@@ -169,25 +193,29 @@ def tiles(base: int, tile: int) -> Callable[[Media], int]:
     return image
 
 
-def patches(factor: float, most: int = 1536) -> Callable[[Media], int]:
-    """OpenAI's newer rule: so much for each patch of 32², at most 1536 of them."""
+def patches(factor: float, most: int = 1536, original: int = 0) -> Callable[[Media], int]:
+    """OpenAI's newer rule: so much for each patch of 32², at most so many of them; more in original detail.
+
+    Without a word on the detail, models that know the original one take it.
+    """
 
     def image(media: Media) -> int:
+        limit = most if media.detail in ("low", "high") else max(most, original)
         if media.size is None:
-            return ceil(most * factor)
+            return ceil(limit * factor)
         width, height = media.size
-        return ceil(min(most, ceil(width / 32) * ceil(height / 32)) * factor)
+        return ceil(min(limit, ceil(width / 32) * ceil(height / 32)) * factor)
 
     return image
 
 
-def area(most: int) -> Callable[[Media], int]:
-    """Anthropic's rule: width times height by 750, up to what it scales a larger image down to."""
+def cells(most: int) -> Callable[[Media], int]:
+    """Anthropic's rule: one for each cell of 28², up to what it scales a larger image down to."""
 
     def image(media: Media) -> int:
         if media.size is None:
             return most
-        return max(1, min(most, ceil(media.size[0] * media.size[1] / 750)))
+        return min(most, ceil(media.size[0] / 28) * ceil(media.size[1] / 28))
 
     return image
 
@@ -201,6 +229,11 @@ def crops(media: Media) -> int:
         return 258
     unit = max(1, int(min(width, height) / 1.5))
     return 258 * min(limits.IMAGE_CROPS_MAX, ceil(width / unit) * ceil(height / unit))
+
+
+def flat(media: Media) -> int:
+    """Gemini's rule since its third generation: the same for every image, more for the highest resolution."""
+    return 2_240 if "ULTRA" in media.detail.upper() else 1_120
 
 
 def _fitted(size: tuple[int, int], *, longest: int, shortest: int) -> tuple[float, float]:
@@ -218,6 +251,7 @@ def openai(image: Callable[[Media], int]) -> Rules:
 # Who publishes no rate is taken to charge as much as who does.
 _AUDIO, _VIDEO = 32, 295
 OPENAI: Final = openai(tiles(85, 170))
-ANTHROPIC: Final = Rules(area(1_600), _AUDIO, _VIDEO, page=4_600)
-ANTHROPIC_LARGE: Final = Rules(area(4_784), _AUDIO, _VIDEO, page=7_784)
+ANTHROPIC: Final = Rules(cells(1_568), _AUDIO, _VIDEO, page=4_568)
+ANTHROPIC_LARGE: Final = Rules(cells(4_784), _AUDIO, _VIDEO, page=7_784)
 GEMINI: Final = Rules(crops, _AUDIO, _VIDEO, page=258)
+GEMINI_3: Final = Rules(flat, _AUDIO, _VIDEO, page=560)

@@ -24,6 +24,15 @@ _TEXT_OF: Final = {
 }  # fmt: skip
 """Kinds of parts that are text, and the field it is in."""
 
+_NOTE: Final = 10
+"""Tokens of the words that a rendering may put in: for a failed call, or in place of what can't be shown."""
+
+_ENUM: Final = 2
+"""Tokens that a value of an enumeration takes more in the form that OpenAI's models see than in JSON."""
+
+_BESIDE: Final = ("reasoning_content", "reasoning", "function_call")
+"""What a dict of a chat API may say beside its content, and sends back."""
+
 
 class Counter(Protocol):
     """Counts tokens for one family of models.
@@ -59,7 +68,7 @@ class Format(msgspec.Struct, frozen=True):
     """What a provider's chat format adds to the text, in tokens, and its rules for media.
 
     `call` and `result` stand for the wrapping and the id of one; `tools` is added once if there
-    are any, `tool` for each.
+    are any, `tool` for each; `system` is for a system message that has to be said in another role.
     """
 
     message: int
@@ -69,6 +78,7 @@ class Format(msgspec.Struct, frozen=True):
     result: int = 12
     tool: int = 8
     tools: int = 0
+    system: int = 0
     media: media.Rules = media.OPENAI
 
 
@@ -95,16 +105,41 @@ class Vocabulary(msgspec.Struct, frozen=True):
         tokens = self.format.message + self._content(message.content)
         if name := _speaker(message):
             tokens += self.format.name + self.text(name)
+        if message.role == "system":
+            tokens += self.format.system
         for call in message.tool_calls:
-            arguments = _json(call.args) if call.arguments is None else call.arguments
+            arguments = call.arguments or _json(call.args)
             tokens += self.format.call + self.text(call.name) + self.text(arguments)
+        if message.tool_results:
+            tokens += self._results(message)
+        return tokens + sum(map(self.text, _beside(message)))
+
+    def _results(self, message: Message) -> int:
+        """Count results. Where they can't share a message, each has its own, and what is said beside them too."""
+        further = len(message.tool_results) - 1 + (message.content is not None)
+        tokens = self.format.message * further
         for result in message.tool_results:
-            tokens += self.format.result + self._content(result.result)
+            tokens += self.format.result + self._result(result.result)
+            tokens += _NOTE if result.is_error else 0
         return tokens
+
+    def _result(self, value: Json) -> int:
+        if not isinstance(value, list):
+            return self._content(value)
+        items = cast("list[Json]", value)
+        if not items or not all(isinstance(item, Mapping) and "type" in item for item in items):
+            return self.text(_json(value))
+        # Parts are put together in lines, and media that a result can't hold follow in a message of their own.
+        shown = sum(media.found_in(item) is not None for item in items)
+        tokens = sum(map(self._item, items)) + len(items) + shown * _NOTE
+        return tokens + (self.format.message if shown else 0)
 
     def tools(self, definitions: Iterable[Mapping[str, Json]]) -> int:
         """Count the definitions of tools."""
-        each = [self.format.tool + self.text(_json(definition)) for definition in definitions]
+        each = [
+            self.format.tool + self.text(_json(definition)) + _ENUM * _enumerated(definition)
+            for definition in definitions
+        ]
         return self.format.tools + sum(each) if each else 0
 
     def _content(self, content: Json) -> int:
@@ -170,6 +205,26 @@ def _speaker(message: Message) -> str:
     """The participant's name, which the chat format carries beside the role."""
     name = (message.openai or message.extra).get("name")
     return name if isinstance(name, str) else ""
+
+
+def _enumerated(schema: Json) -> int:
+    """How many values a tool's definition enumerates."""
+    if isinstance(schema, Mapping):
+        fields = cast("Mapping[str, Json]", schema)
+        values = fields.get("enum")
+        own = len(cast("list[Json]", values)) if isinstance(values, list) else 0
+        return own + sum(map(_enumerated, fields.values()))
+    return sum(map(_enumerated, cast("list[Json]", schema))) if isinstance(schema, list) else 0
+
+
+def _beside(message: Message) -> list[str]:
+    """What the chat dict of a message says beside its content."""
+    if message.openai is None:
+        return []
+    said = [message.openai.get(key) for key in _BESIDE]
+    if message.openai.get("content") is not None:
+        said.append(message.openai.get("refusal"))
+    return [one if isinstance(one, str) else _json(one) for one in said if one is not None]
 
 
 def _json(value: Json) -> str:
