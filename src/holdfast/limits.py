@@ -124,6 +124,9 @@ ANTHROPIC_CALL_ID_MAX: Final = 64
 GEMINI_CALL_ID_MAX: Final = 64
 """A tool call's id in a Gemini request. It states no bound: this is ours, to be safe."""
 
+ANTHROPIC_TOOL_NAME_MAX: Final = 128
+"""A tool's name that came from Anthropic and goes back there, in characters."""
+
 TOOL_NAME_MAX: Final = 64
 """A tool's name going out to any provider, in characters: the smallest bound among them."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -186,7 +187,7 @@ def test_a_picture_in_a_result_reaches_every_provider():
     assert render.to_responses(messages)["input"][2]["output"][1] == INPUT_PNG
     (block,) = render.to_anthropic(messages)["messages"][2]["content"]
     assert block["content"] == [text("Here:"), CLAUDE_PNG]
-    assert render.to_gemini(messages)["contents"][2]["parts"][1] == GEMINI_PNG
+    assert render.to_gemini(messages)["contents"][3]["parts"] == [GEMINI_PNG]
 
 
 @pytest.mark.req("A-6")
@@ -200,8 +201,10 @@ def test_results_stand_where_each_provider_wants_them():
     turns = render.to_anthropic(messages)["messages"]
     assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
     assert [b.get("tool_use_id", b["type"]) for b in turns[2]["content"]] == ["c", "a", "b", "text"]
-    parts = render.to_gemini(messages)["contents"][2]["parts"]
-    assert [part.get("function_response", {}).get("id") for part in parts] == ["a", "b", "c", None]
+    contents = render.to_gemini(messages)["contents"]
+    responses = [part["function_response"]["id"] for part in contents[2]["parts"]]
+    assert responses == ["a", "b", "c"]
+    assert contents[3] == {"role": "user", "parts": [{"text": "And?"}]}
 
 
 def test_what_the_user_said_beside_results_comes_after_all_of_them():
@@ -213,7 +216,7 @@ def test_what_the_user_said_beside_results_comes_after_all_of_them():
     blocks = render.to_anthropic(messages)["messages"][2]["content"]
     assert [block["type"] for block in blocks] == ["tool_result", "tool_result", "text"]
     assert render.to_chat(messages)[-1] == {"role": "user", "content": [text("Hurry!")]}
-    assert render.to_gemini(messages)["contents"][2]["parts"][2] == {"text": "Hurry!"}
+    assert render.to_gemini(messages)["contents"][3]["parts"] == [{"text": "Hurry!"}]
 
 
 def test_system_messages_at_the_start_and_later():
@@ -341,3 +344,62 @@ def test_what_is_not_paired_is_refused(
 ):
     with pytest.raises(error):
         to(messages)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"type": "file", "name": "a.txt", "size": 7}],
+        [{"type": "text", "content": {"deep": 1}}],
+        [{"type": "image", "title": "Oslo", "source": "camera"}],
+        [{"type": "text", "text": "a"}, {"type": "file", "name": "b"}],
+    ],
+)
+def test_rows_that_a_tool_gave_are_said_as_they_are(rows: list[dict[str, Any]]):
+    messages = [Message("user", "ls"), calling("c"), told("c", rows)]
+    said = json.dumps(rows, separators=(",", ":"))
+    assert render.to_chat(messages)[2]["content"] == said
+    assert render.to_responses(messages)["input"][2]["output"] == said
+    assert render.to_anthropic(messages)["messages"][2]["content"][0]["content"] == said
+    part = render.to_gemini(messages)["contents"][2]["parts"][0]
+    assert part["function_response"]["response"] == {"output": said}
+
+
+def test_names_that_a_provider_refuses_are_mended_in_its_own_dicts():
+    call = {"id": "c", "type": "function", "function": {"name": "files.read:1", "arguments": "{}"}}
+    custom = {"id": "d", "type": "custom", "custom": {"name": "a b", "input": "x"}}
+    chat = [
+        {"role": "user", "name": "Ada Lovelace", "content": "q"},
+        {"role": "user", "name": None, "content": "q"},
+        {"role": "assistant", "content": None, "tool_calls": [call, custom]},
+        {"role": "tool", "tool_call_id": "c", "name": "files.read:1", "content": "1"},
+        {"role": "tool", "tool_call_id": "d", "content": "2"},
+    ]
+    sent = render.to_chat([intake.accept(raw) for raw in chat])
+    assert providers.check_openai_chat(sent) == []
+    assert [raw.get("name") for raw in sent] == ["Ada_Lovelace", None, None, "files_read_1", None]
+    assert sent[2]["tool_calls"][0]["function"]["name"] == "files_read_1"
+    assert sent[2]["tool_calls"][1]["custom"]["name"] == "a_b"
+    long, odd = "x" * 128, "a.b"
+    uses = [{"type": "tool_use", "id": name[:9], "name": name, "input": {}} for name in (long, odd)]
+    answers = [{"type": "tool_result", "tool_use_id": use["id"], "content": "1"} for use in uses]
+    said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": uses}]
+    request = render.to_anthropic(
+        [intake.accept(raw) for raw in [*said, {"role": "user", "content": answers}]]
+    )
+    assert providers.check_anthropic(request) == []
+    assert [use["name"] for use in request["messages"][1]["content"]] == [long, "a_b"]
+
+
+def test_reasoning_goes_to_responses_once_and_only_openais():
+    foreign = {"type": "reasoning", "id": "other-1", "summary": []}
+    messages = [
+        Message("user", "q"), Message("assistant", [REASONING, text("a")]),
+        Message("assistant", [REASONING, foreign, text("b")]), Message("user", "r"),
+    ]  # fmt: skip
+    request = render.to_responses(messages)
+    assert [item.get("type", item.get("content")) for item in request["input"]] == [
+        "q", "reasoning", "a", "b", "r",
+    ]  # fmt: skip
+    assert request["input"][3]["content"] == "b"
+    assert providers.check_openai_responses(request) == []

@@ -25,9 +25,10 @@ class Violation(NamedTuple):
 
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_GEMINI_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}")
+_LONG_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_GEMINI_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
-_CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_CALL_ID: Final = re.compile(r"(?s:.){1,64}")
 _CHAT_PARTS: Final[Mapping[str, frozenset[str]]] = {
     "system": frozenset({"text"}),
     "developer": frozenset({"text"}),
@@ -40,12 +41,14 @@ _OUTPUTS: Final = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
 }
+_ITEM_IDS: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-_USER_BLOCKS: Final = frozenset({"text", "image", "document", "search_result", "tool_result"})
-_RESULT_BLOCKS: Final = _USER_BLOCKS - {"tool_result"}
+_SHOWN_BLOCKS: Final = frozenset({"text", "image", "document", "search_result"})
+_USER_BLOCKS: Final = _SHOWN_BLOCKS | {"tool_result", "container_upload"}
+_RESULT_BLOCKS: Final = _SHOWN_BLOCKS | {"tool_reference", "browser_state"}
 _GEMINI_DATA: Final = frozenset(
     {"text", "inline_data", "file_data", "function_call", "function_response"}
-    | {"executable_code", "code_execution_result"}
+    | {"executable_code", "code_execution_result", "tool_call", "tool_response"}
 )
 
 
@@ -97,6 +100,8 @@ def _chat(messages: Sequence[Dict]) -> Iterator[Violation]:
             yield Violation("chat-role", where, f"{role!r} is not a role")
             continue
         yield from _chat_content(where, role, message)
+        if "name" in message and not _matches(_NAME, message["name"]):
+            yield Violation("chat-speaker", where, f"{message['name']!r} is not a name")
         if role == "tool":
             call = message.get("tool_call_id")
             if call not in known:
@@ -155,6 +160,7 @@ def _responses(items: Sequence[Dict]) -> Iterator[Violation]:
         yield Violation("responses-not-empty", "input", "there is no item")
     calls: dict[Json, Json] = {}
     answered: set[Json] = set()
+    yield from _responses_ids(items)
     for number, item in enumerate(items):
         where, kind = f"input[{number}]", item.get("type", "message")
         if kind == "message":
@@ -177,6 +183,16 @@ def _responses(items: Sequence[Dict]) -> Iterator[Violation]:
         yield Violation("responses-answered", "the end", f"no output for {missing}")
 
 
+def _responses_ids(items: Sequence[Dict]) -> Iterator[Violation]:
+    given = [item["id"] for item in items if item.get("id") is not None]
+    for repeated in _repeated(given):
+        yield Violation("responses-item-unique", "input", f"two items have the id {repeated!r}")
+    for number, item in enumerate(items):
+        begin = _ITEM_IDS.get(str(item.get("type", "message")), "")
+        if item.get("id") is not None and not str(item["id"]).startswith(begin):
+            yield Violation("responses-item-id", f"input[{number}]", f"an id begins with {begin!r}")
+
+
 def _responses_message(where: str, item: Dict) -> Iterator[Violation]:
     role, content = item.get("role"), item.get("content")
     if role not in ("user", "assistant", "system", "developer"):
@@ -194,7 +210,7 @@ def _responses_call(where: str, item: Dict) -> Iterator[Violation]:
     given = item.get("call_id")
     if not _matches(_CALL_ID, given):
         yield Violation("responses-id", where, f"{given!r} is not an id of 1 to 64 characters")
-    if not _matches(_NAME, item.get("name")):
+    if not _matches(_LONG_NAME, item.get("name")):
         yield Violation("responses-name", where, f"{item.get('name')!r} is not a name")
     text = item.get("arguments" if item.get("type") == "function_call" else "input")
     if not isinstance(text, str):
@@ -301,7 +317,7 @@ def _anthropic_block(where: str, block: Dict) -> Iterator[Violation]:
 def _anthropic_call(where: str, block: Dict) -> Iterator[Violation]:
     if not _matches(_ID, block.get("id")):
         yield Violation("anthropic-id", where, f"{block.get('id')!r} is not an id")
-    if not _matches(_NAME, block.get("name")):
+    if not _matches(_LONG_NAME, block.get("name")):
         yield Violation("anthropic-name", where, f"{block.get('name')!r} is not a name")
     if not isinstance(block.get("input"), dict):
         yield Violation("anthropic-input", where, "input is an object")
@@ -343,16 +359,17 @@ def _gemini(contents: Sequence[Dict]) -> Iterator[Violation]:
         where, role = f"contents[{number}]", content.get("role")
         if role not in ("user", "model"):
             yield Violation("gemini-role", where, f"{role!r} is not a role")
+        parts = [_snake_case(part) for part in _items(content.get("parts"))]
         if role == before:
             yield Violation("gemini-alternate", where, f"{role} twice in a row")
-        parts = [_snake_case(part) for part in _items(content.get("parts"))]
         if not parts:
             yield Violation("gemini-parts", where, "a content has parts")
         for part in parts:
             yield from _gemini_part(where, role, part)
         yield from _gemini_responses(where, parts, calls)
         calls = [part["function_call"] for part in parts if "function_call" in part]
-        before = role
+        # What the user says after responses has a content of its own.
+        before = None if any("function_response" in part for part in parts) else role
     if calls:
         yield Violation("gemini-responses-next", "the end", f"no response for {len(calls)} call(s)")
 
@@ -388,10 +405,15 @@ def _gemini_responses(where: str, parts: list[Dict], calls: list[Dict]) -> Itera
     elif len(found) != len(calls):
         what = f"{len(found)} response(s) for {len(calls)} call(s)"
         yield Violation("gemini-responses-next", where, what)
-    else:
-        for call, response in zip(calls, found, strict=True):
-            if any(call.get(key) != response.get(key) for key in ("id", "name")):
-                what = f"{response.get('name')!r} stands where {call.get('name')!r} was called"
-                yield Violation("gemini-responses-order", where, what)
-    if any("function_response" not in part for part in parts[: len(found)]):
-        yield Violation("gemini-responses-first", where, "responses go before anything else")
+    elif _unpaired(calls, found):
+        yield Violation("gemini-responses-order", where, "responses and calls do not go together")
+    if found and len(parts) > len(found):
+        yield Violation("gemini-responses-alone", where, "responses share no content with others")
+
+
+def _unpaired(calls: list[Dict], found: list[Dict]) -> bool:
+    """Whether responses are for other calls; with ids in any order, without them in that of the calls."""
+    pairs = [[(one.get("id"), one.get("name")) for one in side] for side in (calls, found)]
+    if all(call.get("id") for call in calls):
+        pairs = [sorted(side, key=str) for side in pairs]
+    return pairs[0] != pairs[1]

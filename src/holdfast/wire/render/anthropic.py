@@ -92,6 +92,7 @@ def _verbatim(content: Json, names: Mapping[str, str]) -> str | list[Block]:
     for block in blocks:
         if block["type"] == "tool_use":
             block["id"] = names[block["id"]]
+            block["name"] = steps.own_name(block["name"], limits.ANTHROPIC_TOOL_NAME_MAX)
     return blocks
 
 

@@ -62,6 +62,17 @@ def _verbatim(kept: Mapping[str, Json], names: Mapping[str, str]) -> dict[str, J
         raw.pop("tool_calls", None)
     for call in raw.get("tool_calls", ()):
         call["id"] = names[call["id"]]
+        inner = call.get("custom" if call.get("type") == "custom" else "function")
+        inner["name"] = steps.own_name(inner["name"])
+    return _named(raw)
+
+
+def _named(raw: dict[str, Json]) -> dict[str, Json]:
+    """Return a message whose speaker has a name that the provider takes, or none."""
+    if "name" in raw:
+        name = raw.pop("name")
+        if isinstance(name, str) and name:
+            raw["name"] = steps.own_name(name)
     return raw
 
 
@@ -86,7 +97,7 @@ def _result(answer: steps.Answer, name: str, below: list[Part]) -> dict[str, Jso
     raw = answer.message.openai
     if raw is not None:
         text = {"content": ""} if raw.get("content") is None else {}
-        return {**thaw(raw), "tool_call_id": name, **text}
+        return _named({**thaw(raw), "tool_call_id": name, **text})
     texts: list[str] = []
     for part in parts.without_private(answer.parts()):
         if part.kind in ("image", "audio", "file") and not part.text:

@@ -20,9 +20,9 @@ def to_gemini(messages: Sequence[Message]) -> dict[str, Json]:
     """Return {"system_instruction", "contents"}; without a system prompt, only the contents.
 
     The system messages at the start are the instruction, later ones are said by the user in tags.
-    Roles alternate, the responses of a content's calls stand together in the next one, in the order
-    of the calls. Blank text is left out. If the user does not begin, OPENING does. Raises OpenCalls
-    or ResultWithoutCall.
+    Neighbours of one role become one content; only the responses of a content's calls stand alone in the
+    next one, in the order of the calls. Blank text is left out. If the user does not begin, OPENING
+    does. Raises OpenCalls or ResultWithoutCall.
     """
     leading, rest = steps.split(messages)
     ids = steps.CallIds("[a-zA-Z0-9_-]+", limits.GEMINI_CALL_ID_MAX, once=True)
@@ -31,7 +31,9 @@ def to_gemini(messages: Sequence[Message]) -> dict[str, Json]:
         names = ids.of(step.message)
         role = "model" if step.message.role == "assistant" else "user"
         _add(turns, role, _said(step.message) + _calls(step.message, names))
-        _add(turns, "user", _responses(step, names))
+        below: list[Part] = []
+        _add(turns, "user", _responses(step, names, below))
+        _add(turns, "user", _parts([*below, *step.said_beside()]))
     if not turns or turns[0]["role"] != "user":
         turns.insert(0, {"role": "user", "parts": [{"text": steps.OPENING}]})
     texts = [{"text": text} for one in leading if (text := steps.system_text(one))]
@@ -39,7 +41,13 @@ def to_gemini(messages: Sequence[Message]) -> dict[str, Json]:
 
 
 def _add(turns: list[Item], role: str, items: list[Item]) -> None:
-    if items and turns and turns[-1]["role"] == role:
+    # A model that gets other words among responses takes them for no question, or refuses them.
+    if (
+        items
+        and turns
+        and turns[-1]["role"] == role
+        and "function_response" not in turns[-1]["parts"][0]
+    ):
         turns[-1]["parts"] += items
     elif items:
         turns.append({"role": role, "parts": items})
@@ -85,14 +93,13 @@ def _name(name: str) -> str:
     return f"_{fitting}"[: limits.TOOL_NAME_MAX]
 
 
-def _responses(step: steps.Step, names: Mapping[str, str]) -> list[Item]:
-    """Return the responses in the order of the calls, then media of results and what the user said."""
+def _responses(step: steps.Step, names: Mapping[str, str], below: list[Part]) -> list[Item]:
+    """Return the responses in the order of the calls; media that they can't hold are added to `below`."""
     responses: list[Item] = []
-    below: list[Part] = []
     for call, answer in step.in_order():
         said = {"id": names[call.id], "name": _name(call.name)}
         responses.append({"function_response": {**said, "response": _response(answer, below)}})
-    return responses + _parts([*below, *step.said_beside()])
+    return responses
 
 
 def _response(answer: steps.Answer, below: list[Part]) -> Item:

@@ -53,6 +53,18 @@ _PRIVATE: Final = frozenset(
 )
 
 
+_URL: Final = (("image_url", dict), ("image_url", str), ("file_id", str))
+_FILE: Final = (("file_data", str), ("file_url", str), ("file_id", str))
+_HOLDERS: Final[Mapping[str, tuple[tuple[str, type], ...]]] = {
+    "text": (("text", str),), "input_text": (("text", str),), "output_text": (("text", str),),
+    "refusal": (("refusal", str),), "image_url": _URL, "input_image": _URL,
+    "input_audio": (("input_audio", dict),), "audio": (("audio", dict),), "file": (("file", dict),),
+    "input_file": _FILE, "image": (("source", dict),), "document": (("source", dict),),
+    "search_result": (("content", list),),
+}  # fmt: skip
+"""Kinds of parts, and the fields of which one has what such a part is about."""
+
+
 def read(content: Json) -> tuple[Part, ...]:
     """Return the parts of a message's content, whatever its shape."""
     if content is None:
@@ -67,11 +79,19 @@ def read_result(result: Json) -> tuple[Part, ...]:
     if isinstance(result, list) and result:
         items = cast("list[Json]", result)
         parts = read(items)
-        if all(part.type and part.kind != "unknown" for part in parts):
+        if all(_holds(part) for part in parts):
             return parts
     if result is None:
         return ()
     return (Part(kind="text", text=result if isinstance(result, str) else json_text(result)),)
+
+
+def _holds(part: Part) -> bool:
+    """Whether a part is one of a provider's, and not a row that a tool gave, such as {"type": "file", "size": 7}."""
+    if part.kind == "private":
+        return bool(part.type)
+    holders = _HOLDERS.get(part.type, ())
+    return any(isinstance(part.raw.get(name), kind) for name, kind in holders)
 
 
 def read_one(part: Json) -> Part:

@@ -34,10 +34,24 @@ def to_responses(messages: Sequence[Message]) -> dict[str, Json]:
             items.append(_output(answer, names[call.id], custom=_is_custom(step.message, call.id)))
         if beside := parts.without_private(step.said_beside()):
             items.append({"role": "user", "content": [_input_part(part) for part in beside]})
+    items = _once(items)
     if not items:
         items.append({"role": "user", "content": steps.OPENING})
     instructions = "\n\n".join(text for one in leading if (text := steps.system_text(one)))
     return {**({"instructions": instructions} if instructions else {}), "input": items}
+
+
+def _once(items: list[Item]) -> list[Item]:
+    """Return items without reasoning that came before: an answer may be kept as several messages."""
+    seen: set[str] = set()
+    kept: list[Item] = []
+    for item in items:
+        if item.get("type") == "reasoning":
+            if item["id"] in seen:
+                continue
+            seen.add(item["id"])
+        kept.append(item)
+    return kept
 
 
 def _message(message: Message, names: Mapping[str, str]) -> list[Item]:
@@ -55,7 +69,7 @@ def _assistant(message: Message, names: Mapping[str, str]) -> list[Item]:
     for part in parts.read(message.content):
         if part.kind != "private" and not parts.is_blank(part):
             items.append({"role": "assistant", "content": parts.shown(part)})
-        elif part.type == "reasoning":
+        elif part.type == "reasoning" and str(part.raw.get("id")).startswith("rs"):
             items.append(thaw(part.raw))
     items += [_call(message, number, names) for number in range(len(message.tool_calls))]
     # Reasoning must lead to something: alone at the end it would be refused.

@@ -147,6 +147,11 @@ def tool_name(name: str, *, dots: bool = False) -> str:
     ]
 
 
+def own_name(name: str, longest: int = limits.TOOL_NAME_MAX) -> str:
+    """Return a name that came from a provider as it is, if the provider takes it back, else as tool_name does."""
+    return name if re.fullmatch(rf"[a-zA-Z0-9_-]{{1,{longest}}}", name) else tool_name(name)
+
+
 def system_text(message: Message) -> str:
     """Return a system message as text; what is not text in it is mentioned."""
     found = parts.without_private(parts.read(message.content))
