@@ -10,6 +10,7 @@ import typing as _typing
 
 from holdfast.context.window import Window
 from holdfast.engine.handles import PendingCall
+from holdfast.engine.recordings import RecordedWindow
 from holdfast.engine.session import Session
 from holdfast.engine.state_manager import StateManager
 from holdfast.errors import (
@@ -49,6 +50,7 @@ from holdfast.errors import (
     UnknownModel,
     UnknownScheme,
     UnknownSession,
+    UnknownWindow,
     UnsafeStore,
     WrongRole,
     WrongTokenizer,
@@ -93,6 +95,7 @@ __all__ = [
     "OpenCalls",
     "PairingError",
     "PendingCall",
+    "RecordedWindow",
     "Refused",
     "ResultWithoutCall",
     "SecondResult",
@@ -117,6 +120,7 @@ __all__ = [
     "UnknownModel",
     "UnknownScheme",
     "UnknownSession",
+    "UnknownWindow",
     "UnsafeStore",
     "Window",
     "WindowPolicy",

@@ -4,7 +4,8 @@
     ├── NotFound              the id names nothing
     │   ├── UnknownSession
     │   ├── UnknownMessage
-    │   └── UnknownCall
+    │   ├── UnknownCall
+    │   └── UnknownWindow
     ├── Conflict              someone else was first: read again, then retry
     │   ├── StaleVersion
     │   ├── DuplicateSession
@@ -100,6 +101,12 @@ class UnknownCall(NotFound):
     """There is no open tool call by that id. pending_calls() lists the open ones."""
 
     code: ClassVar[str] = "unknown_call"
+
+
+class UnknownWindow(NotFound):
+    """No window was recorded with that event. recorded_windows() lists those that were."""
+
+    code: ClassVar[str] = "unknown_window"
 
 
 class Conflict(Error):

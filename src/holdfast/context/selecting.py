@@ -11,22 +11,16 @@ from typing import cast
 import msgspec
 
 from holdfast import errors
-from holdfast.context.window import Window
+from holdfast.context.window import Window, digest
 from holdfast.values.context import Entry, Fate, Ledger, Selection
 from holdfast.values.frozen import Json, freeze
 from holdfast.values.message import Message
-from holdfast.wire import codec
 
 NOT_IN = "it was not in the recorded window"
 RECORDED = "it was in the recorded window"
 
 Read = Callable[[int, int], Sequence[Message]]
 """Messages of the conversation by their numbers, first and last."""
-
-
-def digest(messages: Sequence[Message]) -> str:
-    """Return the hash of all that the messages of a window say."""
-    return codec.digest(codec.canonical([message.to_dict() for message in messages])).hex()
 
 
 def selection(window: Window, tenant: str, session_id: str) -> Selection:
@@ -75,11 +69,14 @@ def rebuilt(recorded: Selection, count: int, read: Read) -> Window:
     """
     messages: list[Message] = []
     inside: dict[int, tuple[Fate, int]] = {}
+    summary_at = -1
     for part in recorded.parts:
         if isinstance(part, Mapping):
             made = Message.from_dict(cast("Mapping[str, Json]", part["message"]))
             found, numbers = [made], [part["number"]] if "number" in part else []
             fate = Fate.SHORTENED
+            if not numbers:
+                summary_at = len(messages)
         else:
             found, numbers, fate = list(read(*part)), list(range(part[0], part[1] + 1)), Fate.KEPT
         for number in numbers:
@@ -93,8 +90,8 @@ def rebuilt(recorded: Selection, count: int, read: Read) -> Window:
     return Window(
         messages=tuple(messages), sizes=recorded.sizes, tokens=recorded.tokens, budget=recorded.budget,
         ledger=_ledger(inside, count), level=recorded.level, counter=recorded.counter,
-        exact=recorded.exact, overhead=recorded.overhead, session_id=recorded.session_id,
-        version=recorded.version, began=recorded.began,
+        exact=recorded.exact, overhead=recorded.overhead, summary_at=summary_at,
+        session_id=recorded.session_id, version=recorded.version, began=recorded.began,
     )  # fmt: skip
 
 

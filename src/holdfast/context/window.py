@@ -22,7 +22,7 @@ from holdfast.values.context import (
 )
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message, MessageCategory
-from holdfast.wire import render
+from holdfast.wire import codec, render
 
 PROMPT = "initial system prompt"
 QUESTION = "current question"
@@ -167,14 +167,26 @@ def _chosen(piece: Piece) -> tuple[ContextPriority, str]:
     return chosen or (ContextPriority.BACKGROUND, "")
 
 
+def digest(messages: Sequence[Message]) -> str:
+    """Return the hash of all that the messages of a window say."""
+    return codec.digest(codec.canonical([message.to_dict() for message in messages])).hex()
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """How one window became another. `same` messages at the beginning are equal, and a provider can cache them."""
+    """How one window became another. `same` messages at the beginning are equal, and a provider can cache them.
+
+    `common` of them are in both, wherever; `gone_at` and `new_at` say where the others stand in their windows.
+    """
 
     same: int
     same_tokens: int
     tokens: int
+    common: int
+    common_tokens: int
     gone: tuple[Message, ...]
     new: tuple[Message, ...]
+    gone_at: tuple[int, ...]
+    new_at: tuple[int, ...]
 
     @property
     def share(self) -> float:
@@ -237,6 +249,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"<Window {len(self)} messages, {self.tokens:,} of {self.budget:,} tokens>"
 
+    @property
+    def digest(self) -> str:
+        """The hash of all that its messages say: equal for windows that are the same byte for byte."""
+        return digest(self.messages)
+
     def explain(self, number: int | None = None) -> str:
         """Say in words what is in it and what is not, and why; or what became of one message."""
         return _explained(self) if number is None else _explained_one(self, number)
@@ -247,18 +264,26 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.InvalidRequest(
                 f"a window differs from a Window, not {type(other).__name__}."
             )
-        here, there = set(map(_mark, self.messages)), set(map(_mark, other.messages))
+        before, after = list(map(_mark, self.messages)), list(map(_mark, other.messages))
+        here, there = set(before), set(after)
         same = 0
-        for one, two in zip(self.messages, other.messages, strict=False):
-            if _mark(one) != _mark(two):
+        for one, two in zip(before, after, strict=False):
+            if one != two:
                 break
             same += 1
+        gone = tuple(at for at, mark in enumerate(before) if mark not in there)
+        new = tuple(at for at, mark in enumerate(after) if mark not in here)
+        tokens = other.tokens - other.overhead
         return Difference(
             same=same,
             same_tokens=sum(other.sizes[:same]),
-            tokens=other.tokens - other.overhead,
-            gone=tuple(m for m in self.messages if _mark(m) not in there),
-            new=tuple(m for m in other.messages if _mark(m) not in here),
+            tokens=tokens,
+            common=len(after) - len(new),
+            common_tokens=tokens - sum(other.sizes[at] for at in new),
+            gone=tuple(self.messages[at] for at in gone),
+            new=tuple(other.messages[at] for at in new),
+            gone_at=gone,
+            new_at=new,
         )
 
     def to_openai(self) -> list[dict[str, Json]]:
@@ -345,13 +370,14 @@ def _explained(window: Window) -> str:
     if under := ledger.messages(Fate.SUMMARISED):
         size = ledger.tokens(Fate.SUMMARISED)
         lines.append(f"  under  {under:,} messages ({size:,} tokens) under the summary")
+    # Of a recorded window only what was in it is known: what was not has no size here.
     reasons: dict[str, tuple[int, int]] = {}
     for entry in ledger.entries:
         if entry.fate is Fate.LEFT_OUT:
             messages, size = reasons.get(entry.rule, (0, 0))
             reasons[entry.rule] = (messages + entry.count, size + entry.tokens)
     lines += [
-        f"  out    {messages:,} messages ({size:,} tokens): {rule}"
+        f"  out    {messages:,} messages{f' ({size:,} tokens)' if size else ''}: {rule}"
         for rule, (messages, size) in reasons.items()
     ]
     return "\n".join(lines)
@@ -371,5 +397,7 @@ def _explained_one(window: Window, number: int) -> str:
         what += f" with all of #{entry.first:,}–#{entry.last:,}"
     size = f"{entry.tokens:,} tokens"
     if entry.fate is Fate.SHORTENED:
-        size = f"from {entry.tokens:,} to {entry.used:,} tokens"
-    return f"{what} ({size}): {entry.rule}"
+        was = f"from {entry.tokens:,} " if entry.tokens != entry.used else ""
+        size = f"{was}to {entry.used:,} tokens"
+    told = f" ({size})" if entry.tokens else ""
+    return f"{what}{told}: {entry.rule}"

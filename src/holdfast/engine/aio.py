@@ -20,10 +20,10 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.loops import Loop
 from holdfast.engine.messages import Reader
+from holdfast.engine.recordings import AsyncRecalling
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Requests, Settings
 from holdfast.engine.session import Session
 from holdfast.engine.sessions import Sessions
-from holdfast.engine.windows import AsyncWindowed
 from holdfast.store.port import Report
 from holdfast.values import ids
 from holdfast.values.command import Request
@@ -311,7 +311,7 @@ class AsyncSessions:
         return await self.in_thread(lambda: self._blocking.chain_tokens(session_id))
 
 
-class AsyncSession(AsyncWindowed):
+class AsyncSession(AsyncRecalling):
     """A handle on one session, for async callers."""
 
     __slots__ = ("_manager",)

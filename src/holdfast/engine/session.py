@@ -10,8 +10,8 @@ from holdfast.engine import handles
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.messages import Messages, Reader
+from holdfast.engine.recordings import Recalling
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike
-from holdfast.engine.windows import Windowed
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message, MessageCategory
 from holdfast.values.session import SessionState
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions import Sessions
 
 
-class Session(Windowed):
+class Session(Recalling):
     """A handle on one session. `add_message` appends and moves the handle to the new state."""
 
     __slots__ = ("_behind", "_manager")

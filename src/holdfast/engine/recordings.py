@@ -1,0 +1,200 @@
+"""Windows that were recorded with answers: found by their events, newest first, without reading the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.engine.engine import Engine
+from holdfast.engine.states import message_of, recorded, stream_of
+from holdfast.engine.windows import AsyncWindowed, Windowed
+from holdfast.store import port
+from holdfast.values import ids
+from holdfast.values.context import CompactionLevel
+from holdfast.values.event import WindowRecorded
+from holdfast.values.session import SessionState
+
+PAGE = 20
+"""How many recorded windows a page has unless another number is asked for."""
+
+_CHUNK = 64
+"""Events that are read at once where some of them are no messages."""
+
+
+class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the log says of a recorded window; `window_of(message_id)` makes the window itself again.
+
+    `version` is the number of its event in the session, `answer` that of the message that followed it,
+    which has this id and this `number` in the conversation. `seen` is the version of the session
+    `session_id` that the window shows, `messages` how many it has.
+    """
+
+    version: int
+    recorded_at: str
+    message_id: str
+    number: int
+    session_id: str
+    seen: int
+    messages: int
+    budget: int
+    tokens: int
+    counter: str
+    exact: bool
+    level: CompactionLevel
+    digest: str
+
+    @property
+    def answer(self) -> int:
+        """The number of the answer's event."""
+        return self.version + 1
+
+
+class _Log:
+    """One session's events, looked through for recorded windows."""
+
+    def __init__(self, engine: Engine, tenant: str, state: SessionState) -> None:
+        engine.check()
+        self._store = engine.store
+        self._tenant = tenant
+        self._stream = stream_of(state.id)
+        self._state = state
+
+    def read(self, after: int, until: int) -> list[port.StoredEvent]:
+        """Return the events after < version <= until, of which there are few."""
+        return self._store.read(
+            self._tenant, self._stream, after=after, until=until, limit=until - after
+        )
+
+    def _messages_until(self, version: int) -> int:
+        found = self.read(version - 1, version) if version else []
+        return found[0].ordinal if found else 0
+
+    def versions(self, low: int, high: int, *, newest: bool) -> Iterator[int]:
+        """Yield the versions of recorded windows with low < version <= high, newest or oldest first.
+
+        Every message has the next ordinal. So a stretch with as many ordinals as events has nothing
+        but messages, and is not read.
+        """
+        if high - low <= _CHUNK:
+            found = [e.version for e in self.read(low, high) if e.kind == WindowRecorded.kind]
+            yield from reversed(found) if newest else found
+        elif self._messages_until(high) - self._messages_until(low) < high - low:
+            middle = (low + high) // 2
+            halves = ((low, middle), (middle, high))
+            for first, last in reversed(halves) if newest else halves:
+                yield from self.versions(first, last, newest=newest)
+
+    def at(self, version: int) -> RecordedWindow | None:
+        """Return the window that was recorded with this event; None if it holds none."""
+        found = self.read(version - 1, version + 1)
+        event = recorded(found[0]).event if found else None
+        if not isinstance(event, WindowRecorded) or len(found) < 2:
+            return None
+        chosen, answer = event.selection, found[1]
+        began = 0
+        if version > self._state.began:
+            began = self._state.ordinal_began
+        elif chosen.session_id == self._state.id:
+            began = chosen.began
+        return RecordedWindow(
+            version=version, recorded_at=ids.iso(found[0].time_us), message_id=message_of(answer).id,
+            number=answer.ordinal - began, session_id=chosen.session_id, seen=chosen.version,
+            messages=len(chosen.sizes), budget=chosen.budget, tokens=chosen.tokens, counter=chosen.counter,
+            exact=chosen.exact, level=chosen.level, digest=chosen.digest,
+        )  # fmt: skip
+
+    def near(self, version: int) -> tuple[int | None, int | None]:
+        """Return the events of the nearest recorded windows before and after one."""
+        end = self._state.version
+        before = self.versions(0, min(version, end), newest=True)
+        after = self.versions(min(version, end), end, newest=False)
+        return next(before, None), next(after, None)
+
+
+def _event(name: str, version: int) -> int:
+    if type(cast("object", version)) is not int or version < 1:
+        raise errors.InvalidRequest(f"{name} is the number of an event: an int, 1 or more.")
+    return version
+
+
+def one(engine: Engine, tenant: str, state: SessionState, version: int) -> RecordedWindow:
+    """Return the window that was recorded with an event: its own, or the answer's right after it."""
+    log = _Log(engine, tenant, state)
+    if _event("version", version) <= state.version:
+        found = log.at(version) or (log.at(version - 1) if version > 1 else None)
+        if found is not None:
+            return found
+        what = f"no window was recorded with event {version:,}."
+    else:
+        what = f"the session has no event {version:,}; its last is {state.version:,}."
+    before, after = log.near(version)
+    near = [f"{event:,}" for event in (before, after) if event is not None]
+    hint = "Give it along when adding an answer: add_message(reply, window=window)."
+    if near:
+        hint = f"The nearest that have one: {', '.join(near)}."
+    raise errors.UnknownWindow(
+        what, hint=hint, facts={"version": version, "before": before, "after": after}
+    )
+
+
+def page(
+    engine: Engine, tenant: str, state: SessionState, limit: int, before: int | None
+) -> list[RecordedWindow]:
+    """Return recorded windows, newest first."""
+    if type(cast("object", limit)) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
+        raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
+    end = state.version
+    if before is not None:
+        end = min(end, _event("before", before) - 1)
+    log = _Log(engine, tenant, state)
+    made: list[RecordedWindow] = []
+    for version in log.versions(0, end, newest=True):
+        found = log.at(version)
+        if found is not None:
+            made.append(found)
+        if len(made) == limit:
+            break
+    return made
+
+
+class Recalling(Windowed):
+    """A handle that finds recorded windows, for blocking callers."""
+
+    __slots__ = ()
+
+    def recorded_windows(
+        self, limit: int = PAGE, *, before: int | None = None
+    ) -> list[RecordedWindow]:
+        """Return what was recorded of windows, newest first; those before an event, if one is given."""
+        return page(self._engine, self._tenant, self.state, limit, before)
+
+    def recorded_window(self, version: int) -> RecordedWindow:
+        """Return what was recorded with an event: the window's own, or that of the answer right after it.
+
+        Raises UnknownWindow, which names the nearest events that have one.
+        """
+        return one(self._engine, self._tenant, self.state, version)
+
+
+class AsyncRecalling(AsyncWindowed):
+    """The same, awaited."""
+
+    __slots__ = ()
+
+    async def recorded_windows(
+        self, limit: int = PAGE, *, before: int | None = None
+    ) -> list[RecordedWindow]:
+        """Return what was recorded of windows, newest first; those before an event, if one is given."""
+        # Imported here: asyncio takes longer to import than all of Holdfast.
+        import asyncio  # noqa: PLC0415
+
+        return await asyncio.to_thread(page, self._engine, self._tenant, self.state, limit, before)
+
+    async def recorded_window(self, version: int) -> RecordedWindow:
+        """Return what was recorded with an event: the window's own, or that of the answer right after it."""
+        import asyncio  # noqa: PLC0415
+
+        return await asyncio.to_thread(one, self._engine, self._tenant, self.state, version)
