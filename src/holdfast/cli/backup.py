@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from holdfast.cli import exits, figures, target
+from holdfast.cli import again, exits, figures, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
 
@@ -15,9 +15,9 @@ def run(copy: str, common: Common) -> int:
     surface = Surface(as_json=common.json, quiet=common.quiet)
     url = target.choose(common.url)
     if Path(copy).exists():
-        raise exits.Failure(_exists(Path(copy)))
+        raise exits.Failure(_exists(Path(copy), common))
     started = time.monotonic()
-    with target.connect(url, tenant=common.tenant) as hf, surface.progress("copying pages") as bar:
+    with target.opened(common) as hf, surface.progress("copying pages") as bar:
         hf.admin.backup(copy, bar)
     seconds, size = time.monotonic() - started, Path(copy).stat().st_size
     if surface.face is Face.JSON:
@@ -29,11 +29,19 @@ def run(copy: str, common: Common) -> int:
     else:
         surface.console.print(f"{surface.glyphs.good} {copy}", style="bold green", end="")
         surface.console.print(f"   {figures.size(size)}, copied from {url} in {seconds:.1f} s")
-    surface.note(f"Check it with: holdfast verify {copy}")
+    surface.note(f"Check it with: {again.command('verify', named=copy)}")
     return exits.DONE
 
 
-def _exists(path: Path) -> exits.Problem:
+def _beside(path: Path) -> Path:
+    """Return a name beside a path that nothing has yet."""
+    number = 2
+    while (free := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+        number += 1
+    return free
+
+
+def _exists(path: Path, common: Common) -> exits.Problem:
     kind = "folder" if path.is_dir() else "file"
     held = "" if path.is_dir() else f" of {figures.size(path.stat().st_size)}"
     return exits.Problem(
@@ -41,5 +49,5 @@ def _exists(path: Path) -> exits.Problem:
         "target_exists",
         f"{path} exists already.",
         f"It is a {kind}{held}, and a backup never overwrites.",
-        f"holdfast backup {path.with_name(path.stem + '-2' + path.suffix)}",
+        again.command("backup", named=str(_beside(path)), on=common.on),
     )

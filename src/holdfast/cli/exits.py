@@ -6,11 +6,11 @@ What happened; why, with numbers; what to type next. The codes are API: they do 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from holdfast import errors
-from holdfast.cli import visible
+from holdfast.cli import again, visible
 
 DONE, FAILED, USAGE, NOT_FOUND = 0, 1, 2, 3
 CONFLICT, OVER_BUDGET, DAMAGE, UNSAFE, UNAVAILABLE = 5, 6, 7, 8, 9
@@ -32,8 +32,15 @@ MEANINGS: Final[Mapping[int, str]] = {
 }
 
 
+_VERIFY: Final = "`holdfast verify`"
+
+
 class Problem(NamedTuple):
-    """What an error says and how the command ends for it."""
+    """What an error says and how the command ends for it.
+
+    `command` is what to type next, its words and its options; `named` is what it is about, and `on`
+    leads it to the same store.
+    """
 
     exit: int
     code: str
@@ -41,18 +48,31 @@ class Problem(NamedTuple):
     why: str
     next: str
     facts: Mapping[str, object] = errors.NO_FACTS
+    command: Sequence[str] = ()
+    on: Sequence[str] = ()
+    named: str = ""
+
+    def then(self) -> str:
+        """Return what to do next; a command in it can be typed as it is."""
+        told = self.next
+        if self.on and _VERIFY in told:
+            told = told.replace(_VERIFY, f"`{again.command('verify', on=self.on)}`")
+        if not self.command:
+            return told
+        words, *options = self.command
+        return f"{told} {again.command(words, *options, named=self.named, on=self.on)}".lstrip()
 
     def text(self, indent: str = "       ") -> str:
         """Return the three lines for people."""
-        parts = (self.what, self._numbers(), f"{self.next}  (exit {self.exit})")
+        parts = (self.what, self._numbers(), f"{self.then()}  (exit {self.exit})")
         return "error: " + f"\n{indent}".join(visible.line(part) for part in parts)
 
     def _numbers(self) -> str:
-        told = f"{self.what} {self.why} {self.next}"
+        told = f"{self.what} {self.why} {self.then()}"
         shown = [
             f"{name.replace('_', ' ')} {_shown(value)}"
             for name, value in self.facts.items()
-            if _shown(value) not in told
+            if value is not None and _shown(value) not in told
         ]
         return f"{self.why} ({', '.join(shown)})" if shown else self.why
 
@@ -62,7 +82,7 @@ class Problem(NamedTuple):
             "type": f"urn:holdfast:error:{self.code}",
             "title": visible.line(self.what),
             "detail": visible.line(self.why),
-            "next": visible.line(self.next),
+            "next": visible.line(self.then()),
             "code": self.code,
             "exit_code": self.exit,
             "facts": {key: _plain(value) for key, value in self.facts.items()},
@@ -82,13 +102,15 @@ class _Rule(NamedTuple):
     exit: int
     why: str
     next: str
+    command: Sequence[str] = ()
 
 
 TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
     errors.NotFound: _Rule(
         NOT_FOUND,
         "Give a whole id, any unique beginning of one, or @last.",
-        "holdfast sessions list",
+        "",
+        ("sessions list",),
     ),
     errors.Conflict: _Rule(
         CONFLICT, "Someone else was first; nothing was changed.", "Read again, then repeat."
@@ -108,7 +130,8 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
     errors.Corrupt: _Rule(
         DAMAGE,
         "Stored data is not what was written.",
-        "holdfast verify",
+        "",
+        ("verify",),
     ),
     errors.Error: _Rule(FAILED, "Nothing more is known.", "holdfast --help"),
 }
@@ -118,9 +141,12 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
 def of_error(error: errors.Error) -> Problem:
     """Return how the command ends for one of the engine's errors."""
     rule = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
-    return Problem(
-        rule.exit, error.code, error.message, rule.why, error.hint or rule.next, error.facts
-    )
+    if error.hint:
+        return Problem(rule.exit, error.code, error.message, rule.why, error.hint, error.facts)
+    then = rule.next
+    if then.startswith("holdfast "):
+        then = again.program() + then.removeprefix("holdfast")
+    return Problem(rule.exit, error.code, error.message, rule.why, then, error.facts, rule.command)
 
 
 def _shown(value: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.cli import exits, figures, target, visible
+from holdfast.cli import again, exits, figures, target, visible
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
 
@@ -44,7 +44,7 @@ def run(wanted: Filter, common: Common) -> int:
         "active_before": figures.moment("--until", wanted.until),
     }
     metadata = dict(_pair(text) for text in wanted.meta)
-    with target.connect(target.choose(common.url), tenant=common.tenant) as hf:
+    with target.opened(common) as hf:
         page = hf.sessions.list_sessions(
             wanted.limit,
             cursor=wanted.cursor,
@@ -63,8 +63,19 @@ def run(wanted: Filter, common: Common) -> int:
     else:
         _show(surface, page)
     if page.next_cursor is not None:
-        surface.note(f"There are more: --cursor {page.next_cursor}")
+        surface.note(f"There are more: {_following(wanted, page.next_cursor, common)}")
     return exits.DONE
+
+
+def _following(wanted: Filter, cursor: str, common: Common) -> str:
+    """Return the command that prints the next page."""
+    given = [
+        ("--user", wanted.user), ("--status", wanted.status), ("--since", wanted.since),
+        ("--until", wanted.until), *(("--meta", pair) for pair in wanted.meta),
+        ("--limit", wanted.limit), ("--cursor", cursor),
+    ]  # fmt: skip
+    words = [word for name, value in given if value for word in again.option(name, value)]
+    return again.command("sessions list", *words, on=common.on)
 
 
 def _pair(text: str) -> tuple[str, Json]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from holdfast.cli import again
+
 Flag = Parameter(negative="", show_default=False)
 
 
@@ -34,3 +36,8 @@ class Common(Printing):
 
     tenant: str = "default"
     """Whose data."""
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """The options that lead to the same data again."""
+        return again.on(self.url, self.tenant)

@@ -38,7 +38,8 @@ def _nth_last(hf: Holdfast, back: int, reference: str) -> Session:
             errors.UnknownSession.code,
             f"{reference} names no session.",
             f"The store holds {sum(held.values()):,} sessions; @last is the newest of this tenant's.",
-            "holdfast sessions list",
+            "",
+            command=("sessions list",),
         )
     )
 
@@ -66,7 +67,8 @@ def _ambiguous(beginning: str, found: list[str]) -> exits.Problem:
         "ambiguous_id",
         f"{beginning!r} is the beginning of more than one id.",
         f"It could be {', '.join(found[:_SHOWN])}{more}.",
-        "Give more of the id, or list them: holdfast sessions list",
+        "Give more of the id, or list them:",
+        command=("sessions list",),
     )
 
 
@@ -76,6 +78,7 @@ def _unknown(beginning: str, seen: int) -> exits.Problem:
         errors.UnknownSession.code,
         f"there is no session {beginning!r}.",
         f"None of the {seen:,} sessions has an id that begins like that.",
-        "holdfast sessions list",
+        "",
         {"session": beginning},
+        ("sessions list",),
     )

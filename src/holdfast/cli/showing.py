@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.cli import exits, figures, references, target, visible
+from holdfast.cli import again, exits, figures, references, target, visible
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
 from holdfast.values.frozen import thaw
@@ -38,9 +38,9 @@ def run(reference: str, part: Part, common: Common) -> int:
     """Print a session."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     _check(part, common)
-    with target.connect(target.choose(common.url), tenant=common.tenant) as hf:
+    with target.opened(common) as hf:
         session = references.session(hf, reference)
-        first, last = _range(part, session.message_count, surface)
+        first, last = _range(part, session, surface, common)
         if part.raw:
             _write_raw(session, first, last)
         elif surface.face is Face.JSON:
@@ -80,12 +80,15 @@ def _misuse(what: str, why: str, then: str) -> exits.Problem:
     return exits.Problem(exits.USAGE, "usage", what, why, then)
 
 
-def _range(part: Part, count: int, surface: Surface) -> tuple[int, int]:
+def _range(part: Part, session: Session, surface: Surface, common: Common) -> tuple[int, int]:
     """Return the positions to print, first and last, counted from 1."""
-    tail = part.tail
+    tail, count = part.tail, session.message_count
     if tail is None and part.limit is None and surface.face is Face.TERMINAL and count > SCREENFUL:
         tail = SCREENFUL
-        surface.note(f"The last {tail} of {count:,} messages; all of them: --limit {count}")
+        whole = again.command(
+            "sessions show", "--limit", str(count), named=session.id, on=common.on
+        )
+        surface.note(f"The last {tail} of {count:,} messages; all of them: {whole}")
     if tail is not None:
         return max(1, count - tail + 1), count
     return 1, count if part.limit is None else min(count, part.limit)

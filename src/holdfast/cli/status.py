@@ -21,7 +21,7 @@ _DURABILITY = {
 def run(store: str | None, common: Common) -> int:
     """Print the store's facts."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
-    with target.connect(target.choose(store or common.url), tenant=common.tenant) as hf:
+    with target.opened(common, store) as hf:
         facts = read(hf)
     if surface.face is Face.JSON:
         surface.document(facts)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from holdfast.cli import exits
+from holdfast import errors
+from holdfast.cli import again, exits
 
 if TYPE_CHECKING:
+    from holdfast.cli.options import Common
     from holdfast.wiring import Holdfast
 
 DEFAULT = "state.db"
@@ -28,9 +32,22 @@ def choose(given: str | None) -> str:
             "no_target",
             "no store was named.",
             f"HOLDFAST_URL is not set, and there is no {DEFAULT} in {Path.cwd()}.",
-            "Name one (--url path/to/state.db), or make one to look at: holdfast demo --keep night",
+            f"Name one (--url path/to/state.db), or make one to look at: {_demo()}",
         )
     )
+
+
+@contextlib.contextmanager
+def opened(common: Common, store: str | None = None) -> Iterator[Holdfast]:
+    """Yield the store that a command names; errors then know how to lead back to it."""
+    on = again.on(store or common.url, common.tenant)
+    try:
+        with connect(choose(store or common.url), tenant=common.tenant) as hf:
+            yield hf
+    except exits.Failure as failure:
+        raise exits.Failure(failure.problem._replace(on=on)) from failure
+    except errors.Error as error:
+        raise exits.Failure(exits.of_error(error)._replace(on=on)) from error
 
 
 def connect(url: str, *, tenant: str) -> Holdfast:
@@ -82,8 +99,12 @@ def _missing(path: Path) -> exits.Problem:
         "no_store",
         f"there is no store at {path}.",
         why,
-        "Check the path, or make a store to look at: holdfast demo --keep night",
+        f"Check the path, or make a store to look at: {_demo()}",
     )
+
+
+def _demo() -> str:
+    return again.command("demo", "--keep", "night")
 
 
 def _stores(folder: Path) -> str:

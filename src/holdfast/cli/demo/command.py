@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from holdfast.cli import exits, status
+from holdfast.cli import again, exits, status
 from holdfast.cli.demo import director, keeper
 from holdfast.cli.demo.director import Night
 from holdfast.cli.demo.stage import Stage
@@ -50,11 +49,19 @@ def _folder(keep: str | None) -> Iterator[Path]:
                 "target_exists",
                 f"{folder} is not a new or empty folder.",
                 "The demo writes a store and the keeper's files, and overwrites nothing.",
-                f"holdfast demo --keep {folder}-2",
+                again.command("demo", *again.option("--keep", _beside(folder))),
             )
         )
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
+
+
+def _beside(folder: Path) -> Path:
+    """Return the name of a folder beside it that is not there yet."""
+    number = 2
+    while (free := folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    return free
 
 
 def _end(stage: Stage, surface: Surface, night: Night, kept: Path | None) -> None:
@@ -62,24 +69,19 @@ def _end(stage: Stage, surface: Surface, night: Night, kept: Path | None) -> Non
     for name, value in status.lines(night.facts, surface.glyphs)[1:5]:
         stage.named(name, value)
     stage.chapter("What next")
+    store = (kept or Path("night")) / "state.db"
+    if kept is None:
+        stage.named("look", again.command("demo", "--keep", "night"))
+    on = again.on(str(store), "default")
+    commands = [again.command("sessions show", named=keeper.SESSION, on=on)]
     if kept is not None:
-        store = kept / "state.db"
-        stage.named("look", f"{_command()} sessions show {keeper.SESSION} --url {store}")
-        stage.named("", f"{_command()} status {store}")
-        stage.named("", f"{_command()} verify {store}")
+        commands += [again.command(word, named=str(store)) for word in ("status", "verify")]
+    for number, command in enumerate(commands):
+        stage.named("look" if kept is not None and not number else "", command)
+    if kept is not None:
         stage.named("files", f"{kept}: outbox, bell.log, journal.txt, stores.csv")
-    else:
-        stage.named("look", f"{_command()} demo --keep night")
-        stage.named("", f"{_command()} sessions show {keeper.SESSION} --url night/state.db")
     stage.named("read", f"{keeper.__file__} is the whole agent")
     stage.line()
-
-
-def _command() -> str:
-    """Return how the command can be typed here: by its name where that is found, else as it was started."""
-    if shutil.which("holdfast") or not sys.argv[0].endswith("holdfast"):
-        return "holdfast"
-    return sys.argv[0]
 
 
 def _document(night: Night, kept: Path | None) -> dict[str, object]:
