@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, MessageCategory
-from holdfast.cli.context import cells
+from holdfast.cli.picture import cells
 from tests.acceptance.cli_runs import on_terminal, run
 from tests.acceptance.test_window import talk
 

@@ -1,16 +1,14 @@
-"""`holdfast context`: what a model would see of a session now, what it would not, and why."""
+"""`holdfast context`: what a model would see of a session now, or has seen, what not, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.cli import exits, figures, references, target, visible
+from holdfast.cli import again, exits, figures, picture, recalled, references, target, visible
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
 from holdfast.values.context import Fate
-from holdfast.values.message import MessageCategory
 
 if TYPE_CHECKING:
     from holdfast.context.window import Window
@@ -18,54 +16,118 @@ if TYPE_CHECKING:
     from holdfast.values.context import Entry
     from holdfast.values.frozen import Json
 
-BAR_CELLS = 52
-_PARTS: tuple[str, ...] = ("system", "summary", "context", "dialog", "output", "besides", "free")
-_UNICODE: Mapping[str, str] = dict(zip(_PARTS, "█▓▒▚░▪·", strict=True))
-_ASCII: Mapping[str, str] = dict(zip(_PARTS, "SUCDOb.", strict=True))
-_OF_CATEGORY: Mapping[MessageCategory, str] = {
-    MessageCategory.SYSTEM: "system",
-    MessageCategory.CONTEXT: "context",
-    MessageCategory.DIALOG: "dialog",
-    MessageCategory.SYSTEM_OUTPUT: "output",
-}
+BUDGET = 8_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """Which window, and what is asked about it."""
 
-    budget: int
+    budget: int | None = None
     model: str | None = None
     counter: str | None = None
     why: int | None = None
     what_if: int | None = None
     provider: str | None = None
+    at: int | None = None
+    diff: tuple[int, int] | None = None
+    recorded: bool = False
+    limit: int | None = None
+    before: int | None = None
+
+    @property
+    def counting(self) -> tuple[str, ...]:
+        """The options that decide who counts, as they were given."""
+        model = again.option("--model", self.model) if self.model is not None else ()
+        return (
+            (*model, *again.option("--counter", self.counter))
+            if self.counter is not None
+            else model
+        )
+
+
+class _View:
+    """A window to show: made now, or recorded and made again."""
+
+    def __init__(self, session: Session, wanted: Wanted, common: Common) -> None:
+        self.session, self.wanted, self.common = session, wanted, common
+        self.past = None if wanted.at is None else recalled.at(session, wanted.at)
+        self.window = self.past.window if self.past else self.now(wanted.budget or BUDGET)
+
+    def now(self, budget: int) -> Window:
+        """Make the window of another budget."""
+        return self.session.window(budget, model=self.wanted.model, counter=self.wanted.counter)
+
+    def again(self, *options: str) -> str:
+        """Return the command that makes this window now, with something asked about it."""
+        which = ("--budget", str(self.window.budget), *self.wanted.counting)
+        return again.command("context", *which, *options, named=self.session.id, on=self.common.on)
 
 
 def run(reference: str, wanted: Wanted, common: Common) -> int:
     """Print a window of a session, or what became of one message in it."""
+    _check(wanted)
     surface = Surface(as_json=common.json, quiet=common.quiet)
-    with target.connect(target.choose(common.url), tenant=common.tenant) as hf:
+    with target.opened(common) as hf:
         session = references.session(hf, reference)
-        window = _window(session, wanted, wanted.budget)
-        if wanted.why is not None:
-            _why(surface, session, wanted, window)
-        elif wanted.what_if is not None:
-            _what_if(surface, window, _window(session, wanted, wanted.what_if))
-        elif wanted.provider is not None:
-            surface.document(_rendered(window, wanted.provider))
-        elif surface.face is Face.JSON:
-            surface.document(document(session, window))
-        elif surface.face is Face.PIPE:
-            for entry in window.ledger:
-                surface.row(*_cells(entry))
+        if wanted.recorded:
+            recalled.show_list(surface, session, recalled.Part(wanted.limit, wanted.before), common)
+        elif wanted.diff is not None:
+            recalled.show_difference(surface, session, *wanted.diff)
         else:
-            _show(surface, session, window)
+            _print(surface, _View(session, wanted, common))
     return exits.DONE
 
 
-def _window(session: Session, wanted: Wanted, budget: int) -> Window:
-    return session.window(budget, model=wanted.model, counter=wanted.counter)
+def _check(wanted: Wanted) -> None:
+    """Refuse options that mean nothing together."""
+    chosen = [
+        ("--at", wanted.at), ("--diff", wanted.diff), ("--recorded", wanted.recorded or None),
+    ]  # fmt: skip
+    asked = [("--why", wanted.why), ("--what-if", wanted.what_if), ("--as", wanted.provider)]
+    made = [
+        ("--budget", wanted.budget), ("--model", wanted.model), ("--counter", wanted.counter),
+        ("--what-if", wanted.what_if),
+    ]  # fmt: skip
+    page = [("--limit", wanted.limit), ("--before", wanted.before)]
+    past, view, now, paged = (
+        [name for name, value in options if value is not None]
+        for options in (chosen, asked, made, page)
+    )
+    together = [*past, *now]
+    if past and now:
+        raise _misuse(together, "A recorded window has its own budget and counter.")
+    if len(past) > 1 or len(view) > 1:
+        raise _misuse(past if len(past) > 1 else view, "Each asks for something else.")
+    if view and past and past != ["--at"]:
+        raise _misuse([*past, *view], "It is asked of one window.")
+    if paged and past != ["--recorded"]:
+        raise _misuse(paged, "It is for the list of recorded windows.", "Add --recorded.")
+
+
+def _misuse(names: list[str], why: str, then: str = "Give one of them.") -> exits.Failure:
+    told = " and ".join(names)
+    what = f"{told} can't be given together." if len(names) > 1 else f"{told} needs --recorded."
+    return exits.Failure(exits.Problem(exits.USAGE, "usage", what, why, then))
+
+
+def _print(surface: Surface, view: _View) -> None:
+    wanted, window = view.wanted, view.window
+    if wanted.why is not None:
+        _why(surface, view, wanted.why)
+    elif wanted.what_if is not None:
+        _what_if(surface, window, view.now(wanted.what_if))
+    elif wanted.provider is not None:
+        surface.document(_rendered(window, wanted.provider))
+    elif surface.face is Face.JSON:
+        surface.document(document(view.session, window) | _past(view))
+    elif surface.face is Face.PIPE:
+        for entry in window.ledger:
+            surface.row(*_cells(entry))
+        if view.past is not None:
+            surface.note(view.past.told(surface.glyphs))
+    else:
+        _show(surface, view)
 
 
 def _rendered(window: Window, provider: str) -> Json:
@@ -82,19 +144,16 @@ def _cells(entry: Entry) -> tuple[object, ...]:
     return (entry.first, entry.last, entry.fate, entry.tokens, entry.used, category, entry.rule)
 
 
-def parts(window: Window) -> dict[str, int]:
-    """Return the tokens of a window by what they are for; together they are its budget."""
-    found: dict[str, int] = dict.fromkeys(_PARTS, 0)
-    for at, (message, size) in enumerate(zip(window.messages, window.sizes, strict=True)):
-        found["summary" if at == window.summary_at else _OF_CATEGORY[message.category]] += size
-    found["besides"] = window.overhead
-    found["free"] = window.budget - window.tokens
-    return found
+def _past(view: _View) -> dict[str, Json]:
+    if view.past is None:
+        return {"at": None, "recorded": None}
+    row = view.past.row
+    return {"version": row.seen, "at": row.version, "recorded": recalled.document(row)}
 
 
-def document(session: Session, window: Window) -> Json:
+def document(session: Session, window: Window) -> dict[str, Json]:
     """Return all that there is to say of a window, as JSON."""
-    ledger = window.ledger
+    counted = picture.coverage(window)
     return {
         "session": session.id,
         "version": session.version,
@@ -103,13 +162,16 @@ def document(session: Session, window: Window) -> Json:
         "counter": window.counter,
         "exact": window.exact,
         "level": window.level.name.lower(),
-        "by_part": parts(window),
+        "cut": picture.cut(window.ledger),
+        "hash": window.digest,
+        "by_part": picture.parts(window),
         "coverage": {
-            "messages": ledger.messages(),
-            "in": ledger.messages(Fate.KEPT) + ledger.messages(Fate.SHORTENED),
-            "shortened": ledger.messages(Fate.SHORTENED),
-            "under_summary": ledger.messages(Fate.SUMMARISED),
-            "left_out": ledger.messages(Fate.LEFT_OUT),
+            "messages": counted.messages,
+            "in": counted.inside,
+            "shortened": counted.shortened,
+            "not_in": counted.not_in,
+            "under_summary": counted.under,
+            "left_out": counted.out,
         },
         "items": [
             {
@@ -117,90 +179,79 @@ def document(session: Session, window: Window) -> Json:
                 "used": entry.used, "category": entry.category.name if entry.category else None,
                 "rule": entry.rule,
             }
-            for entry in ledger
+            for entry in window.ledger
         ],
         "messages": [message.to_dict() for message in window],
     }  # fmt: skip
 
 
-def cells(sizes: Mapping[str, int], width: int) -> dict[str, int]:
-    """Share a bar among parts by largest remainder; each part that is there has a cell at least."""
-    whole = sum(sizes.values())
-    there = [name for name, size in sizes.items() if size]
-    exact = {name: sizes[name] * (width - len(there)) / max(1, whole) for name in there}
-    shared = {name: 1 + int(exact[name]) for name in there}
-    by_remainder = sorted(there, key=lambda name: (int(exact[name]) - exact[name], name))
-    for name in by_remainder[: width - sum(shared.values())]:
-        shared[name] += 1
-    return shared
-
-
-def _show(surface: Surface, session: Session, window: Window) -> None:
-    dot, glyphs = surface.glyphs.dot, _ASCII if surface.ascii else _UNICODE
+def _show(surface: Surface, view: _View) -> None:
+    session, window, past = view.session, view.window, view.past
+    dot, say = surface.glyphs.dot, surface.console.print
     title = visible.line(session.title or session.state.preview or "")
+    when = f"version {session.version:,}"
+    if past is not None:
+        when = f"recorded with event {past.row.version:,}, answer #{past.row.number:,}"
     kind = "exact" if window.exact else "estimated"
-    sizes = parts(window)
-    bar = "".join(glyphs[name] * count for name, count in cells(sizes, BAR_CELLS).items())
-    say = surface.console.print
-    heading = (
-        f"{session.id}  {title} {dot} version {session.version:,} {dot} {window.counter}, {kind}"
-    )
+    heading = f"{session.id}  {title} {dot} {when} {dot} {window.counter}, {kind}"
     say(visible.line(heading), style="bold")
-    share = window.tokens * 100 // window.budget
-    say(f"\n  {bar}  {window.tokens:,} / {window.budget:,}  {share}%")
-    legend = [f"{glyphs[name]} {name} {size:,}" for name, size in sizes.items() if size]
-    say("  " + "  ".join(legend), style="dim")
     say()
-    for line in window.explain().splitlines()[1:]:
-        say(visible.line(line))
-    _coverage(surface, window)
-    say(f"\n  level {window.level.name.lower()}", style="dim")
+    width = surface.console.width
+    for line, style in picture.lines(window, surface.glyphs, plain=surface.ascii, width=width):
+        say(line, style=style, soft_wrap=True)
+    if past is not None:
+        say(f"  {past.told(surface.glyphs)}", style="green")
+        _before(surface, view, past)
+        return
     out = next((e for e in window.ledger if e.fate is Fate.LEFT_OUT), None)
     if out is not None:
-        again = f"holdfast context {session.id} --budget {window.budget} --why {out.first}"
-        say(f"  why is #{out.first:,} out?   {visible.line(again)}", style="dim")
+        then = visible.line(view.again("--why", str(out.first)))
+        # Not wrapped: it is to be copied.
+        say(f"  why is #{out.first:,} out?   {then}", style="dim", soft_wrap=True)
 
 
-def _coverage(surface: Surface, window: Window) -> None:
-    ledger = window.ledger
-    inside = ledger.messages(Fate.KEPT) + ledger.messages(Fate.SHORTENED)
-    under, out = ledger.messages(Fate.SUMMARISED), ledger.messages(Fate.LEFT_OUT)
-    text = f"  {figures.count(ledger.messages(), 'message')} = {inside:,} in + {under:,} under + {out:,} out"
-    surface.console.print(f"{text}  {surface.glyphs.good}")
+def _before(surface: Surface, view: _View, past: recalled.Past) -> None:
+    """Name the recorded window before this one, to compare."""
+    earlier = view.session.recorded_windows(1, before=past.row.version)
+    if earlier:
+        options = ("--diff", str(earlier[0].version), str(past.row.version))
+        on = view.common.on
+        then = again.command("context", *options, named=view.session.id, on=on)
+        told = f"  what changed since the one before?   {visible.line(then)}"
+        surface.console.print(told, style="dim", soft_wrap=True)
 
 
-def _why(surface: Surface, session: Session, wanted: Wanted, window: Window) -> None:
-    assert wanted.why is not None, "asked for"
-    told = window.explain(wanted.why)
-    entry = window.ledger.of(wanted.why)
+def _why(surface: Surface, view: _View, number: int) -> None:
+    told = view.window.explain(number)
+    entry = view.window.ledger.of(number)
     assert entry is not None, "explained above"
     needed = None
-    if entry.fate in (Fate.LEFT_OUT, Fate.SUMMARISED):
-        needed = _needed(session, wanted)
+    if view.past is None and entry.fate in (Fate.LEFT_OUT, Fate.SUMMARISED):
+        needed = _needed(view, number)
     if surface.face is Face.JSON:
         surface.document({
-            "message": wanted.why, "fate": str(entry.fate), "rule": entry.rule, "tokens": entry.tokens,
+            "message": number, "fate": str(entry.fate), "rule": entry.rule, "tokens": entry.tokens,
             "budget_needed": needed,
         })  # fmt: skip
         return
+    if surface.ascii:
+        told = told.replace("–", "-")
     print(visible.line(told))
     if needed is not None:
         print(f"in with a budget of {needed:,}, or if it is pinned")
 
 
-def _needed(session: Session, wanted: Wanted) -> int | None:
+def _needed(view: _View, number: int) -> int | None:
     """Return the smallest budget with which a message is in, by halving; None if none is large enough."""
-    assert wanted.why is not None, "asked for"
 
     def inside(budget: int) -> bool:
-        window = session.window(budget, model=wanted.model, counter=wanted.counter)
-        entry = window.ledger.of(wanted.why or 0)
+        entry = view.now(budget).ledger.of(number)
         return entry is not None and entry.fate is Fate.KEPT
 
-    low, high = wanted.budget, max(wanted.budget, 1) * 2
+    low, high = view.window.budget, view.window.budget * 2
     while not inside(high):
         low, high = high, high * 2
-        if high > max(session.total_tokens, 1) * 8:
+        if high > max(view.session.total_tokens, 1) * 8:
             return None
     while low + 1 < high:
         middle = (low + high) // 2

@@ -48,13 +48,17 @@ Without --json a pipe gets TSV without a header; control characters in stored te
   sessions list   id, user, status, messages, tokens, open calls, last active, title
   sessions show   position, time, role, tokens, id, text
   context         first, last, fate, tokens, tokens used, category, rule
+    --recorded    event, answer's number, messages, budget, tokens, level, hash, answer's id, time
+    --diff        = - or +, first, last, messages, tokens, role, text
   status          name, value
   verify          ok or damage, events, faults, store; then lines "fault" and "note"
   backup          file, bytes"""
 
 IDS: Final = """\
 A session is named by its id, by any beginning of it that no other has, by @last (the one last
-active), or by @last~2 (the second before that). Messages are numbered from 1 as they are shown."""
+active), or by @last~2 (the second before that). Messages are numbered from 1 as they are shown.
+Events are numbered from 1 in each session: its messages, and what else happened to it. A session's
+version is the number of its last event."""
 
 
 def exit_codes() -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
-from holdfast.cli import exits, helptexts
+from holdfast.cli import again, exits, helptexts
 from holdfast.cli.options import Common, Flag, Printing
 
 app = App(
@@ -40,7 +40,7 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def _misuse(error: CycloptsError) -> exits.Problem:
-    words = " ".join(("holdfast", *(error.command_chain or ())))
+    words = " ".join((again.program(), *(error.command_chain or ())))
     message = " ".join(str(error).split())
     return exits.Problem(exits.USAGE, "usage", message, "Nothing was done.", f"See: {words} --help")
 
@@ -173,7 +173,7 @@ def context(
     session: str,
     /,
     *,
-    budget: Positive = 8_000,
+    budget: Positive | None = None,
     model: str | None = None,
     counter: str | None = None,
     why: Positive | None = None,
@@ -181,9 +181,17 @@ def context(
     provider: Annotated[
         Literal["openai", "responses", "anthropic", "gemini"] | None, Parameter(name="--as")
     ] = None,
+    at: Positive | None = None,
+    diff: Annotated[tuple[Positive, Positive] | None, Parameter(negative_iterable="")] = None,
+    recorded: Annotated[bool, Flag] = False,
+    limit: Positive | None = None,
+    before: Positive | None = None,
     common: Common = _COMMON,
 ) -> int:
     """Show what a model would see of a session within a token budget, what not, and why. Changes nothing.
+
+    Or what one has seen: windows recorded with answers, rebuilt byte for byte, named by their events.
+    Events are numbered from 1 in each session; a session's version is the number of its last.
 
     Example: holdfast context @last --budget 8000
 
@@ -192,7 +200,7 @@ def context(
     session
         Its id, the beginning of it, @last, or @last~2.
     budget
-        Tokens that the window may have.
+        Tokens that the window may have; 8000 unless given.
     model
         Count as this model does, for example gpt-4o.
     counter
@@ -203,12 +211,23 @@ def context(
         Compare with the window of another budget.
     provider
         The request that a provider takes, as JSON.
+    at
+        The window recorded with this event: its own number, or that of the answer after it.
+    diff
+        Compare the windows recorded with two events.
+    recorded
+        List the recorded windows, newest first.
+    limit
+        How many of them at most; 20 unless given.
+    before
+        Only those before this event.
     """
     from holdfast.cli import context as command  # noqa: PLC0415
 
     wanted = command.Wanted(
-        budget=budget, model=model, counter=counter, why=why, what_if=what_if, provider=provider
-    )
+        budget=budget, model=model, counter=counter, why=why, what_if=what_if, provider=provider,
+        at=at, diff=diff, recorded=recorded, limit=limit, before=before,
+    )  # fmt: skip
     return command.run(session, wanted, common)
 
 

@@ -68,7 +68,7 @@ def rebuilt(recorded: Selection, count: int, read: Read) -> Window:
     Raises Corrupt if it is not the same.
     """
     messages: list[Message] = []
-    inside: dict[int, tuple[Fate, int]] = {}
+    inside: dict[int, Entry] = {}
     summary_at = -1
     for part in recorded.parts:
         if isinstance(part, Mapping):
@@ -79,8 +79,9 @@ def rebuilt(recorded: Selection, count: int, read: Read) -> Window:
                 summary_at = len(messages)
         else:
             found, numbers, fate = list(read(*part)), list(range(part[0], part[1] + 1)), Fate.KEPT
-        for number in numbers:
-            inside[number] = (fate, recorded.sizes[len(messages) + number - numbers[0]])
+        for number, message in zip(numbers, found, strict=False):
+            size = recorded.sizes[len(messages) + number - numbers[0]]
+            inside[number] = Entry(number, number, fate, size, size, RECORDED, message.category)
         messages += found
     if digest(messages) != recorded.digest:
         raise errors.Corrupt(
@@ -95,14 +96,13 @@ def rebuilt(recorded: Selection, count: int, read: Read) -> Window:
     )  # fmt: skip
 
 
-def _ledger(inside: Mapping[int, tuple[Fate, int]], count: int) -> Ledger:
+def _ledger(inside: Mapping[int, Entry], count: int) -> Ledger:
     entries: list[Entry] = []
     before = 0
     for number in (*sorted(inside), count + 1):
         if number > before + 1:
             entries.append(Entry(before + 1, number - 1, Fate.LEFT_OUT, 0, 0, NOT_IN))
         if number in inside:
-            fate, size = inside[number]
-            entries.append(Entry(number, number, fate, size, size, RECORDED))
+            entries.append(inside[number])
         before = number
     return Ledger(tuple(entries))

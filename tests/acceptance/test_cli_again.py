@@ -1,0 +1,136 @@
+"""Commands that are printed as what to type next can be typed as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Message
+from holdfast.cli import again, exits
+from tests.acceptance.cli_runs import Done, on_terminal, run
+
+PRINTED = re.compile(
+    r"(holdfast (?:sessions|context|verify|backup|demo).*?)(?:  \(exit|$)", re.MULTILINE
+)
+STORE = "my stores/it's.db"
+ON = ("--url", STORE, "--tenant", "north pole")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store that only its --url and --tenant lead to."""
+    (tmp_path / "my stores").mkdir()
+    with holdfast.connect(tmp_path / STORE, tenant="north pole") as hf:
+        for name in ("trip one", "trip two", "-v"):
+            session = hf.sessions.create_session(
+                name, user_id="ada", system="You plan trips.", metadata={"team": "it's ours"}
+            )
+            for day in range(40):
+                session.add_message({"role": "user", "content": f"What is on day {day} of it?"})
+                window = session.window(200, counter="estimate")
+                session.add_message(Message("assistant", "A ferry."), window=window)
+    return tmp_path
+
+
+def follow(done: Done, folder: Path) -> list[Done]:
+    """Type every command that was printed."""
+    printed = PRINTED.findall(done.out + "\n" + done.err)
+    assert printed, (done.out, done.err)
+    return [run(*shlex.split(command)[1:], cwd=folder) for command in printed]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sessions", "show", "nobody"],
+        ["sessions", "show", "trip"],
+        ["sessions", "show", "@last~99"],
+        ["sessions", "show", "trip one"],
+        ["sessions", "show", "--tail", "60", "--", "-v"],
+        ["sessions", "list", "--limit", "2", "--user", "ada", "--meta", "team=it's ours", "--since", "1h"],
+        ["context", "trip one", "--budget", "200", "--counter", "estimate"],
+        ["context", "--budget", "200", "--model", "gpt-4o", "--", "-v"],
+        ["context", "trip one", "--at", "2"],
+        ["context", "--at", "2", "--", "-v"],
+        ["context", "trip two", "--at", "40"],
+        ["context", "trip two", "--recorded", "--limit", "3"],
+        ["context", "nobody", "--recorded"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_is_printed_runs(folder: Path, words: list[str]):
+    options = [*words]
+    at = options.index("--") if "--" in options else len(options)
+    options[at:at] = ON
+    done = on_terminal(*options, cwd=folder, env={"NO_COLOR": "1"}, columns=60)
+    if "--tail" in words:
+        assert done.code == 0
+        return
+    for followed in follow(done, folder):
+        assert followed.code == 0
+        assert "error" not in followed.err
+        assert followed.out
+
+
+def test_the_next_page_keeps_every_condition(folder: Path):
+    asked = ("sessions", "list", "--limit", "1", "--user", "ada", "--meta", "team=it's ours")
+    first = run(*asked, *ON, cwd=folder)
+    (second,) = follow(first, folder)
+    assert first.out.split("\t")[0] != second.out.split("\t")[0]
+    assert len(second.out.splitlines()) == 1
+
+
+def test_a_backup_and_its_check(folder: Path):
+    made = run("backup", "a copy.db", *ON, cwd=folder)
+    assert [done.code for done in follow(made, folder)] == [0]
+    (folder / "a copy-2.db").touch()
+    refused = run("backup", "a copy.db", *ON, cwd=folder)
+    assert refused.code == 8
+    assert [done.code for done in follow(refused, folder)] == [0]
+    assert (folder / "a copy-3.db").exists()
+
+
+def test_damage_leads_to_the_same_store(folder: Path):
+    store = folder / STORE
+    pages = bytearray(store.read_bytes())
+    for at in range(5_000, len(pages), 4_096):
+        pages[at] ^= 1
+    store.write_bytes(pages)
+    for asked in (("sessions", "list", *ON), ("status", STORE)):
+        problem = json.loads(run(*asked, "--json", cwd=folder).err)
+        assert problem["code"] == "corrupt"
+        (command,) = re.findall(r"holdfast verify [^`]*", problem["next"])
+        assert run(*shlex.split(command)[1:], cwd=folder).code == 7
+
+
+def test_the_demo_says_where_to_look(tmp_path: Path):
+    done = run("demo", "--keep", "a night", cwd=tmp_path)
+    assert all(followed.code == 0 for followed in follow(done, tmp_path))
+    refused = run("demo", "--keep", "a night", cwd=tmp_path)
+    assert refused.code == 8
+    assert [followed.code for followed in follow(refused, tmp_path)] == [0]
+    assert (tmp_path / "a night-2").is_dir()
+
+
+def test_names_that_look_like_options():
+    assert again.command("context", "--at", "3", named="-v") == "holdfast context --at 3 -- -v"
+    assert again.on("--odd", "default") == ("--url=--odd",)
+    assert again.on(None, "default") == ()
+
+
+def test_where_the_name_is_not_found_the_program_is_named_as_it_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    monkeypatch.setattr(sys, "argv", [".venv/bin/holdfast", "status"])
+    assert again.command("verify") == ".venv/bin/holdfast verify"
+    assert exits.of_error(holdfast.InvalidRequest()).then() == ".venv/bin/holdfast --help"
+    monkeypatch.setattr(sys, "argv", ["somewhere/__main__.py"])
+    assert again.command("verify") == "holdfast verify"
