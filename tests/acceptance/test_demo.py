@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,12 +15,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli.demo import keeper, script
+from holdfast.cli.demo import keeper, logbook, script
 from tests.acceptance import cli_runs
 from tests.acceptance.cli_runs import on_terminal, run
 
 CLAIMS = [
-    "killed", "kept", "pending", "finished", "kept_to_the_end", "once", "answered", "whole",
+    "killed", "kept", "pending", "fits", "accounted", "seen",
+    "finished", "kept_to_the_end", "once", "answered", "whole",
 ]  # fmt: skip
 
 
@@ -32,6 +34,36 @@ def test_demo_in_a_pipe(tmp_path: Path):
     assert "kill -9" in done.out
     assert "7 of 7 acknowledged messages" in done.out
     assert list(rooms.iterdir()) == []
+    again = run("demo", cwd=tmp_path, env={"TMPDIR": str(rooms)})
+    assert same(again.out) == same(done.out)
+
+
+# A path, process ids and the head of a chain of random ids are all that may differ.
+DIFFERS = re.compile(r"store +/.*|process +\d+|kill -9 \d+|process, \d+|chain head .*|, .* free")
+
+
+def same(told: str) -> str:
+    return DIFFERS.sub("", told)
+
+
+@pytest.mark.parametrize("ascii_", [False, True])
+def test_demo_draws_what_context_draws(tmp_path: Path, ascii_: bool):
+    """The bar and the sum are those of `holdfast context`, of the window that the file holds."""
+    env = {"NO_COLOR": "1"} | ({"HOLDFAST_ASCII": "1"} if ascii_ else {})
+    shown = on_terminal("demo", "--fast", "--keep", "night", cwd=tmp_path, env=env, columns=80)
+    assert shown.code == 0
+    event = json.loads(
+        run(
+            "context", "logbook", "--recorded", "--json", "--url", "night/state.db", cwd=tmp_path
+        ).out
+    )["windows"][0]["event"]
+    asked = ("context", "logbook", "--at", str(event), "--url", "night/state.db")
+    drawn = on_terminal(*asked, cwd=tmp_path, env=env, columns=80).out.splitlines()
+    bar = next(at for at, line in enumerate(drawn) if " / 1,200 " in line)
+    (total,) = (line for line in drawn if "messages = " in line)
+    for line in (*drawn[bar : bar + 2], total):
+        assert line in shown.out.splitlines()
+    assert ("SC" in drawn[bar]) == ascii_
 
 
 def test_demo_on_a_terminal(tmp_path: Path):
@@ -65,6 +97,11 @@ def test_demo_tells_the_truth(tmp_path: Path):
         assert session.pending_calls() == []
         unknown = [r for m in session.messages for r in m.tool_results if r.is_error]
         assert len(unknown) == 1
+        book = hf.sessions.get_session(logbook.SESSION)
+        (row,) = book.recorded_windows()
+        assert told["window"]["hash"] == row.digest == book.window_of(row.message_id).digest
+        assert book.messages[row.number - 1].content == logbook.ANSWER
+        assert len(book.messages) > row.number > row.messages
     assert run("verify", "night/state.db", cwd=tmp_path).code == 0
 
 
@@ -187,18 +224,65 @@ def test_planted_bug_is_caught(tmp_path: Path, bug: str, caught: set[str]):
     head = (
         "import sys\nimport msgspec\nimport holdfast\nfrom holdfast.cli.demo import keeper, tools\n"
     )
-    actor = tmp_path / "keeper.py"
-    actor.write_text(f"{head}{textwrap.dedent(bug)}\nkeeper.main()\n")
-    director = tmp_path / "director.py"
+    played(tmp_path, "actor", f"{head}{textwrap.dedent(bug)}\nkeeper.main()\n", caught)
+
+
+NOT_PINNED = """
+    logbook.DEBT_NIGHT = 0
+"""
+TWICE_THE_BUDGET = """
+    logbook.BUDGET *= 2
+"""
+OTHER_BYTES = """
+    sent = logbook.sent
+    logbook.sent = lambda window: sent(msgspec.structs.replace(window, messages=window.messages[:-1]))
+"""
+NOT_RECORDED = """
+    add = holdfast.Session.add_messages
+    holdfast.Session.add_messages = lambda self, messages, window=None, **rest: add(self, messages, **rest)
+"""
+ALL_SHOWN = """
+    logbook.NIGHTS = 5
+"""
+FAILS = """
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("bug", "caught"),
+    [
+        (NOT_PINNED, {"fits"}),
+        (TWICE_THE_BUDGET, {"fits"}),
+        (OTHER_BYTES, {"seen"}),
+        (NOT_RECORDED, {"fits", "accounted", "seen"}),
+        (ALL_SHOWN, {"accounted"}),
+        (FAILS, {"fits", "accounted", "seen"}),
+    ],
+    ids=["not pinned", "over budget", "other bytes", "not recorded", "all shown", "fails"],
+)
+def test_a_wrong_logbook_is_caught(tmp_path: Path, bug: str, caught: set[str]):
+    head = "import sys\nimport msgspec\nimport holdfast\nfrom holdfast.cli.demo import logbook\n"
+    told = played(tmp_path, "book", f"{head}{textwrap.dedent(bug)}\nlogbook.main()\n", caught)
+    assert {claim["name"] for claim in told["claims"] if not claim["held"]} == caught
+
+
+def played(folder: Path, part: str, program: str, caught: set[str]) -> dict[str, Any]:
+    """Play the demo with another program for a part of it, which must make it fail."""
+    actor = folder / "actor.py"
+    actor.write_text(program)
+    director = folder / "director.py"
     director.write_text(
         "import sys\n"
         "from holdfast.cli.demo import command\n"
         "from holdfast.cli.options import Printing\n"
         f"actor = (sys.executable, {str(actor)!r})\n"
-        "sys.exit(command.run(keep=None, fast=True, printing=Printing(json=True), actor=actor))\n"
+        f"printing = Printing(json=True)\n"
+        f"sys.exit(command.run(keep=None, fast=True, printing=printing, {part}=actor))\n"
     )
-    done = run(cwd=tmp_path, program=(sys.executable, str(director)))
+    done = run(cwd=folder, program=(sys.executable, str(director)))
     assert done.code == 1
     told: dict[str, Any] = json.loads(done.out)
     assert told["ok"] is False
     assert caught <= {claim["name"] for claim in told["claims"] if not claim["held"]}
+    return told

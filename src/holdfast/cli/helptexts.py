@@ -15,7 +15,7 @@ holdfast: durable conversations for LLM agents, on one file.
   holdfast verify && holdfast backup copy.db
 
 Commands
-  demo            watch what survives kill -9: offline, no key, about 15 seconds
+  demo            watch what survives kill -9: offline, no key, about 20 seconds
   status          the first thing to run
   sessions list   sessions of a tenant, a page at a time
   sessions show   one session

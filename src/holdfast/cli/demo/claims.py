@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
-from holdfast.cli import figures
-from holdfast.cli.demo import keeper, script
+from holdfast.cli import figures, picture
+from holdfast.cli.demo import keeper, logbook, script
 from holdfast.store.port import Report
 
 
@@ -36,6 +36,24 @@ class Found(NamedTuple):
     pending: list[holdfast.PendingCall]
     telegrams: int
     strokes: int
+
+
+class Page(NamedTuple):
+    """What the file says of the logbook: a recorded window, made again, and the messages themselves."""
+
+    row: holdfast.RecordedWindow
+    window: holdfast.Window
+    messages: list[holdfast.Message]
+
+
+def leaf(folder: Path) -> Page | None:
+    """Read the logbook and the window that was recorded in it; None if there is none."""
+    with holdfast.connect(folder / "state.db") as hf:
+        book = hf.sessions.load_session(logbook.SESSION)
+        rows = book.recorded_windows(1) if book else []
+        if book is None or not rows:
+            return None
+        return Page(rows[0], book.window_of(rows[0].message_id), list(book.messages))
 
 
 def look(folder: Path) -> Found:
@@ -88,6 +106,48 @@ def pending(acknowledged: Sequence[Acknowledged], found: Found) -> Claim:
     known = [(call.call_id, call.name, call.args) for call in found.pending]
     text = f"{figures.count(len(known), 'call')} without a result, known by id, name and arguments"
     return Claim("pending", text, known == wanted != [])
+
+
+def fits(page: Page | None) -> Claim:
+    """The window keeps to its budget, and what must be in it is: however old."""
+    if page is None:
+        return Claim("fits", "there is no recorded window", held=False)
+    window = page.window
+    contents = [message.content for message in window]
+    needed = contents[0] == script.SYSTEM and contents[-1] == logbook.QUESTION
+    needed = needed and {logbook.CHART, logbook.DEBT} <= {c for c in contents if isinstance(c, str)}
+    text = (
+        f"{window.tokens:,} of {window.budget:,} tokens: the orders, the chart, the question,"
+        f" and the debt of night {logbook.DEBT_NIGHT}, which was pinned"
+    )
+    return Claim("fits", text, needed and window.tokens <= window.budget == logbook.BUDGET)
+
+
+def accounted(page: Page | None) -> Claim:
+    """Every message that there was then has its place in the account, and is still in the file."""
+    if page is None:
+        return Claim("accounted", "there is no account", held=False)
+    counted, number = picture.coverage(page.window), page.row.number
+    before = page.messages[: number - 1]
+    there = page.messages[number - 1].id == page.row.message_id
+    shown = {message.id for message in page.window}
+    out = sum(message.id not in shown for message in before)
+    text = f"{out} messages were not shown to the model; they are in the file like all the others"
+    held = there and len(before) == counted.messages and out == counted.not_in > 0
+    return Claim("accounted", text, held)
+
+
+def seen(shown: logbook.Sent | None, page: Page | None) -> Claim:
+    """What the model was shown can be had again, byte for byte, though the logbook went on."""
+    if page is None or shown is None:
+        return Claim("seen", "nobody knows what the model was shown", held=False)
+    again, after = logbook.sent(page.window), len(page.messages) - page.row.number
+    text = (
+        f"rebuilt from the file, {after} messages later: the {again.bytes:,} bytes"
+        " that the model was shown, each the same"
+    )
+    same = again == shown and page.window.digest == page.row.digest
+    return Claim("seen", text if same else "what was rebuilt is not what was shown", same)
 
 
 def once(found: Found) -> Claim:

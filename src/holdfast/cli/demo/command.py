@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from holdfast.cli import again, exits, status
-from holdfast.cli.demo import director, keeper
+from holdfast.cli.demo import director, keeper, logbook
 from holdfast.cli.demo.director import Night
 from holdfast.cli.demo.stage import Stage
 from holdfast.cli.options import Printing
@@ -19,7 +19,12 @@ PACE_S = 0.4
 
 
 def run(
-    *, keep: str | None, fast: bool, printing: Printing, actor: Sequence[str] = director.KEEPER
+    *,
+    keep: str | None,
+    fast: bool,
+    printing: Printing,
+    actor: Sequence[str] = director.KEEPER,
+    book: Sequence[str] = director.LOGBOOK,
 ) -> int:
     """Play the demo; return 0 only if every claim was checked and held."""
     surface = Surface(as_json=printing.json, quiet=printing.quiet)
@@ -27,7 +32,7 @@ def run(
     pace_s = PACE_S if watched else 0.0
     stage = Stage(surface, pace_s=pace_s)
     with _folder(keep) as folder:
-        night = director.play(folder, stage, pace_s=pace_s, keeper=actor)
+        night = director.play(folder, stage, pace_s=pace_s, keeper=actor, book=book)
         _end(stage, surface, night, folder if keep is not None else None)
         if surface.face is Face.JSON:
             surface.document(_document(night, folder if keep is not None else None))
@@ -73,7 +78,10 @@ def _end(stage: Stage, surface: Surface, night: Night, kept: Path | None) -> Non
     if kept is None:
         stage.named("look", again.command("demo", "--keep", "night"))
     on = again.on(str(store), "default")
-    commands = [again.command("sessions show", named=keeper.SESSION, on=on)]
+    commands = [
+        again.command("sessions show", named=keeper.SESSION, on=on),
+        again.command("context", "--recorded", named=logbook.SESSION, on=on),
+    ]
     if kept is not None:
         commands += [again.command(word, named=str(store)) for word in ("status", "verify")]
     for number, command in enumerate(commands):
@@ -92,6 +100,7 @@ def _document(night: Night, kept: Path | None) -> dict[str, object]:
         "killed": night.killed,
         "acknowledged": night.acknowledged,
         "pending": night.pending,
+        "window": night.window,
         "claims": [claim._asdict() for claim in night.claims],
         "status": night.facts,
     }

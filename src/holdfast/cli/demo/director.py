@@ -13,13 +13,14 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import holdfast
-from holdfast.cli import status
-from holdfast.cli.demo import claims
-from holdfast.cli.demo.claims import Acknowledged, Claim, Found
+from holdfast.cli import recalled, status
+from holdfast.cli.demo import claims, logbook
+from holdfast.cli.demo.claims import Acknowledged, Claim, Found, Page
 from holdfast.cli.demo.stage import Stage
 from holdfast.cli.demo.tools import TOOLS
 
 KEEPER = (sys.executable, "-P", "-m", "holdfast.cli.demo.keeper")
+LOGBOOK = (sys.executable, "-P", "-m", "holdfast.cli.demo.logbook")
 JAMS_AFTER = 4
 PATIENCE_S = 120.0
 """A keeper that takes longer than this hangs, and is ended."""
@@ -38,6 +39,7 @@ class Night(NamedTuple):
     pending: list[dict[str, Any]]
     claims: list[Claim]
     facts: dict[str, Any]
+    window: dict[str, Any] | None
 
     @property
     def ok(self) -> bool:
@@ -92,7 +94,14 @@ class _Keeper:
             self.process.stdout.close()
 
 
-def play(folder: Path, stage: Stage, *, pace_s: float, keeper: Sequence[str] = KEEPER) -> Night:
+def play(
+    folder: Path,
+    stage: Stage,
+    *,
+    pace_s: float,
+    keeper: Sequence[str] = KEEPER,
+    book: Sequence[str] = LOGBOOK,
+) -> Night:
     """Play the night in an empty folder; return what happened and what was found to be true."""
     with holdfast.connect(folder / "state.db"):
         pass  # a place where no store can be is told here, before the curtain
@@ -111,6 +120,7 @@ def play(folder: Path, stage: Stage, *, pace_s: float, keeper: Sequence[str] = K
     _interval(stage, early, found)
     second, code_after = _second(folder, stage, keeper, pace_s)
     after = claims.look(folder)
+    page, middle = _hundred_nights(folder, stage, book)
     report, facts = _inspect(folder)
     told = [*first, *second]
     late = [
@@ -136,8 +146,9 @@ def play(folder: Path, stage: Stage, *, pace_s: float, keeper: Sequence[str] = K
             {"name": call.name, "args": call.args, "repeatable": TOOLS[call.name].repeatable}
             for call in found.pending
         ],
-        claims=[*early, *late],
+        claims=[*early, *middle, *late],
         facts=facts,
+        window=recalled.document(page.row) if page else None,
     )
 
 
@@ -176,6 +187,35 @@ def _second(
         for _ in running.events(stage):
             pass
         return running.acknowledged, running.process.wait()
+
+
+def _hundred_nights(
+    folder: Path, stage: Stage, command: Sequence[str]
+) -> tuple[Page | None, list[Claim]]:
+    """Have the logbook kept, and show what its model saw of it: from the file, as it was recorded."""
+    # In a group of its own, as the keeper is.
+    ended = subprocess.run(  # noqa: S603 - our own interpreter and module
+        [*command, str(folder)], stdout=subprocess.PIPE, text=True, process_group=0, timeout=PATIENCE_S, check=False
+    )  # fmt: skip
+    shown = logbook.Sent(**json.loads(ended.stdout)) if ended.returncode == 0 else None
+    page = claims.leaf(folder)
+    stage.chapter(
+        f"{logbook.NIGHTS} nights later the logbook has outgrown its budget: {logbook.BUDGET:,} tokens"
+    )
+    if page is not None:
+        stage.line()
+        question = page.row.number - 1
+        for number in (question, question + 1):
+            stage.message(number, page.messages[number - 1].to_dict())
+            stage.pause(0.5)
+        stage.line()
+        stage.window(page.window)
+        stage.line()
+    checked = [claims.fits(page), claims.accounted(page), claims.seen(shown, page)]
+    for claim in checked:
+        stage.verdict(claim.text, good=claim.held)
+        stage.pause(0.5)
+    return page, checked
 
 
 def _inspect(folder: Path) -> tuple[Any, dict[str, Any]]:

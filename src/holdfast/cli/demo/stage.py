@@ -6,10 +6,13 @@ import json
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import visible
+from holdfast.cli import picture, visible
 from holdfast.cli.surface import Face, Surface
+
+if TYPE_CHECKING:
+    from holdfast.context.window import Window
 
 Span = tuple[str, str]
 """A piece of text and its style."""
@@ -17,6 +20,7 @@ Span = tuple[str, str]
 _STYLES = {"system": "magenta", "user": "green", "assistant": "cyan", "tool": "yellow"}
 _TEXT_AT = 16
 _WIDTH_MAX = 92
+_PIPE_WIDTH = 80
 
 
 class Stage:
@@ -99,6 +103,14 @@ class Stage:
             [(f"  {self._glyphs.warn} ", "bold yellow")], f"{name}({_args(args)})", "yellow", at=4
         )
         self.line((f"    {plan}", "dim"))
+
+    def window(self, window: Window) -> None:
+        """Draw what a model sees, as `holdfast context` does."""
+        watched = self._surface.face is Face.TERMINAL
+        width = min(self._surface.console.width, _WIDTH_MAX) if watched else _PIPE_WIDTH
+        for text, style in picture.bar(window, plain=self._surface.ascii, width=width):
+            self.line((text, style))
+        self.line((picture.covered(window, self._glyphs), ""))
 
     def _hanging(self, lead: Sequence[Span], text: str, style: str, *, at: int = _TEXT_AT) -> None:
         first, *rest = self._wrapped(visible.line(text), at)
