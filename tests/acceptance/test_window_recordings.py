@@ -126,6 +126,34 @@ def test_generations_continuations_and_tenants(tmp_path: Path):
             other.recorded_window(2)
 
 
+def test_what_was_deleted_is_not_found_under_the_same_id(opener: Opener):
+    with opener() as hf:
+        early = asked(hf.sessions.create_session("s", system="A secret."))
+        hf.sessions.reset_session("s", system="Another.")
+        asked(hf.sessions.get_session("s"))
+        hf.sessions.delete_session("s")
+        session = hf.sessions.create_session("s", system="Be brief.")
+        assert session.recorded_windows() == []
+        with pytest.raises(errors.UnknownMessage):
+            session.window_of(early.id)
+        mine = asked(session)
+        hf.sessions.reset_session("s")
+        session = hf.sessions.get_session("s")
+        (one,) = session.recorded_windows()
+        assert one.message_id == mine.id
+        assert len(session.window_of(mine.id)) == 2
+        for version in range(1, session.version + 1):
+            if version in (one.version, one.answer):
+                assert session.recorded_window(version) == one
+            else:
+                with pytest.raises(errors.UnknownWindow) as caught:
+                    session.recorded_window(version)
+                assert {caught.value.facts["before"], caught.value.facts["after"]} == {
+                    None,
+                    one.version,
+                }
+
+
 def test_async_callers_find_them_too(tmp_path: Path):
     async def work() -> None:
         async with await holdfast.connect_async(tmp_path / "state.db") as hf:

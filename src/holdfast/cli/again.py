@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 
@@ -26,6 +24,8 @@ def option(name: str, value: object) -> tuple[str, ...]:
 
 def command(words: str, *options: str, named: str = "", on: Sequence[str] = ()) -> str:
     """Return a command that can be typed as it is: its words, what it is about, its options."""
+    import shlex  # noqa: PLC0415 - the first screen does not need it
+
     before, after = ([named], []) if not named.startswith("-") else ([], ["--", named])
     about = before if named else []
     return shlex.join([program(), *words.split(), *about, *options, *on, *after])
@@ -33,6 +33,8 @@ def command(words: str, *options: str, named: str = "", on: Sequence[str] = ()) 
 
 def program() -> str:
     """Return how the command can be typed here: by its name where that is found, else as it was started."""
+    import shutil  # noqa: PLC0415 - slow to import, and the first screen does not need it
+
     if shutil.which("holdfast") or not sys.argv[0].endswith("holdfast"):
         return "holdfast"
     return sys.argv[0]

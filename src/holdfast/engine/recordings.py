@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
 import msgspec
 
 from holdfast import errors, limits
 from holdfast.engine.engine import Engine
-from holdfast.engine.states import message_of, recorded, stream_of
+from holdfast.engine.finding import Log
+from holdfast.engine.states import message_of, recorded
 from holdfast.engine.windows import AsyncWindowed, Windowed
-from holdfast.store import port
 from holdfast.values import ids
 from holdfast.values.context import CompactionLevel
 from holdfast.values.event import WindowRecorded
@@ -19,9 +18,6 @@ from holdfast.values.session import SessionState
 
 PAGE = 20
 """How many recorded windows a page has unless another number is asked for."""
-
-_CHUNK = 64
-"""Events that are read at once where some of them are no messages."""
 
 
 class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,40 +48,8 @@ class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
         return self.version + 1
 
 
-class _Log:
+class _Log(Log):
     """One session's events, looked through for recorded windows."""
-
-    def __init__(self, engine: Engine, tenant: str, state: SessionState) -> None:
-        engine.check()
-        self._store = engine.store
-        self._tenant = tenant
-        self._stream = stream_of(state.id)
-        self._state = state
-
-    def read(self, after: int, until: int) -> list[port.StoredEvent]:
-        """Return the events after < version <= until, of which there are few."""
-        return self._store.read(
-            self._tenant, self._stream, after=after, until=until, limit=until - after
-        )
-
-    def _messages_until(self, version: int) -> int:
-        found = self.read(version - 1, version) if version else []
-        return found[0].ordinal if found else 0
-
-    def versions(self, low: int, high: int, *, newest: bool) -> Iterator[int]:
-        """Yield the versions of recorded windows with low < version <= high, newest or oldest first.
-
-        Every message has the next ordinal. So a stretch with as many ordinals as events has nothing
-        but messages, and is not read.
-        """
-        if high - low <= _CHUNK:
-            found = [e.version for e in self.read(low, high) if e.kind == WindowRecorded.kind]
-            yield from reversed(found) if newest else found
-        elif self._messages_until(high) - self._messages_until(low) < high - low:
-            middle = (low + high) // 2
-            halves = ((low, middle), (middle, high))
-            for first, last in reversed(halves) if newest else halves:
-                yield from self.versions(first, last, newest=newest)
 
     def at(self, version: int) -> RecordedWindow | None:
         """Return the window that was recorded with this event; None if it holds none."""
@@ -95,9 +59,9 @@ class _Log:
             return None
         chosen, answer = event.selection, found[1]
         began = 0
-        if version > self._state.began:
-            began = self._state.ordinal_began
-        elif chosen.session_id == self._state.id:
+        if version > self.state.began:
+            began = self.state.ordinal_began
+        elif chosen.session_id == self.state.id:
             began = chosen.began
         return RecordedWindow(
             version=version, recorded_at=ids.iso(found[0].time_us), message_id=message_of(answer).id,
@@ -108,9 +72,10 @@ class _Log:
 
     def near(self, version: int) -> tuple[int | None, int | None]:
         """Return the events of the nearest recorded windows before and after one."""
-        end = self._state.version
-        before = self.versions(0, min(version, end), newest=True)
-        after = self.versions(min(version, end), end, newest=False)
+        low, end = self.floor(), self.state.version
+        place = min(max(version, low), end)
+        before = self.versions(WindowRecorded.kind, low, place, newest=True)
+        after = self.versions(WindowRecorded.kind, place, end, newest=False)
         return next(before, None), next(after, None)
 
 
@@ -122,10 +87,11 @@ def _event(name: str, version: int) -> int:
 
 def one(engine: Engine, tenant: str, state: SessionState, version: int) -> RecordedWindow:
     """Return the window that was recorded with an event: its own, or the answer's right after it."""
-    log = _Log(engine, tenant, state)
+    engine.check()
+    log = _Log(engine.store, tenant, state)
     if _event("version", version) <= state.version:
         found = log.at(version) or (log.at(version - 1) if version > 1 else None)
-        if found is not None:
+        if found is not None and found.version > log.floor():
             return found
         what = f"no window was recorded with event {version:,}."
     else:
@@ -149,9 +115,10 @@ def page(
     end = state.version
     if before is not None:
         end = min(end, _event("before", before) - 1)
-    log = _Log(engine, tenant, state)
+    engine.check()
+    log = _Log(engine.store, tenant, state)
     made: list[RecordedWindow] = []
-    for version in log.versions(0, end, newest=True):
+    for version in log.versions(WindowRecorded.kind, log.floor(), end, newest=True):
         found = log.at(version)
         if found is not None:
             made.append(found)

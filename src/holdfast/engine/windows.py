@@ -14,6 +14,7 @@ from holdfast.context import window as windows
 from holdfast.context.window import Window
 from holdfast.engine import shrinking
 from holdfast.engine.engine import Engine
+from holdfast.engine.finding import Log
 from holdfast.engine.handles import Handle
 from holdfast.engine.parts import Measure, Parts, counter_of
 from holdfast.engine.shrinking import AsyncSummarizer, Summarizer
@@ -145,7 +146,7 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
     engine.check()
     stream = stream_of(state.id)
     version = engine.store.find_claim(tenant, stream, checked_id("a message's id", message_id))
-    if not version:
+    if version <= Log(engine.store, tenant, state).floor():
         raise errors.UnknownMessage(f"there is no message {message_id!r} in the session.")
     found = engine.store.read(tenant, stream, after=version - 2, until=version - 1, limit=1)
     event = recorded(found[0]).event if found else None

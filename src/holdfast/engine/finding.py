@@ -1,0 +1,60 @@
+"""Events of a session by their kind, found without reading the messages between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.engine.states import stream_of
+from holdfast.store import port
+from holdfast.values.event import SessionCreated
+from holdfast.values.session import SessionState
+
+CHUNK = 64
+"""Events that are read at once where some of them are no messages."""
+
+
+class Log:
+    """One session's events up to a state of it."""
+
+    def __init__(self, store: port.Store, tenant: str, state: SessionState) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._stream = stream_of(state.id)
+        self.state = state
+
+    def read(self, after: int, until: int) -> list[port.StoredEvent]:
+        """Return the events after < version <= until, of which there are few."""
+        return self._store.read(
+            self._tenant, self._stream, after=after, until=until, limit=until - after
+        )
+
+    def _messages_until(self, version: int) -> int:
+        found = self.read(version - 1, version) if version else []
+        return found[0].ordinal if found else 0
+
+    def versions(self, kind: str, low: int, high: int, *, newest: bool) -> Iterator[int]:
+        """Yield the versions of events of a kind, no messages, with low < version <= high.
+
+        Every message has the next ordinal. So a stretch with as many ordinals as events has nothing
+        but messages, and is not read.
+        """
+        if high - low <= CHUNK:
+            found = (
+                [e.version for e in self.read(low, high) if e.kind == kind] if high > low else []
+            )
+            yield from reversed(found) if newest else found
+        elif self._messages_until(high) - self._messages_until(low) < high - low:
+            middle = (low + high) // 2
+            halves = ((low, middle), (middle, high))
+            for first, last in reversed(halves) if newest else halves:
+                yield from self.versions(kind, first, last, newest=newest)
+
+    def floor(self) -> int:
+        """Return the version before the session was created: what is older was deleted with another one.
+
+        A reset begins a generation too, and deletes nothing.
+        """
+        if not self.state.generation:
+            return 0
+        created = self.versions(SessionCreated.kind, 0, self.state.began, newest=True)
+        return next(created, 1) - 1
