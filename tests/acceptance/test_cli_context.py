@@ -94,3 +94,12 @@ def test_a_bar_shows_every_part_and_is_as_wide_as_asked(width: int):
         shared = cells(sizes, width)
         assert sum(shared.values()) == (width if shared else 0)
         assert {name for name, size in sizes.items() if size} == set(shared)
+
+
+def test_a_policy_decides_where_no_budget_is_given(folder: Path):
+    with holdfast.connect(folder / "state.db") as hf:
+        policy = holdfast.WindowPolicy(budget=900, counter="estimate")
+        hf.sessions.get_session("trip").set_policy(policy)
+    told = json.loads(run("context", "@last", "--json", cwd=folder).out)
+    assert (told["budget"], told["counter"]) == (900, "estimate-2")
+    assert json.loads(run("context", "@last", "--budget", "950", "--json", cwd=folder).out)["budget"] == 950  # fmt: skip

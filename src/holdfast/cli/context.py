@@ -52,10 +52,11 @@ class _View:
     def __init__(self, session: Session, wanted: Wanted, common: Common) -> None:
         self.session, self.wanted, self.common = session, wanted, common
         self.past = None if wanted.at is None else recalled.at(session, wanted.at)
-        self.window = self.past.window if self.past else self.now(wanted.budget or BUDGET)
+        budget = wanted.budget if wanted.budget or session.policy else BUDGET
+        self.window = self.past.window if self.past else self.now(budget)
 
-    def now(self, budget: int) -> Window:
-        """Make the window of another budget."""
+    def now(self, budget: int | None) -> Window:
+        """Make the window of a budget; None: as the session's policy has it."""
         return self.session.window(budget, model=self.wanted.model, counter=self.wanted.counter)
 
     def again(self, *options: str) -> str:

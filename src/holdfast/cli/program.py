@@ -200,7 +200,7 @@ def context(
     session
         Its id, the beginning of it, @last, or @last~2.
     budget
-        Tokens that the window may have; 8000 unless given.
+        Tokens that the window may have; else as the session's policy has it, or 8000.
     model
         Count as this model does, for example gpt-4o.
     counter
