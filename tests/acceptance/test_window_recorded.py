@@ -100,6 +100,38 @@ def test_a_recorded_window_is_part_of_the_answer_and_not_of_the_conversation(ope
         assert kinds.count("session.window_recorded") == 1
 
 
+def test_one_window_for_several_messages(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        session.add_message(user("hello"))
+        window = session.window(500, counter=COUNTER)
+        said = [asking("c1"), giving("c1"), answer("hi")]
+        session.add_messages(said, window=window)
+        for message in said:
+            again = session.window_of(message.id)
+            assert again.messages == window.messages
+            assert again.tenant == window.tenant
+        after = answer("and more")
+        session.add_message(after)
+        with pytest.raises(errors.NotFound, match="no window was recorded"):
+            session.window_of(after.id)
+        with pytest.raises(errors.NotFound, match="no window was recorded"):
+            session.window_of(session.messages[1].id)
+
+
+def test_a_rebuilt_window_knows_its_summary(opener: Opener):
+    with opener() as hf:
+        policy = WindowPolicy(budget=400, counter=COUNTER, summary="en")
+        session = hf.sessions.create_session("s", system="Be brief.", policy=policy)
+        session.add_messages([user(f"question {number} " * 9) for number in range(40)])
+        window = session.window()
+        reply = answer("hi")
+        session.add_message(reply, window=window)
+        again = session.window_of(reply.id)
+        assert again.summary_at == window.summary_at == 1
+        session.add_message(answer("said again"), window=again)
+
+
 def test_async_callers_record_and_rebuild_too(tmp_path: Path):
     async def work() -> None:
         async with await holdfast.connect_async(tmp_path / "state.db") as hf:

@@ -62,7 +62,7 @@ def selection(window: Window, tenant: str, session_id: str) -> Selection:
     return chosen
 
 
-def rebuilt(recorded: Selection, count: int, read: Read) -> Window:
+def rebuilt(recorded: Selection, count: int, read: Read, *, tenant: str) -> Window:
     """Return the window that was recorded, of a conversation of `count` messages then.
 
     Raises Corrupt if it is not the same.
@@ -92,7 +92,7 @@ def rebuilt(recorded: Selection, count: int, read: Read) -> Window:
         messages=tuple(messages), sizes=recorded.sizes, tokens=recorded.tokens, budget=recorded.budget,
         ledger=_ledger(inside, count), level=recorded.level, counter=recorded.counter,
         exact=recorded.exact, overhead=recorded.overhead, summary_at=summary_at,
-        session_id=recorded.session_id, version=recorded.version, began=recorded.began,
+        tenant=tenant, session_id=recorded.session_id, version=recorded.version, began=recorded.began,
     )  # fmt: skip
 
 

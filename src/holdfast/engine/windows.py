@@ -146,11 +146,14 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
     engine.check()
     stream = stream_of(state.id)
     version = engine.store.find_claim(tenant, stream, checked_id("a message's id", message_id))
-    if version <= Log(engine.store, tenant, state).floor():
+    log = Log(engine.store, tenant, state)
+    floor = log.floor()
+    if version <= floor:
         raise errors.UnknownMessage(f"there is no message {message_id!r} in the session.")
-    found = engine.store.read(tenant, stream, after=version - 2, until=version - 1, limit=1)
-    event = recorded(found[0]).event if found else None
-    if not isinstance(event, WindowRecorded):
+    low = max(floor, version - 1 - limits.BATCH_MESSAGES_MAX)
+    near = next(log.versions(WindowRecorded.kind, low, version - 1, newest=True), 0)
+    event = recorded(log.read(near - 1, near)[0]).event if near else None
+    if not isinstance(event, WindowRecorded) or version - near > event.messages:
         raise errors.NotFound(
             f"no window was recorded with the message {message_id!r}.",
             hint="Give it along when adding an answer: add_message(reply, window=window).",
@@ -158,7 +161,7 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
         )
     chosen = event.selection
     spoken = _Spoken(engine.store, tenant, chosen)
-    return selecting.rebuilt(chosen, spoken.count(), spoken.read)
+    return selecting.rebuilt(chosen, spoken.count(), spoken.read, tenant=tenant)
 
 
 class _Spoken:

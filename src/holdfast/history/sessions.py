@@ -132,16 +132,16 @@ def _create(state: SessionState | None, command: c.CreateSession) -> list[e.Sess
 
 def _answered(state: SessionState, command: c.AddMessages) -> list[e.SessionEvent]:
     made = _added(state, command.messages)
-    return [*_seen(command.window, command.usage), *made]
+    return [*_seen(command.window, command.usage, len(made)), *made]
 
 
-def _seen(window: Selection | None, usage: Usage | None) -> list[e.SessionEvent]:
+def _seen(window: Selection | None, usage: Usage | None, messages: int) -> list[e.SessionEvent]:
     """Return what is recorded of the call that led to an answer; the window comes right before it."""
     made: list[e.SessionEvent] = []
     if usage is not None:
         made.append(e.SessionUpdated(usage=usage))
     if window is not None:
-        made.append(e.WindowRecorded(window))
+        made.append(e.WindowRecorded(window, messages))
     return made
 
 
@@ -271,7 +271,7 @@ def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing,
     fresh = evolve_one(None, created, time_us=0)
     events = _added(fresh, (*command.carried, *command.messages))
     at = len(command.carried)
-    events[at:at] = _seen(command.window, command.usage)
+    events[at:at] = _seen(command.window, command.usage, len(command.messages))
     return (
         Writing(state.id, (e.SessionContinued(command.next_id),)),
         Writing(command.next_id, (created, *events)),

@@ -44,11 +44,12 @@ class MessageAdded(msgspec.Struct, frozen=True):
     counter: str
 
 
-class WindowRecorded(msgspec.Struct, frozen=True):
-    """What follows was said by a model that had seen this window of the conversation."""
+class WindowRecorded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The next `messages` were said by a model that had seen this window of the conversation."""
 
     kind: ClassVar[str] = "session.window_recorded"
     selection: Selection
+    messages: int = 1
 
 
 class WindowCut(msgspec.Struct, frozen=True):
