@@ -7,6 +7,10 @@ from typing import Final
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """One message, as stored. Room for inline media; a larger one stalls every other writer's commit."""
 
+BLOB_BYTES_MIN: Final = 32 * 1024
+"""A text of a message that is larger is a blob, kept once. Its rows take half a kilobyte more, which is
+less than 2 % from here on; ordinary messages stay one row, read by one query."""
+
 METADATA_BYTES_MAX: Final = 64 * 1024
 """A session's metadata. It is part of the session's row, which every append rewrites."""
 

@@ -1,16 +1,22 @@
 """A store whose page checksums do not match is proved from its log, or refused."""
 
+import hashlib
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast import Message
-from holdfast.store.sqlite import mending
+from holdfast import Message, limits
+from holdfast.store.sqlite import mending, opening
 
 ROWS = 40
+LARGE = 7
+"""The message that is a blob."""
+
+LARGE_CHARS = limits.BLOB_BYTES_MIN
 
 
 def abandon(path: Path) -> None:
@@ -21,7 +27,8 @@ def abandon(path: Path) -> None:
         for name in ("a", "b"):
             session = hf.sessions.create_session(name, user_id="ada", metadata={"n": name})
             for index in range(ROWS):
-                session.add_message(Message("user", f"{name}{index} " + "x" * 300))
+                length = LARGE_CHARS if index == LARGE else 300
+                session.add_message(Message("user", f"{name}{index} " + "x" * length))
         hf.sessions.delete_session("b")
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
@@ -62,6 +69,8 @@ def test_a_store_that_another_program_opened_is_mended_and_says_so(tmp_path: Pat
         "UPDATE projections SET document = replace(document, 'ada', 'eve')",
         "DELETE FROM claims",
         "UPDATE snapshots SET state = x'00'",
+        "DELETE FROM blob_uses",
+        "UPDATE blob_uses SET event = event + 1",
     ],
 )
 def test_what_can_be_derived_is_made_anew(tmp_path: Path, statement: str):
@@ -72,6 +81,28 @@ def test_what_can_be_derived_is_made_anew(tmp_path: Path, statement: str):
         assert [row["user_id"] for row in hf.sessions.list_sessions()] == ["ada"]
         again = hf.sessions.get_session("a").messages[5]
         assert hf.sessions.add_messages("a", [again]).message_count == ROWS
+        assert hf.admin.verify().ok
+        large = texts(hf, "a")[LARGE]
+    with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as plain:
+        uses = plain.execute("SELECT event, hash FROM blob_uses ORDER BY event").fetchall()
+    assert [event & 0xFFFFFFFF for event, _ in uses] == [LARGE + 2, LARGE + 2 + ROWS + 1]
+    assert uses[0][1] == hashlib.sha256(large.encode()).digest()
+
+
+def test_a_store_of_the_first_version_is_mended_and_lifted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "state.db"
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "SCHEMA", 1)
+        patch.setattr(limits, "BLOB_BYTES_MIN", limits.MESSAGE_BYTES_MAX)
+        abandon(path)
+    visit(path, "SELECT 1 FROM sessions")
+    with holdfast.connect(path) as hf:
+        facts = hf.admin.status()
+        assert (facts["notes"][0], facts["schema"], facts["blobs"]) == (mending.NOTE, 2, 0)
+        assert len(texts(hf, "a")) == ROWS
+        assert hf.admin.verify().ok
 
 
 @pytest.mark.parametrize(
@@ -83,6 +114,9 @@ def test_what_can_be_derived_is_made_anew(tmp_path: Path, statement: str):
         "UPDATE streams SET name = 'session/other' WHERE name = 'session/a'",
         "UPDATE tenants SET name = 'other'",
         "DROP VIEW messages",
+        "DELETE FROM blobs",
+        "UPDATE blobs SET content = x'00'",
+        "UPDATE blobs SET tenant = tenant + 1",
     ],
 )
 def test_what_the_log_can_not_prove_is_refused(tmp_path: Path, statement: str):

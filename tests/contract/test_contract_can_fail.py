@@ -1,13 +1,14 @@
 """Each planted bug is a store that breaks one promise; the named test of the suite must die of it."""
 
 import inspect
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from holdfast.store import chain
 from holdfast.store.port import (
     Append,
     Appended,
@@ -239,6 +240,47 @@ class LosesEmptySnapshots(VolatileStore):
         return found if found and found.state else None
 
 
+class SharesBlobs(VolatileStore):
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        shared: dict[bytes, bytes] = {}
+        for name in self.tenants():
+            shared |= super().blobs(name, hashes)
+        return shared
+
+
+class ReadsBlobsUnchecked(VolatileStore):
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        kept = self._books[tenant].blobs if tenant in self._books else {}
+        return {hash_: kept[hash_] for hash_ in hashes if hash_ in kept}
+
+
+class KeepsBlobsOfTheRefused(VolatileStore):
+    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+        outcomes = super().commit(appends)
+        for append in appends:
+            if books := self._books.get(append.tenant):
+                contents = [b for w in append.writes for event in w.events for b in event.blobs]
+                books.blobs |= {chain.blob_hash(content): content for content in contents}
+        return outcomes
+
+
+class ForgetsBlobsOfOtherTenants(Rewriting):
+    """Keeps a blob for whoever brings it first."""
+
+    def rewritten_write(self, append: Append, write: StreamWrite) -> StreamWrite:
+        others = [name for name in self.tenants() if name != append.tenant]
+
+        def known(content: bytes) -> bool:
+            hash_ = chain.blob_hash(content)
+            return any(self.blobs(name, [hash_]) for name in others)
+
+        events = (
+            replace(event, blobs=tuple(b for b in event.blobs if not known(b)))
+            for event in write.events
+        )
+        return replace(write, events=tuple(events))
+
+
 class SaltsWithNothing(VolatileStore):
     def __init__(self) -> None:
         super().__init__(salts=bytes)
@@ -295,6 +337,10 @@ PLANTED: dict[type[VolatileStore], str] = {
     TakesEmptyForAnyOwner: "test_every_condition_given_must_hold",
     IgnoresTheOffset: "test_an_offset_counts_from_the_cursor",
     LosesEmptySnapshots: "test_a_snapshot_is_replaced",
+    SharesBlobs: "test_tenants_have_their_blobs_apart",
+    ReadsBlobsUnchecked: "test_a_damaged_blob_is_found",
+    KeepsBlobsOfTheRefused: "test_a_refused_append_leaves_no_blob",
+    ForgetsBlobsOfOtherTenants: "test_tenants_have_their_blobs_apart",
     SaltsWithNothing: "test_each_event_is_linked",
     VerifiesNothing: "test_damage_is_found",
     StaysOpen: "test_a_closed_store_says_so",
@@ -308,6 +354,7 @@ UNSEEN_BY_THE_WALK = {
     ChecksClaimsBeforeVersions: "it hardly ever breaks two conditions at once",
     LeaksKeys: "it looks for keys only where they were used",
     LosesEmptySnapshots: "its snapshots are never empty",
+    ReadsBlobsUnchecked: "it damages nothing",
     SaltsWithNothing: "it does not look at links",
     VerifiesNothing: "it damages nothing",
     StaysOpen: "it stops when it has closed the store",

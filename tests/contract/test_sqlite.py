@@ -24,8 +24,25 @@ class TestSQLiteStore(contract.StoreContract):
         assert isinstance(store, sqlite.SQLiteStore)
         payload = store.feed(TENANT, after=position - 1, limit=1)[0].payload or b""
         flipped = bytes([payload[0] ^ 1]) + payload[1:]
-        vandal = opening.connect(store.path, write=True)
-        vandal.execute(
-            "UPDATE events SET payload = ? WHERE key & 0xffffffff = ?", (flipped, position)
+        vandalise(
+            store, "UPDATE events SET payload = ? WHERE key & 0xffffffff = ?", flipped, position
         )
-        vandal.close()
+
+    def damage_blob(self, store: Store, hash_: bytes) -> None:
+        content = store.blobs(TENANT, [hash_])[hash_]
+        flipped = bytes([content[0] ^ 1]) + content[1:]
+        vandalise(store, f"UPDATE blobs SET content = ? WHERE hash = ? AND {OURS}", flipped, hash_)
+
+    def lose_blob(self, store: Store, hash_: bytes) -> None:
+        vandalise(store, f"DELETE FROM blobs WHERE hash = ? AND {OURS}", hash_)
+
+
+OURS = f"tenant = (SELECT number FROM tenants WHERE name = '{TENANT}')"
+
+
+def vandalise(store: Store, statement: str, *bindings: bytes | int) -> None:
+    """Change a store beneath it."""
+    assert isinstance(store, sqlite.SQLiteStore)
+    vandal = opening.connect(store.path, write=True)
+    vandal.execute(statement, bindings)
+    vandal.close()

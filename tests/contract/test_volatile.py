@@ -29,6 +29,15 @@ class TestVolatileStore(contract.StoreContract):
         flipped = bytes([payload[0] ^ 1]) + payload[1:]
         rows[position - 1] = stream, msgspec.structs.replace(row, payload=flipped)
 
+    def damage_blob(self, store: Store, hash_: bytes) -> None:
+        assert isinstance(store, VolatileStore)
+        blobs = store._books[TENANT].blobs
+        blobs[hash_] = bytes([blobs[hash_][0] ^ 1]) + blobs[hash_][1:]
+
+    def lose_blob(self, store: Store, hash_: bytes) -> None:
+        assert isinstance(store, VolatileStore)
+        del store._books[TENANT].blobs[hash_]
+
 
 def test_salts_come_from_the_source_given():
     links = [_links_with(salt) for salt in (b"s", b"s", b"t")]

@@ -51,10 +51,11 @@ FACTS: list[event.SessionEvent] = [
 
 def decoded(fact: event.SessionEvent, payload: bytes | None = None) -> event.SessionEvent:
     counted = fact if isinstance(fact, event.MessageAdded) else None
+    made = codec.encoded(fact)
     return codec.decode_event(
         fact.kind,
-        codec.SCHEMAS[fact.kind],
-        codec.encode_event(fact) if payload is None else payload,
+        made.schema,
+        made.payload if payload is None else payload,
         tokens=counted.tokens if counted else None,
         counter=counted.counter if counted else None,
     )

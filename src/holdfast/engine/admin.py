@@ -8,7 +8,7 @@ from typing import cast
 
 from holdfast import errors, limits
 from holdfast.engine.engine import Engine
-from holdfast.engine.states import recorded
+from holdfast.engine.states import facts
 from holdfast.store.port import Report
 from holdfast.values.event import Recorded
 from holdfast.values.frozen import Json
@@ -41,10 +41,8 @@ class Events:
             raise errors.InvalidRequest("after is a position: a whole number, 0 or more.")
         if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
             raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
-        return [
-            recorded(stored)
-            for stored in self._engine.store.feed(self._tenant, after=after, limit=limit)
-        ]
+        found = self._engine.store.feed(self._tenant, after=after, limit=limit)
+        return facts(self._engine.store, self._tenant, found)
 
 
 class Admin:

@@ -15,7 +15,7 @@ from holdfast.engine import planning
 from holdfast.engine.commits import Answer, CommitQueue, Ticket, own_error
 from holdfast.engine.planning import Later, Plan, Round
 from holdfast.engine.policies import Policies
-from holdfast.engine.states import States, message_of, stream_of
+from holdfast.engine.states import States, messages_of, stream_of
 from holdfast.engine.tails import Tails
 from holdfast.store import port
 from holdfast.values import command as c
@@ -247,7 +247,8 @@ class Engine:
             version = self.store.find_claim(tenant, stream, message.id)
             if version > state.began:
                 found = self.store.read(tenant, stream, after=version - 1, until=version)
-                return planning.same_message(message_of(found[0]), message)
+                (said,) = messages_of(self.store, tenant, found)
+                return planning.same_message(said, message)
         return False
 
     def _tail_state(self, request: c.Request) -> SessionState:

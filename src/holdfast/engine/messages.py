@@ -7,7 +7,7 @@ from typing import overload
 
 from holdfast import errors, limits
 from holdfast.engine.engine import Engine
-from holdfast.engine.states import message_of, stream_of
+from holdfast.engine.states import messages_of, stream_of
 from holdfast.values.event import MessageAdded
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
@@ -56,12 +56,10 @@ class Reader:
                     f"the log of session {self._state.id!r} ends before its state does.",
                     facts={"session": self._state.id, "after": after, "until": until},
                 )
-            for event in stored:
-                if len(found) == limit:
-                    break
-                after = event.version
-                if event.kind == MessageAdded.kind:
-                    found.append(message_of(event))
+            added = [event for event in stored if event.kind == MessageAdded.kind]
+            wanted = added[: limit - len(found)]
+            found += messages_of(self._engine.store, self._tenant, wanted)
+            after = (wanted if len(found) == limit else stored)[-1].version
         return found, after
 
     def slice(self, index: slice) -> list[Message]:

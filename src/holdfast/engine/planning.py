@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.engine.policies import NotYet, Policies
-from holdfast.engine.states import States, message_of, stream_of
+from holdfast.engine.states import States, messages_of, stream_of
 from holdfast.history import continuation, sessions
 from holdfast.store import port
 from holdfast.values import command as c
@@ -190,14 +190,15 @@ class Round:
         if (tenant, state.id) in self._drafts:
             raise Later
         stream = stream_of(state.id)
-        kept = [message_of(self._event(tenant, stream, version)) for version in carry.singles]
+        singles = [self._event(tenant, stream, version) for version in carry.singles]
+        kept = messages_of(self._store, tenant, singles)
         turn: list[Message] = []
         after = carry.since - 1
         while carry.since and after < state.version:
             found = self._store.read(
                 tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK
             )
-            turn += [message_of(stored) for stored in found if stored.kind == MessageAdded.kind]
+            turn += messages_of(self._store, tenant, found)
             after = found[-1].version
         opening = continuation.opening(state, kept, turn, continuation.marker(state))
         return c.ContinueSession(
@@ -270,9 +271,13 @@ class Round:
             if isinstance(fact, MessageAdded):
                 claims.append((fact.message.id, len(events)))
                 tokens, counter = fact.tokens, fact.counter
-            kind, payload = fact.kind, codec.encode_event(fact)
-            schema, ordinal = codec.SCHEMAS[kind], state.ordinal
-            events.append(port.NewEvent(kind, schema, time_us, payload, ordinal, tokens, counter))
+            made = codec.encoded(fact)
+            events.append(
+                port.NewEvent(
+                    fact.kind, made.schema, time_us, made.payload, state.ordinal, tokens, counter,
+                    made.blobs,
+                )
+            )  # fmt: skip
         assert state is not None
         write = port.StreamWrite(
             stream_of(writing.session_id), before, tuple(events), tuple(claims)

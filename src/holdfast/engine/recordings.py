@@ -9,11 +9,11 @@ import msgspec
 from holdfast import errors, limits
 from holdfast.engine.engine import Engine
 from holdfast.engine.finding import Log
-from holdfast.engine.states import message_of, recorded
+from holdfast.engine.states import facts
 from holdfast.engine.windows import AsyncWindowed, Windowed
 from holdfast.values import ids
 from holdfast.values.context import CompactionLevel
-from holdfast.values.event import WindowRecorded
+from holdfast.values.event import MessageAdded, WindowRecorded
 from holdfast.values.session import SessionState
 
 PAGE = 20
@@ -54,17 +54,19 @@ class _Log(Log):
     def at(self, version: int) -> RecordedWindow | None:
         """Return the window that was recorded with this event; None if it holds none."""
         found = self.read(version - 1, version + 1)
-        event = recorded(found[0]).event if found else None
-        if not isinstance(event, WindowRecorded) or len(found) < 2:
+        if len(found) < 2 or found[0].kind != WindowRecorded.kind:
             return None
-        chosen, answer = event.selection, found[1]
+        window, said = (fact.event for fact in facts(self._store, self._tenant, found))
+        if not isinstance(window, WindowRecorded) or not isinstance(said, MessageAdded):
+            return None
+        chosen, answer = window.selection, found[1]
         began = 0
         if version > self.state.began:
             began = self.state.ordinal_began
         elif chosen.session_id == self.state.id:
             began = chosen.began
         return RecordedWindow(
-            version=version, recorded_at=ids.iso(found[0].time_us), message_id=message_of(answer).id,
+            version=version, recorded_at=ids.iso(found[0].time_us), message_id=said.message.id,
             number=answer.ordinal - began, session_id=chosen.session_id, seen=chosen.version,
             messages=len(chosen.sizes), budget=chosen.budget, tokens=chosen.tokens, counter=chosen.counter,
             exact=chosen.exact, level=chosen.level, digest=chosen.digest,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from holdfast import errors, limits
 from holdfast.history import sessions
 from holdfast.store import port
 from holdfast.values.event import MessageAdded, Recorded
+from holdfast.values.frozen import Json
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
-from holdfast.wire import codec
+from holdfast.wire import blobs, codec
 
 PREFIX = "session/"
 
@@ -21,31 +24,58 @@ def stream_of(session_id: str) -> str:
     return PREFIX + session_id
 
 
-def recorded(stored: port.StoredEvent) -> Recorded:
+Blobs = Callable[[Collection[bytes]], Mapping[bytes, bytes]]
+"""From hashes to the contents of a tenant's blobs that are there."""
+
+
+def texts_of(page: Sequence[port.StoredEvent], fetch: Blobs) -> Mapping[bytes, str]:
+    """Return the large texts that events refer to, by hash, all fetched in one look."""
+    wanted: set[bytes] = set()
+    for stored in page:
+        if stored.schema == codec.PARTED and stored.payload is not None:
+            try:
+                wanted.update(codec.needed(stored.kind, stored.schema, stored.payload))
+            except errors.Corrupt as error:
+                error.facts |= _place(stored)
+                raise
+    return blobs.decoded(fetch(wanted)) if wanted else blobs.NONE
+
+
+def facts(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]) -> list[Recorded]:
+    """Return stored events as the facts they hold; raise Corrupt with its place for one that can't be read."""
+    texts = texts_of(page, partial(store.blobs, tenant))
+    return [recorded(stored, texts) for stored in page]
+
+
+def messages_of(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]) -> list[Message]:
+    """Return the messages that stored events added; events of other kinds are passed over."""
+    added = [stored for stored in page if stored.kind == MessageAdded.kind]
+    found = (fact.event for fact in facts(store, tenant, added))
+    return [event.message for event in found if isinstance(event, MessageAdded)]
+
+
+def recorded(stored: port.StoredEvent, texts: Mapping[bytes, str]) -> Recorded:
     """Return a stored event as the fact it holds; raise Corrupt with its place if it can't be read."""
     if stored.payload is None:
         raise errors.NotFound(f"the event at position {stored.position:,} was erased.")
     try:
         fact = codec.decode_event(
-            stored.kind, stored.schema, stored.payload, tokens=stored.tokens, counter=stored.counter
+            stored.kind,
+            stored.schema,
+            stored.payload,
+            tokens=stored.tokens,
+            counter=stored.counter,
+            texts=texts,
         )
     except errors.Corrupt as error:
-        error.facts |= {
-            "position": stored.position,
-            "stream": stored.stream,
-            "version": stored.version,
-        }
+        error.facts |= _place(stored)
         raise
     session_id = stored.stream.removeprefix(PREFIX)
     return Recorded(fact, session_id, stored.position, stored.version, stored.time_us)
 
 
-def message_of(stored: port.StoredEvent) -> Message:
-    """Return the message that a stored event added."""
-    fact = recorded(stored).event
-    if not isinstance(fact, MessageAdded):
-        raise errors.UnknownMessage(f"the event at position {stored.position:,} added no message.")
-    return fact.message
+def _place(stored: port.StoredEvent) -> dict[str, Json]:
+    return {"position": stored.position, "stream": stored.stream, "version": stored.version}
 
 
 class States:
@@ -94,8 +124,8 @@ class States:
         while True:
             after = state.version if state else 0
             tail = self._store.read(tenant, stream, after=after, limit=limits.READ_CHUNK)
-            for stored in tail:
-                state = sessions.evolve(state, recorded(stored))
+            for fact in facts(self._store, tenant, tail):
+                state = sessions.evolve(state, fact)
             if len(tail) < limits.READ_CHUNK:
                 return state
 

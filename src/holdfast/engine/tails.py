@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.context import shortening
-from holdfast.engine.states import message_of, stream_of
+from holdfast.engine.states import messages_of, stream_of
 from holdfast.store import port
 from holdfast.values import grouping
 from holdfast.values.event import MessageAdded
@@ -71,7 +71,7 @@ class Tail:
         while until < version:
             found = self._events(until, version, limits.READ_CHUNK)
             until = found[-1].version
-            fresh += [self.of(stored) for stored in found if stored.kind == MessageAdded.kind]
+            fresh += self._said(found)
         # All at once: a read that fails leaves all as it was.
         self._extend(fresh, until)
 
@@ -94,10 +94,20 @@ class Tail:
             )
         return found
 
-    def of(self, stored: port.StoredEvent) -> Said:
-        """Return a stored message with its number."""
-        number = stored.ordinal - self._ordinal_began
-        return Said(stored.version, number, message_of(stored), stored.tokens or 0, {})
+    def _said(self, page: Sequence[port.StoredEvent]) -> list[Said]:
+        """Return the messages among stored events, with their numbers."""
+        added = [stored for stored in page if stored.kind == MessageAdded.kind]
+        messages = messages_of(self._store, self._tenant, added)
+        return [
+            Said(
+                stored.version,
+                stored.ordinal - self._ordinal_began,
+                message,
+                stored.tokens or 0,
+                {},
+            )
+            for stored, message in zip(added, messages, strict=True)
+        ]
 
     def add(self, version: int, fresh: Sequence[Said]) -> None:
         """Take what was just appended, if it follows on what is here; else it is read when it is needed."""
@@ -142,16 +152,11 @@ class Tail:
 
     def _read_group(self, version: int, until: int) -> tuple[list[Said], bool]:
         """Return a group, and whether it is whole."""
-        (own,) = self._events(version - 1, version, 1)
-        said = self.of(own)
+        (said,) = self._said(self._events(version - 1, version, 1))
         if said.message.role != "tool" and not said.message.tool_calls:
             return [said], True
         after, end = max(self.began, version - CHUNK), min(until, version + CHUNK)
-        near = [
-            self.of(stored)
-            for stored in self._events(after, end, 2 * CHUNK)
-            if stored.kind == MessageAdded.kind
-        ]
+        near = self._said(self._events(after, end, 2 * CHUNK))
         for group in grouping.grouped([one.message for one in near]):
             members = near[group.first : group.last + 1]
             if members[0].version <= version <= members[-1].version:
@@ -165,8 +170,7 @@ class Tail:
                 return False
             low = max(self.began, self.after - CHUNK)
             found = self._events(low, self.after, CHUNK)
-            before = [self.of(s) for s in found if s.kind == MessageAdded.kind]
-            self.said[:0], self.after = before, low
+            self.said[:0], self.after = self._said(found), low
             return True
 
 

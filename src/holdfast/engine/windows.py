@@ -18,11 +18,11 @@ from holdfast.engine.finding import Log
 from holdfast.engine.handles import Handle
 from holdfast.engine.parts import Measure, Parts, counter_of
 from holdfast.engine.shrinking import AsyncSummarizer, Summarizer
-from holdfast.engine.states import message_of, recorded, stream_of
+from holdfast.engine.states import facts, messages_of, stream_of
 from holdfast.store import port
 from holdfast.values.command import Request
 from holdfast.values.context import CompactionLevel, Selection
-from holdfast.values.event import MessageAdded, WindowRecorded
+from holdfast.values.event import WindowRecorded
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message, checked_id
 from holdfast.values.policy import Correction, WindowPolicy
@@ -152,7 +152,8 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
         raise errors.UnknownMessage(f"there is no message {message_id!r} in the session.")
     low = max(floor, version - 1 - limits.BATCH_MESSAGES_MAX)
     near = next(log.versions(WindowRecorded.kind, low, version - 1, newest=True), 0)
-    event = recorded(log.read(near - 1, near)[0]).event if near else None
+    found = log.read(near - 1, near) if near else []
+    event = facts(engine.store, tenant, found)[0].event if found else None
     if not isinstance(event, WindowRecorded) or version - near > event.messages:
         raise errors.NotFound(
             f"no window was recorded with the message {message_id!r}.",
@@ -191,7 +192,7 @@ class _Spoken:
             )  # fmt: skip
             if not found:
                 break
-            messages += [message_of(one) for one in found if one.kind == MessageAdded.kind]
+            messages += messages_of(self._store, self._tenant, found)
             after = found[-1].version
         return messages[: last - first + 1]
 

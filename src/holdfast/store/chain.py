@@ -3,6 +3,7 @@
     header  what happened where and when, as a JSON array; no caller's text in it
     digest  SHA-256(salt ‖ length of header ‖ header ‖ payload), checked on every read
     link    SHA-256(link before ‖ digest ‖ header), a chain per tenant, checked by verify
+    blob    kept under SHA-256(content), which the payload holds: the chain covers the content too
 
 Payload and salt can be erased and the chain still verifies; without its salt a digest tells nothing
 about the payload that was there.
@@ -54,6 +55,16 @@ def digest(salt: bytes, header_: bytes, payload: bytes) -> bytes:
 def link(before: bytes, digest_: bytes, header_: bytes) -> bytes:
     """Return the link that binds an event to all before it."""
     return hashlib.sha256(before + digest_ + header_).digest()
+
+
+def blob_hash(content: bytes) -> bytes:
+    """Return what a blob is kept under."""
+    return hashlib.sha256(content).digest()
+
+
+def is_blob(hash_: bytes, content: bytes) -> bool:
+    """Whether a content is the one that was written under a hash."""
+    return blob_hash(content) == hash_
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -111,3 +122,17 @@ def damaged(place: Place, why: str) -> errors.Corrupt:
         hint="Nothing was changed. `holdfast verify` lists all damage.",
         facts={"position": place.position, "version": place.version},
     )
+
+
+def damaged_blob(hash_: bytes) -> errors.Corrupt:
+    """Return the error for a blob whose content is not what was written."""
+    return errors.Corrupt(
+        f"the blob {hash_.hex()} is damaged: its content is not what was written.",
+        hint="Nothing was changed. `holdfast verify` lists all damage.",
+        facts={"blob": hash_.hex()},
+    )
+
+
+def missing_blob(hash_: bytes, position: int) -> str:
+    """Return the fault of an event whose blob is gone."""
+    return f"the blob {hash_.hex()} of the event at position {position:,} is missing."

@@ -1,13 +1,13 @@
 """The store port: what every backend promises, in prose and in types. Bytes in, bytes out.
 
 A store keeps, per tenant, one log of events, each belonging to one stream, and beside it what is
-derived from the log: claims, idempotency keys, projections, snapshots. It does not know what a
-message is.
+derived from the log: claims, idempotency keys, projections, snapshots; and blobs, large content that
+events refer to. It does not know what a message is.
 
 Promises, each proved on every backend by `holdfast.testing.contract`:
 
-1. **All or nothing.** An `Append` takes effect whole (events of all its streams, claims, key,
-   projections, snapshots) or leaves no trace. Several appends committed together each have their
+1. **All or nothing.** An `Append` takes effect whole (events of all its streams, their blobs, claims,
+   key, projections, snapshots) or leaves no trace. Several appends committed together each have their
    own outcome.
 2. **Conditional.** A write whose `expected` is not the stream's version has the outcome `Stale`;
    one whose claim is taken, `Claimed`; one whose key was used, `Replayed`. None leaves a trace.
@@ -23,11 +23,14 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
    has exactly one effect.
 8. **Safe in company.** Several threads and processes may use one store; `turn` serialises deciding
    where the backend can (file stores), and is free where it can't (networked stores).
+9. **Blobs once.** A tenant's blob is kept once by the SHA-256 of its content, however many events bring
+   it, and lasts as long as one of them. Its content is checked against its hash at every read; `verify`
+   reports every blob that is damaged, and every event that lacks one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -40,6 +43,8 @@ class NewEvent(msgspec.Struct, frozen=True):
     """An event to append. Everything but the payload becomes its header, which holds no caller's text.
 
     `ordinal` is a number of the stream's own that never falls (a session counts its messages with it).
+    `blobs` are the contents that the payload refers to by their SHA-256, which it has to hold: so the
+    digest covers them too.
     """
 
     kind: str
@@ -49,6 +54,7 @@ class NewEvent(msgspec.Struct, frozen=True):
     ordinal: int = 0
     tokens: int | None = None
     counter: str | None = None
+    blobs: tuple[bytes, ...] = ()
 
 
 class StoredEvent(msgspec.Struct, frozen=True):
@@ -110,10 +116,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Derived(msgspec.Struct, frozen=True):
-    """What a whole stream leads to: its claims with their versions, and projections."""
+    """What a whole stream leads to: its claims and blobs' hashes with their versions, and projections."""
 
     claims: tuple[tuple[str, int], ...]
     projections: tuple[Projection, ...]
+    blobs: tuple[tuple[bytes, int], ...] = ()
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +254,13 @@ class Store(Protocol):
         """Return the tenant's events with position > after, in order, at most `limit`."""
         ...
 
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return the contents of the tenant's blobs by hash, in one look; those it lacks are left out.
+
+        Raises Corrupt for one whose content is not what was written.
+        """
+        ...
+
     def seek(self, tenant: str, stream: str, ordinal: int) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         ...
@@ -284,7 +298,7 @@ class Store(Protocol):
         ...
 
     def status(self) -> Mapping[str, Json]:
-        """Return facts for people: path, size, versions, durability, counts."""
+        """Return facts for people: path, size, versions, durability, counts; `blobs` is how many it keeps."""
         ...
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:

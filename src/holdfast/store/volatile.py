@@ -11,7 +11,7 @@ import heapq
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -99,6 +99,15 @@ class VolatileStore:
         with self._of(tenant) as books:
             return [chain.opened(row, name) for name, row in books.rows[after : after + limit]]
 
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
+        with self._of(tenant) as books:
+            found = {hash_: books.blobs[hash_] for hash_ in hashes if hash_ in books.blobs}
+        for hash_, content in found.items():
+            if not chain.is_blob(hash_, content):
+                raise chain.damaged_blob(hash_)
+        return found
+
     def seek(self, tenant: str, stream: str, ordinal: int) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         with self._of(tenant) as books:
@@ -141,13 +150,15 @@ class VolatileStore:
             return sorted(self._books)
 
     def verify(self) -> Iterator[int | port.Report]:
-        """Check every row's digest, place and link; yield events checked so far, the report last."""
+        """Check rows' digests, places and links, and blobs; yield events checked so far, the report last."""
         with self._lock:
             self._refuse_if_closed()
             logs = {tenant: list(books.rows) for tenant, books in self._books.items()}
+            blobs = {t: (dict(books.blobs), dict(books.uses)) for t, books in self._books.items()}
         checked = 0
         faults: list[str] = []
         for tenant, rows in sorted(logs.items()):
+            faults.extend(f"Tenant {tenant!r}: {why}" for why in _blob_faults(*blobs[tenant]))
             before = chain.GENESIS
             for position, (_, row) in enumerate(rows, start=1):
                 faults.extend(f"Tenant {tenant!r}: {why}" for why in _faults(row, position, before))
@@ -166,6 +177,7 @@ class VolatileStore:
                 "durability": self.durability,
                 "tenants": len(self._books),
                 "events": sum(len(books.rows) for books in self._books.values()),
+                "blobs": sum(len(books.blobs) for books in self._books.values()),
             }
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:  # noqa: ARG002 - the port's parameter
@@ -233,6 +245,8 @@ class _Books:
         self.keys: dict[str, _Use] = {}
         self.projections: dict[str, dict[str, port.Projection]] = {}
         self.snapshots: dict[str, port.Snapshot] = {}
+        self.blobs: dict[bytes, bytes] = {}
+        self.uses: dict[int, tuple[bytes, ...]] = {}
 
     def take(self, append: port.Append, salts: Salts) -> port.Outcome:
         """Take an append whole, or refuse it and change nothing."""
@@ -243,6 +257,7 @@ class _Books:
         # Whatever can fail is done before the first change.
         streams = self._streams_for(append.writes)
         rows = self._sealed(append.writes, streams, salts)
+        blobs = [_hashed(event.blobs) for write in append.writes for event in write.events]
         first = len(self.rows) + 1
         self.streams.update(streams)
         for write in append.writes:
@@ -250,6 +265,10 @@ class _Books:
         for name, row in rows:
             self.rows.append((name, row))
             streams[name].positions.append(row.place.position)
+        for position, brought in enumerate(blobs, start=first):
+            if brought:
+                self.blobs.update(brought)
+                self.uses[position] = tuple(brought)
         outcome = port.Appended(first, len(self.rows))
         self._derive(append, outcome)
         return outcome
@@ -362,6 +381,20 @@ def _check(append: port.Append) -> None:
     for write in append.writes:
         assert write.events, "a write has at least one event"
         assert all(0 <= at < len(write.events) for _, at in write.claims), "a claim names its event"
+
+
+def _hashed(contents: Sequence[bytes]) -> dict[bytes, bytes]:
+    return {chain.blob_hash(content): content for content in contents}
+
+
+def _blob_faults(
+    blobs: Mapping[bytes, bytes], uses: Mapping[int, tuple[bytes, ...]]
+) -> Iterator[str]:
+    for hash_, content in blobs.items():
+        if not chain.is_blob(hash_, content):
+            yield chain.damaged_blob(hash_).message
+    for position, hashes in uses.items():
+        yield from (chain.missing_blob(hash_, position) for hash_ in hashes if hash_ not in blobs)
 
 
 def _rank(row: port.Projection) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from holdfast import errors
@@ -94,6 +94,10 @@ class FaultyStore:
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
         """Pass through."""
         return self._store.feed(tenant, after=after, limit=limit)
+
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        """Pass through."""
+        return self._store.blobs(tenant, hashes)
 
     def seek(self, tenant: str, stream: str, ordinal: int) -> int:
         """Pass through."""

@@ -2,6 +2,7 @@
 
 A payload written by an older version climbs `UPCASTERS` step by step on reading. One written by a
 newer version is refused if its kind or schema is unknown; unknown fields of a message are kept.
+Large texts of a message become blobs (`wire.blobs`); a message without them is written as one always was.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from holdfast.values import command, event
 from holdfast.values.frozen import Json, freeze
 from holdfast.values.message import CATEGORY_OF_ROLE, Message
 from holdfast.values.session import SessionInfo, SessionState
-from holdfast.wire import anthropic, openai
+from holdfast.wire import anthropic, blobs, openai
 
 SCHEMAS: Final[Mapping[str, int]] = {
     event.SessionCreated.kind: 1,
-    event.MessageAdded.kind: 1,
+    event.MessageAdded.kind: 2,
     event.WindowRecorded.kind: 1,
     event.WindowCut.kind: 1,
     event.SessionSummarized.kind: 1,
@@ -30,10 +31,16 @@ SCHEMAS: Final[Mapping[str, int]] = {
     event.SessionReset.kind: 1,
     event.SessionEnded.kind: 1,
 }
-"""The schema that this version writes, by kind of event."""
+"""The newest schema that this version knows, by kind of event; it is what it writes, but of a message."""
+
+WHOLE: Final = 1
+PARTED: Final = 2
+"""The schemas of a message: with every text in it, and with references to blobs in place of large ones."""
 
 Upcaster = Callable[[dict[str, Json]], dict[str, Json]]
-UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {}
+UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {
+    (event.MessageAdded.kind, WHOLE): lambda whole: whole,
+}
 """From (kind, schema) to the function that lifts such a payload to the next schema."""
 
 FOLD: Final = 3
@@ -59,8 +66,35 @@ _state = msgspec.json.Decoder(SessionState)
 _info = msgspec.json.Decoder(SessionInfo)
 
 
+class Encoded(msgspec.Struct, frozen=True):
+    """An event as it is stored: its payload with its schema, and the blobs that it refers to."""
+
+    schema: int
+    payload: bytes
+    blobs: tuple[bytes, ...] = ()
+
+
+def encoded(fact: event.SessionEvent) -> Encoded:
+    """Return an event as it is stored; raise TooLarge if a message is larger than its limit."""
+    payload = encode_event(fact)
+    if not isinstance(fact, event.MessageAdded):
+        return Encoded(SCHEMAS[fact.kind], payload)
+    # No text is larger than the whole: most messages need no look inside.
+    if len(payload) > limits.BLOB_BYTES_MIN:
+        parted, contents = blobs.taken_out(payload)
+        if contents:
+            return Encoded(PARTED, parted, contents)
+    return Encoded(WHOLE, payload)
+
+
+def needed(kind: str, schema: int, payload: bytes) -> list[bytes]:
+    """Return the hashes of the blobs that a payload can't be read without."""
+    parted = kind == event.MessageAdded.kind and schema == PARTED
+    return blobs.hashes(payload) if parted else []
+
+
 def encode_event(fact: event.SessionEvent) -> bytes:
-    """Return the payload of an event; raise TooLarge if a message is larger than its limit."""
+    """Return the whole payload of an event; raise TooLarge if a message is larger than its limit."""
     if isinstance(fact, event.MessageAdded):
         return encode_message(fact.message)
     return _encoder.encode(fact)
@@ -100,11 +134,18 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_event(
-    kind: str, schema: int, payload: bytes, *, tokens: int | None, counter: str | None
+    kind: str,
+    schema: int,
+    payload: bytes,
+    *,
+    tokens: int | None,
+    counter: str | None,
+    texts: Mapping[bytes, str] = blobs.NONE,
 ) -> event.SessionEvent:
-    """Return the event of a payload that has passed its digest.
+    """Return the event of a payload that has passed its digest; `texts` has the blobs it needs, by hash.
 
-    Raises NewerStore for a kind or schema this version does not know, Corrupt for bytes it can't be.
+    Raises NewerStore for a kind or schema this version does not know, Corrupt for bytes it can't be,
+    or for a blob that is not there.
     """
     known = SCHEMAS.get(kind, 0)
     if schema > known:
@@ -115,7 +156,9 @@ def decode_event(
         )
     try:
         if kind == event.MessageAdded.kind:
-            data = lift(kind, schema, _json.decode(payload))
+            parted = schema == PARTED
+            data = blobs.put_back(payload, texts) if parted else _json.decode(payload)
+            data = lift(kind, schema, data)
             return event.MessageAdded(message_of(data), tokens or 0, counter or "")
         if schema == known:
             return _PLAIN[kind].decode(payload)

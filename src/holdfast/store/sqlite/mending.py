@@ -9,21 +9,25 @@ Whatever can't be proved raises Corrupt and leaves the file as it was.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import apsw
 
 from holdfast import errors, limits
 from holdfast.store import chain, port
-from holdfast.store.sqlite import checks, opening, rows, translate, writing
+from holdfast.store.sqlite import checks, opening, reading, rows, translate, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.turns import Turns
 
-Derive = Callable[[Iterator[port.StoredEvent]], port.Derived]
-"""From all events of a stream to what is derived from them."""
+Blobs = Callable[[Collection[bytes]], Mapping[bytes, bytes]]
+"""From hashes to the contents of a tenant's blobs."""
+
+Derive = Callable[[Iterator[port.StoredEvent], Blobs], port.Derived]
+"""From all events of a stream to what is derived from them. Raises Corrupt if it lacks a blob."""
 
 NOTE = (
     "page checksums did not match, as after another SQLite program has opened the store;"
@@ -42,8 +46,8 @@ def mend(path: str | Path, derive: Derive, files: Files | None = None) -> tuple[
             try:
                 with contextlib.closing(_unverified(place)) as connection:
                     _prove(connection, used, place)
+                    _rebuild(connection, place, derive)
                     opening.empty_log_on_close(connection)
-                    _rebuild(connection, derive)
                     connection.execute("VACUUM")
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             finally:
@@ -72,7 +76,10 @@ def _prove(connection: apsw.Connection, files: Files, path: Path) -> None:
         )
         for report in checks.verify(connection, anchor, (), checks.PROVABLE):
             faults += report.faults if isinstance(report, port.Report) else []
-    faults += _schema_faults(connection)
+    _refuse(path, faults + _schema_faults(connection, opening.check_format(connection, path)))
+
+
+def _refuse(path: Path, faults: list[str]) -> None:
     if faults:
         raise errors.Corrupt(
             f"{path} is damaged: {faults[0]}",
@@ -81,21 +88,25 @@ def _prove(connection: apsw.Connection, files: Files, path: Path) -> None:
         )
 
 
-def _schema_faults(connection: apsw.Connection) -> list[str]:
+def _schema_faults(connection: apsw.Connection, version: int) -> list[str]:
     query = opening.queries()["schema"]
     with contextlib.closing(apsw.Connection(":memory:")) as blank:
-        blank.execute(opening.sql("schema.sql"))
+        blank.execute(opening.schema(version))
         same = list(blank.execute(query)) == list(connection.execute(query))
     return [] if same else ["its schema is not ours."]
 
 
-def _rebuild(connection: apsw.Connection, derive: Derive) -> None:
+def _rebuild(connection: apsw.Connection, path: Path, derive: Derive) -> None:
     with connection:
+        opening.migrate(connection, opening.check_format(connection, path))
         connection.execute(opening.queries()["clear_derived"])
         batch = writing.Batch(connection, Known(), bytes, careful=True)
         for tenant in checks.tenants(connection):
+            blobs = functools.partial(reading.blobs, connection, tenant)
             for key, name in _streams(connection, tenant):
-                batch.derive(tenant, key, derive(_events(connection, key, name)))
+                batch.derive(tenant, key, derive(_events(connection, key, name), blobs))
+        # Only what is derived says which blobs there must be.
+        _refuse(path, checks.blob_faults(connection))
 
 
 def _streams(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:

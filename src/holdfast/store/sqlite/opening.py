@@ -19,7 +19,7 @@ from holdfast.store.sqlite import anchor
 from holdfast.store.sqlite.files import NETWORK, Files
 
 APPLICATION_ID: Final = 0x48464453
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """The newest schema that this version knows; also `PRAGMA user_version` of a store."""
 
 VFS: Final = "cksmvfs"
@@ -27,7 +27,7 @@ RESERVE_BYTES: Final = 8
 LIBRARY_MIN: Final = (3, 51, 3)
 """Older SQLite can corrupt a file that two connections checkpoint (the WAL-reset bug)."""
 
-MIGRATIONS: Final[dict[int, str]] = {}
+MIGRATIONS: Final[dict[int, str]] = {1: "schema-2.sql"}
 """From a schema version to the SQL file that lifts a store to the next one."""
 
 _loading = threading.Lock()
@@ -36,6 +36,11 @@ _loading = threading.Lock()
 def sql(name: str) -> str:
     """Return the text of one of this package's SQL files."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def schema(version: int) -> str:
+    """Return the SQL that builds an empty store of a version: the first one, lifted step by step."""
+    return "\n".join(map(sql, ("schema.sql", *(MIGRATIONS[step] for step in range(1, version)))))
 
 
 @functools.cache
@@ -146,7 +151,7 @@ def create(files: Files, path: Path, store_id: bytes) -> None:
         connection.pragma("page_size", 4096)
         connection.pragma("application_id", APPLICATION_ID)
         with connection:
-            connection.execute(sql("schema.sql"))
+            connection.execute(schema(SCHEMA))
             connection.execute("INSERT INTO store VALUES ('id', ?)", (store_id,))
             connection.pragma("user_version", SCHEMA)
         connection.pragma("journal_mode", "WAL")

@@ -30,6 +30,24 @@ WHERE stream = ? AND version > ? AND version <= ? ORDER BY version LIMIT ?;
 -- name: read_feed
 SELECT key, stream, version, header, payload, salt, digest, link FROM events
 WHERE key > ? AND key <= ? ORDER BY key LIMIT ?;
+-- name: blobs
+SELECT hash, content FROM blobs WHERE tenant = ? AND hash IN (SELECT unhex(value) FROM json_each(?));
+-- name: add_blob
+INSERT INTO blobs (tenant, hash, content) VALUES (?, ?, ?)
+ON CONFLICT DO UPDATE SET content = excluded.content WHERE blobs.content <> excluded.content;
+-- name: add_blob_use
+INSERT INTO blob_uses (event, hash) VALUES (?, ?);
+-- name: blobs_count
+SELECT count(*) FROM blobs;
+-- name: every_blob
+SELECT hash, content FROM blobs;
+-- name: lost_blobs
+SELECT u.event, u.hash FROM blob_uses AS u LEFT JOIN blobs AS b ON b.tenant = u.event >> 40 AND b.hash = u.hash
+WHERE b.hash IS NULL LIMIT 100;
+-- name: strayed_uses
+SELECT count(*) FROM blob_uses AS u LEFT JOIN events AS e ON e.key = u.event WHERE e.key IS NULL;
+-- name: event_key
+SELECT key FROM events WHERE stream = ? AND version = ?;
 -- name: header_at
 SELECT key, stream, version, header, payload, salt, digest, link FROM events WHERE stream = ? AND version = ?;
 -- name: claim
@@ -103,6 +121,6 @@ SELECT key, name FROM streams WHERE tenant = ? AND key > ? ORDER BY key LIMIT 50
 -- name: schema
 SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name;
 -- name: clear_derived
-DELETE FROM claims; DELETE FROM projections; DELETE FROM projection_terms; DELETE FROM snapshots;
+DELETE FROM claims; DELETE FROM projections; DELETE FROM projection_terms; DELETE FROM snapshots; DELETE FROM blob_uses;
 -- name: marked_projections
 SELECT mark, tenant, kind, id, owner, status, moment, time_us, lookup, terms, document FROM projections;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import apsw
 import msgspec
 
@@ -23,6 +25,20 @@ def feed(connection: apsw.Connection, base: int, after: int, limit: int) -> list
             raise errors.Corrupt(f"stream {stream:,} has no name.", facts={"stream": stream})
         names[stream] = str(name[0])
     return [chain.opened(row, names[row.place.stream]) for row in events]
+
+
+def blobs(
+    connection: apsw.Connection, tenant: int, hashes: Collection[bytes]
+) -> dict[bytes, bytes]:
+    """Return the contents of a tenant's blobs that are there; raise Corrupt for a damaged one."""
+    wanted = msgspec.json.encode([hash_.hex() for hash_ in hashes]).decode()
+    found: dict[bytes, bytes] = {}
+    for hash_, content in connection.execute(opening.queries()["blobs"], (tenant, wanted)):
+        assert isinstance(hash_, bytes)
+        if not isinstance(content, bytes) or not chain.is_blob(hash_, content):
+            raise chain.damaged_blob(hash_)
+        found[hash_] = content
+    return found
 
 
 def seek(connection: apsw.Connection, key: int, stream: str, ordinal: int) -> int:

@@ -1,4 +1,5 @@
--- Version 1 of a Holdfast store. `docs/internals/format.md` explains every table.
+-- Version 1 of a Holdfast store; later versions are built on it by `schema-2.sql` and on. Never changed.
+-- `docs/internals/format.md` explains every table.
 -- A tenant's number fills the upper bits of its positions and stream keys, so that one integer
 -- primary key orders each tenant's log by itself: key = tenant << 40 | number within the tenant.
 -- `mark` is a checksum over the other columns of a row that no digest covers.

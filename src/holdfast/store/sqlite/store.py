@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import apsw
-import msgspec
 
 from holdfast import errors, limits
 from holdfast.store import chain, port
@@ -320,6 +319,11 @@ class SQLiteStore:
                 return []
             return reading.feed(connection, base, after, limit)
 
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
+        with self._reading() as connection:
+            return reading.blobs(connection, self._tenant(connection, tenant), hashes)
+
     def seek(self, tenant: str, stream: str, ordinal: int) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         with self._reading() as connection:
@@ -382,26 +386,10 @@ class SQLiteStore:
             return [str(name) for _, name in connection.execute(self._sql["tenants"])]
 
     def verify(self) -> Iterator[int | port.Report]:
-        """Check every event, every page and the anchor; yield events checked so far, the report last."""
+        """Check every event, blob and page, and the anchor; yield events checked so far, the report last."""
         self._check_open()
         with self._translated:
-            try:
-                yield from self._verified(checksums=True)
-            except apsw.IOError as error:
-                if not translate.is_damage(error):
-                    raise
-                # Once more without page checksums, to say what the damage has reached.
-                for step in self._verified(checksums=False):
-                    if isinstance(step, port.Report):
-                        found = ("a page's checksum does not match.", *step.faults)
-                        yield msgspec.structs.replace(step, faults=found)
-                    else:
-                        yield step
-
-    def _verified(self, *, checksums: bool) -> Iterator[int | port.Report]:
-        reader = opening.connect(self.path, write=False, verified=checksums)
-        with contextlib.closing(reader) as connection:
-            yield from checks.verify(connection, self._anchor, self.notes)
+            yield from checks.verify_file(self.path, self._anchor, self.notes)
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: path, size, versions, durability, counts."""

@@ -49,6 +49,8 @@ class Batch:
         self._events: list[Row] = []
         self._claims: list[Row] = []
         self._touches: dict[tuple[int, str, str], Row] = {}
+        self._blobs: list[Row] = []
+        self._uses: list[Row] = []
         self._connection = connection
         self._known = known
         self._random = random
@@ -94,6 +96,9 @@ class Batch:
         try:
             connection.executemany(sql["add_event"], self._events)
             connection.executemany(sql["add_claim"], self._claims)
+            if self._uses:
+                connection.executemany(sql["add_blob"], self._blobs)
+                connection.executemany(sql["add_blob_use"], self._uses)
         except apsw.ConstraintError:
             if self._careful:
                 raise
@@ -105,6 +110,7 @@ class Batch:
                 assert not self._careful, "a careful batch touches only rows that it has put"
                 return False
         self._events, self._claims, self._touches = [], [], {}
+        self._blobs, self._uses = [], []
         return True
 
     def _claimed(self, append: port.Append, keys: list[int]) -> port.Claimed | None:
@@ -149,11 +155,18 @@ class Batch:
             self._events.append(
                 (base | position, key, version, header, payload, salt, digest, link)
             )
+            if event.blobs:
+                self._bring(tenant, base | position, event.blobs)
         for claim, index in write.claims:
             self._claims.append((key, claim, write.expected + index + 1))
         self._links[key] = link
         self._known.versions[key] = version
         return Head(position, link)
+
+    def _bring(self, tenant: int, event: int, contents: tuple[bytes, ...]) -> None:
+        for hash_, content in {chain.blob_hash(content): content for content in contents}.items():
+            self._blobs.append((tenant, hash_, content))
+            self._uses.append((event, hash_))
 
     def _derive(self, tenant: int, append: port.Append, begin: int, end: int) -> None:
         execute, sql = self._connection.execute, self._sql
@@ -183,6 +196,9 @@ class Batch:
         self._claims += [(key, claim, version) for claim, version in derived.claims]
         for projection in derived.projections:
             self._put(tenant, projection)
+        for hash_, version in derived.blobs:
+            event = number(self._connection, self._sql["event_key"], (key, version))
+            self._uses.append((event, hash_))
         self.flush()
 
     def _put(self, tenant: int, p: port.Projection) -> None:

@@ -267,7 +267,7 @@ def _leaves_no_trace(store: Store, second: StreamWrite, outcome: Outcome, key: s
     row = Projection(kind="row", id="1", terms=("t1",), document=b"before")
     first = step(
         write("a", 0, b"1"),
-        write("b", 0, b"2", claims=(("c1", 0),)),
+        write("b", 0, b"2", claims=(("c1", 0),), blobs=(b"x1",)),
         projections=(row,),
         snapshots=(Snapshot("a", 1, 1, b"before"),),
         key=KeyUse("k1", b"first"),
@@ -275,7 +275,7 @@ def _leaves_no_trace(store: Store, second: StreamWrite, outcome: Outcome, key: s
     take(store, first)
     before = shown(store)
     refused = step(
-        write("a", 1, b"no", claims=(("c1", 0),)),
+        write("a", 1, b"no", claims=(("c1", 0),), blobs=(b"x1", b"x2")),
         second,
         write("c", 0, b"no", claims=(("c3", 0),)),
         projections=(Projection(kind="row", id="2", terms=("t2",)),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -48,6 +49,14 @@ class Stage:
         """Change one bit of the payload of TENANT's event there, beneath the store."""
         pytest.skip(f"this suite was not told how to damage event {position} of {store}")
 
+    def damage_blob(self, store: Store, hash_: bytes) -> None:
+        """Change one bit of the content of TENANT's blob, beneath the store."""
+        pytest.skip(f"this suite was not told how to damage blob {hash_.hex()} of {store}")
+
+    def lose_blob(self, store: Store, hash_: bytes) -> None:
+        """Take TENANT's blob away, beneath the store."""
+        pytest.skip(f"this suite was not told how to lose blob {hash_.hex()} of {store}")
+
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         return tmp_path
@@ -70,16 +79,35 @@ class Stage:
             pytest.skip("this store keeps nothing between two openings")
 
 
-def event(payload: bytes, *, ordinal: int = 0, time_us: int = 0) -> NewEvent:
+def event(
+    payload: bytes, *, ordinal: int = 0, time_us: int = 0, blobs: tuple[bytes, ...] = ()
+) -> NewEvent:
     """Return an event."""
-    return NewEvent("thing.happened", 1, time_us, payload, ordinal)
+    return NewEvent("thing.happened", 1, time_us, payload, ordinal, blobs=blobs)
 
 
 def write(
-    stream: str, expected: int, *payloads: bytes, claims: tuple[tuple[str, int], ...] = ()
+    stream: str,
+    expected: int,
+    *payloads: bytes,
+    claims: tuple[tuple[str, int], ...] = (),
+    blobs: tuple[bytes, ...] = (),
 ) -> StreamWrite:
-    """Return a write of one event for each payload."""
-    return StreamWrite(stream, expected, tuple(event(payload) for payload in payloads), claims)
+    """Return a write of one event for each payload, each of which refers to all the blobs."""
+    events = tuple(event(payload, blobs=blobs) for payload in payloads)
+    return StreamWrite(stream, expected, events, claims)
+
+
+def hash_of(content: bytes) -> bytes:
+    """Return what a blob is kept under."""
+    return hashlib.sha256(content).digest()
+
+
+def blobs_of(store: Store, *contents: bytes, tenant: str = TENANT) -> list[bytes]:
+    """Return those of the contents that the store gives back for their hashes, in that order."""
+    hashes = [hash_of(content) for content in contents]
+    found = store.blobs(tenant, hashes)
+    return [found[hash_] for hash_ in hashes if hash_ in found]
 
 
 def step(
@@ -172,6 +200,7 @@ def shown(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
         [store.snapshot(tenant, stream) for stream in streams],
         store.query(tenant, Query(kind="row")),
         [store.query(tenant, Query(kind="row", terms=(term,))) for term in ("t1", "t2")],
+        blobs_of(store, b"x1", b"x2", b"x3", tenant=tenant),
         sorted(store.tenants()),
         (report.faults, report.events, report.tenants),
     )

@@ -27,12 +27,13 @@ from holdfast.store.port import (
     StoredEvent,
     StreamWrite,
 )
-from holdfast.testing.contract.stage import feed_all, verified
+from holdfast.testing.contract.stage import feed_all, hash_of, verified
 
 _TENANTS = ("acme", "globex", "a\x00b")
 _STREAMS = ("s", "s\x00", "t", "ü", "v")
 _KINDS = ("row", "other")
 _TEXTS = ("", "a", "b", "b\x00")
+_BLOBS = tuple(b"%d" % number * 1_000 for number in range(60))
 _CHECK_EVERY = 25
 _SAME_TIME = 30
 """Microseconds of the walk that projections take for one, so that many rows have equal times."""
@@ -71,6 +72,7 @@ class _Model:
         self.keys: dict[str, tuple[Replayed, int]] = {}
         self.rows: dict[tuple[str, str], Projection] = {}
         self.snapshots: dict[str, Snapshot] = {}
+        self.blobs: dict[bytes, bytes] = {}
 
     def of_stream(self, stream: str) -> list[StoredEvent]:
         return [e for e in self.events if e.stream == stream]
@@ -101,6 +103,7 @@ class _Model:
         for write in append.writes:
             for new in write.events:
                 self.events.append(_stored(new, self, write.stream))
+                self.blobs |= {hash_of(content): content for content in new.blobs}
         for row in append.projections:
             self.rows[row.kind, row.id] = row
         for drop in append.drops:
@@ -157,6 +160,8 @@ class _Walker:
     def __init__(self, store: Store, dice: random.Random) -> None:
         self.store = store
         self.dice = dice
+        # Dice of their own: those who came before them take the same steps as ever.
+        self._blobs = random.Random(0)
         self.now_us = 0
         self.models = {tenant: _Model() for tenant in _TENANTS}
         self._verbs = (
@@ -180,6 +185,8 @@ class _Walker:
         report = verified(self.store)
         total = sum(len(model.events) for model in self.models.values())
         assert (report.faults, report.events, report.tenants) == ((), total, len(used))
+        kept = sum(len(model.blobs) for model in self.models.values())
+        assert self.store.status()["blobs"] == kept
 
     def _compare(self, tenant: str, model: _Model) -> None:
         store = self.store
@@ -194,6 +201,7 @@ class _Walker:
             assert store.find_claim(tenant, stream, claim) == version
         for key, (used, _) in model.keys.items():
             assert store.find_key(tenant, key) == used
+        assert store.blobs(tenant, [hash_of(content) for content in _BLOBS]) == model.blobs
         for kind in _KINDS:
             query = Query(kind=kind, limit=10_000)
             assert store.query(tenant, query) == model.query(query)
@@ -243,7 +251,10 @@ class _Walker:
         payload = dice.randbytes(dice.choice((0, 1, 20, 300)))
         tokens = dice.choice((None, 0, 7))
         counter = None if tokens is None else "words"
-        return NewEvent("a.b", dice.randrange(1, 4), self.now_us, payload, ordinal, tokens, counter)
+        blobs = tuple(self._blobs.sample(_BLOBS, self._blobs.choice((0, 0, 0, 1, 2))))
+        return NewEvent(
+            "a.b", dice.randrange(1, 4), self.now_us, payload, ordinal, tokens, counter, blobs
+        )
 
     def _row(self) -> Projection:
         dice = self.dice
