@@ -20,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import holdfast
+from holdfast import limits
 from tests.faults import oracle, workload
 from tests.faults.journal import Diary, Entry, Journal, Step
 
@@ -44,6 +45,7 @@ class Orders:
 def write_until_killed(orders: Orders) -> None:
     """Write with several threads for ever; exit with 1 if anything goes wrong."""
     try:
+        limits.BLOB_BYTES_MIN = workload.LARGE_BYTES
         engine = holdfast.connect(str(orders.store))
         sink = Diary(orders.diary)
         threads = [

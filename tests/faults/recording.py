@@ -57,6 +57,7 @@ def _write(folder: Path, number: int, seed: int, steps: int, plant: str, barrier
         vfs = RecordingVFS(log)
         sqlite.Files = lambda: RecordingFiles(log)
         limits.CHECKPOINT_PAGES = CHECKPOINT_PAGES
+        limits.BLOB_BYTES_MIN = workload.LARGE_BYTES
         planted.plant(plant)
         _parts(folder / "store" / STORE, log, number, seed, steps, plant, barrier)
         vfs.unregister()

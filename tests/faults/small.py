@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import apsw
 
 import holdfast
-from holdfast import Message, ToolCallRequest, ToolCallResult
+from holdfast import Message, ToolCallRequest, ToolCallResult, limits
 from holdfast.store.sqlite import opening
 
 STORE = "state.db"
 PAGE_BYTES = 512
+LARGE_BYTES = 40
+"""A text above it is a blob here."""
 
 
 def make(folder: Path) -> tuple[dict[str, bytes], list[str]]:
@@ -19,8 +22,9 @@ def make(folder: Path) -> tuple[dict[str, bytes], list[str]]:
     store = folder / STORE
     holdfast.connect(store).close()
     _shrink(store)
-    with holdfast.connect(store) as engine:
+    with patch.object(limits, "BLOB_BYTES_MIN", LARGE_BYTES), holdfast.connect(store) as engine:
         _first_half(engine.sessions)
+        assert engine.admin.status()["blobs"]
     with holdfast.connect(store) as engine:
         sessions = _second_half(engine.sessions)
         files = {
@@ -48,7 +52,9 @@ def _shrink(store: Path) -> None:
 
 def _first_half(sessions: holdfast.SessionManager) -> None:
     trip = sessions.create_session("trip", user_id="ada", system="You plan trips.", key="once")
-    trip.add_message({"role": "user", "content": "Find me a flight to Oslo."})
+    trip.add_message(
+        {"role": "user", "content": "Find me a flight to Oslo, this week or the next."}
+    )
     call = ToolCallRequest(id="call-1", name="search", args={"to": "OSL"})
     trip.add_message(Message(role="assistant", tool_calls=[call]))
     result = ToolCallResult(tool_call_id="call-1", result={"flights": 3})

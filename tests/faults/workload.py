@@ -2,7 +2,8 @@
 
 Sessions of an author's own see every verb: single messages, batches, parallel tool calls answered
 one by one, metadata, continuation, end, reset, delete. Shared sessions get whole turns from several
-authors at once. Everything is drawn from a seed, ids included.
+authors at once. Some of what they say is large enough to be a blob, and some of that the same for all.
+Everything is drawn from a seed, ids included.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from tests.faults import journal
 from tests.faults.journal import Sink, Step
 
 SHARED = "shared-"
+LARGE_BYTES = 120
+"""Texts above it are blobs in these programmes, so that there are many in little room."""
+
+CHORUS = "haul away, " * 30
+"""A large text that all authors say again and again."""
+
 WORDS = ("tide", "kelp", "anchor", "harbour", "ебб", "潮", "swell", "\x00", "🪢", "lee shore")
 
 
@@ -187,14 +194,12 @@ class Author:
 
     def _user(self) -> Message:
         return Message(
-            role="user", content=self._text(self._size()), id=self._fresh("message"),
+            role="user", content=self._words(), id=self._fresh("message"),
             metadata={"mood": self._text(5)},
         )  # fmt: skip
 
     def _assistant(self) -> Message:
-        return Message(
-            role="assistant", content=self._text(self._size()), id=self._fresh("message")
-        )
+        return Message(role="assistant", content=self._words(), id=self._fresh("message"))
 
     def _calling(self, count: int) -> Message:
         calls = [
@@ -213,6 +218,9 @@ class Author:
         tool = self._tool([request.id for request in call.tool_calls])
         whole = [self._user(), call, tool, self._assistant()]
         return self._rng.choice((whole[:1], whole[3:], whole))
+
+    def _words(self) -> str:
+        return CHORUS if self._rng.random() < 0.1 else self._text(self._size())
 
     def _size(self) -> int:
         return self._rng.choices((30, 300, 3000), (80, 18, 2))[0]
