@@ -56,6 +56,18 @@ def test_every_read_gives_large_content_back(opener: Opener):
     assert hf.admin.verify().ok
 
 
+def test_a_window_recorded_with_a_large_answer_is_found(opener: Opener):
+    hf = opener()
+    session = hf.sessions.create_session("s")
+    session.add_message(TURN[0])
+    seen = session.window(10**9)
+    session.add_message(TURN[1], window=seen)
+    (found,) = hf.sessions.get_session("s").recorded_windows()
+    assert found.message_id == session.messages[1].id
+    again = hf.sessions.get_session("s").window_of(found.message_id)
+    assert [message.raw() for message in again.messages] == TURN[:1]
+
+
 def test_a_store_opened_again_gives_it_back(fast_dir: Path):
     with holdfast.connect(fast_dir / "state.db") as hf:
         hf.sessions.create_session("s").add_messages(TURN)
