@@ -1,15 +1,17 @@
 # Two commands for a newcomer: `make run` and `make test`. Each creates what it needs.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-others test-one test-long bench lint lint-style lint-types lint-rooms format requirements pins clean
+.PHONY: help run environments test test-others test-one test-long bench lint lint-style lint-types lint-rooms format requirements pins clean
 
 VENV := .venv
 BENCH_VENV := .venvs/bench
 PY := $(VENV)/bin/python
-PIP_INSTALL := -m pip install -qq --disable-pip-version-check
+# Byte code is made on first import: of most modules never.
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-compile
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
-# What other interpreters need not repeat: the fault programmes prove the storage, not the language.
-QUICK := -m "not slow and not long" --ignore=tests/faults
+# What other interpreters need not repeat: the fault programmes prove the storage, documentation and
+# tidiness are about texts.
+QUICK := -m "not slow and not long" --ignore=tests/faults --ignore=tests/docs --ignore=tests/tidy
 export PYTHON
 
 help: ## this list
@@ -17,6 +19,10 @@ help: ## this list
 
 run: $(VENV)/.run ## watch the demo: an agent is killed in the middle of a tool call and resumed
 	@$(VENV)/bin/holdfast demo
+
+environments: ## the environments of all tests and of lint, made side by side
+	@$(MAKE) --no-print-directory --jobs $(VENV)/.dev \
+	  $$(scripts/interpreters | sed '1d; s|^\([^ ]*\) .*|.venvs/\1/.test|')
 
 test: $(VENV)/.dev ## all tests here, and the quick ones on every other Python that is installed
 	$(PY) -m pytest $(PARALLEL) --durations 10 $(ARGS)
@@ -26,7 +32,7 @@ test-others:
 	@default=$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	scripts/interpreters | while read -r version python; do \
 	  [ "$$version" = "$$default" ] || \
-	  $(MAKE) --no-print-directory test-one VENV=.venvs/$$version PYTHON=$$python </dev/null || exit 1; \
+	  $(MAKE) --no-print-directory test-one VENV=.venvs/$$version </dev/null || exit 1; \
 	done
 
 test-one: $(VENV)/.test
@@ -66,9 +72,10 @@ clean: ## remove environments and caches
 	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # One recipe for every environment: pinned packages by hash, then this project, editable.
+# The interpreter is the one of the version that a pattern's stem names, else the default.
 define install
 @test -x $(@D)/bin/python || { \
-  python=$$(scripts/interpreters | sed -n '1s/^[^ ]* //p'); \
+  python=$$(scripts/interpreters | sed -n '$(if $*,,1)s/^$(or $*,[^ ]*) //p'); \
   [ -n "$$python" ] || { echo "Holdfast needs CPython 3.11 or later, with its venv module; none was found."; exit 1; }; \
   echo "Creating $(@D) with $$python"; "$$python" -m venv --clear $(@D); }
 @echo "Installing requirements/$(1).txt into $(@D) (once)"
@@ -80,7 +87,7 @@ endef
 $(VENV)/.run: requirements/run.txt pyproject.toml
 	$(call install,run)
 
-$(VENV)/.test: requirements/test.txt pyproject.toml
+.venvs/%/.test: requirements/test.txt pyproject.toml
 	$(call install,test)
 
 # Holds all that the demo needs, so it satisfies `make run` as well.

@@ -17,6 +17,11 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=2_00
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what takes long first, so that at the end no worker waits for another's."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path | None:
     """The folder of recorded conversations, where there is one.
