@@ -72,6 +72,22 @@ def report(stage_of: dict[str, str], proofs: dict[str, Counter[str]]) -> None:
             print(f"      {test}" + (f"  ({cases} cases)" if cases > 1 else ""))
 
 
+def verdict(
+    stage_of: dict[str, str], proofs: dict[str, Counter[str]], expected: list[str]
+) -> list[str]:
+    """What is wrong: numbers that are named but not listed, and expected ones without a proof."""
+    unknown = sorted((set(proofs) | set(expected)) - set(stage_of))
+    unproved = [number for number in dict.fromkeys(expected) if number not in proofs]
+    return [
+        f"{what}: {', '.join(numbers)}"
+        for what, numbers in (
+            (f"Not in {LISTING.relative_to(ROOT)}", unknown),
+            ("Expected, but named by no test", unproved),
+        )
+        if numbers
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--expect", default="", help="numbers that must be proved: A-1..A-9,B-1")
@@ -86,15 +102,12 @@ def main() -> int:
     expected = expand(options.expect)
     if options.expect_now:
         expected += [number for number, stage in stage_of.items() if stage == "now"]
-    unknown = sorted((set(proofs) | set(expected)) - set(stage_of))
-    unproved = [number for number in dict.fromkeys(expected) if number not in proofs]
     proved = sum(number in proofs for number in stage_of)
     print(f"\n{proved} of {len(stage_of)} requirements are proved by a test.")
-    if unknown:
-        print(f"Not in {LISTING.relative_to(ROOT)}: {', '.join(unknown)}")
-    if unproved:
-        print(f"Expected, but named by no test: {', '.join(unproved)}")
-    return 1 if unknown or unproved else 0
+    complaints = verdict(stage_of, proofs, expected)
+    for complaint in complaints:
+        print(complaint)
+    return 1 if complaints else 0
 
 
 if __name__ == "__main__":
