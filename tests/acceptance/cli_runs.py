@@ -1,22 +1,33 @@
-"""Runs the real command as a process of its own, in a pipe or on a terminal."""
+"""Runs the real command as a process of its own, in a pipe or on a terminal.
+
+In a pipe the process is a fork of one that has imported the command already (`zygote`), unless the
+run is about how the interpreter starts. On a terminal it is started from nothing.
+"""
 
 from __future__ import annotations
 
+import atexit
 import fcntl
+import functools
+import json
 import os
 import pty
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import termios
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 HOLDFAST = (sys.executable, "-P", "-m", "holdfast")
 # What the person at this keyboard has set must not decide about a test.
 _OURS = ("HOLDFAST_URL", "HOLDFAST_ASCII", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM")
+# What an interpreter looks at when it starts.
+_AT_START = ("PYTHON", "LC_", "LANG")
 
 
 class Done(NamedTuple):
@@ -39,6 +50,8 @@ def run(
     program: tuple[str, ...] = HOLDFAST,
 ) -> Done:
     """Run it with stdout and stderr in pipes."""
+    if program == HOLDFAST and not any(name.startswith(_AT_START) for name in env or ()):
+        return _forked(arguments, cwd, environment(env))
     ended = subprocess.run(
         [*program, *arguments],
         cwd=cwd,
@@ -48,6 +61,38 @@ def run(
         check=False,
     )
     return Done(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+
+def _forked(arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> Done:
+    request = {"arguments": arguments, "cwd": str(cwd), "env": env}
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+    theirs = [nothing, out_end, err_end]
+    socket.send_fds(_zygote(), [json.dumps(request).encode() + b"\n"], theirs)
+    for file in theirs:
+        os.close(file)
+    with ThreadPoolExecutor(1) as beside:
+        errors = beside.submit(_read_to_end, err)
+        printed = _read_to_end(out)
+    code = _zygote().recv(16)
+    assert code, "the zygote has died"
+    return Done(int(code), printed.decode(), errors.result().decode())
+
+
+@functools.cache
+def _zygote() -> socket.socket:
+    """The line to the process that this one's runs are forked from; it ends with this one."""
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).with_name("zygote.py")), str(theirs.fileno())],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+    )
+    theirs.close()
+    atexit.register(lambda: (ours.close(), process.wait()))
+    return ours
 
 
 def on_terminal(
