@@ -196,8 +196,9 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> Message:
         """Make the message that to_dict described. The input is left alone; unknown fields are kept."""
-        known = {key: data[key] for key in _FIELDS if key in data}
-        extra = {key: value for key, value in data.items() if key not in _FIELDS}
+        known, extra = dict[str, Json](), dict[str, Json]()
+        for key, value in data.items():
+            (known if key in _FIELDS else extra)[key] = value
         name = known.pop("category", None)
         if name is not None:
             known["category"] = category_named(_text("category", name))
@@ -206,7 +207,7 @@ class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         for field, kind in (("tool_calls", ToolCallRequest), ("tool_results", ToolCallResult)):
             known[field] = _parts(kind, known.get(field))
         known.setdefault("role", "")
-        return cls(**known, extra=extra)
+        return cls(**known, extra=extra or EMPTY)
 
     def to_api_format(self) -> dict[str, Json]:
         """Return the bare {"role", "content"} that every chat API takes."""

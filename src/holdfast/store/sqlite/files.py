@@ -108,12 +108,12 @@ class Files:
 
     def kind(self, path: Path) -> str:
         """Return the type of the file system that holds a folder; empty where it can't be known."""
-        best, kind = -1, ""
+        best, kind, place = 0, "", f"{path}/"
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
                 fields = line.split(" ")
-                point = Path(fields[4].encode().decode("unicode_escape"))
-                depth = len(point.parts)
-                if depth >= best and path.is_relative_to(point):
-                    best, kind = depth, fields[fields.index("-") + 1]
+                point = fields[4].encode().decode("unicode_escape").rstrip("/") + "/"
+                # Of the points that a path lies under, the longest is the deepest.
+                if len(point) >= best and place.startswith(point):
+                    best, kind = len(point), fields[fields.index("-") + 1]
         return kind

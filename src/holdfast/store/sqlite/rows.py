@@ -21,6 +21,9 @@ LATEST = (1 << 62) - 1
 
 NUMBER_MASK = (1 << TENANT_SHIFT) - 1
 
+_ERASABLE = (bytes, type(None))
+"""What a column that can be erased holds."""
+
 _packer = msgspec.msgpack.Encoder()
 
 
@@ -70,7 +73,7 @@ def row_of(row: tuple[apsw.SQLiteValue, ...]) -> chain.Row:
             bytes(link),
         ):
             place = chain.Place(key & NUMBER_MASK, stream & NUMBER_MASK, version)
-            if isinstance(payload, bytes | None) and isinstance(salt, bytes | None):
+            if isinstance(payload, _ERASABLE) and isinstance(salt, _ERASABLE):
                 return chain.Row(place, header, payload, salt, digest, link)
         case _:
             pass
