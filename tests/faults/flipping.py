@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 import tempfile
@@ -49,6 +50,7 @@ def unnoticed(truth: Truth, plant: str, kept: Files, share: Sequence[Damage]) ->
     # To ask for the file system's type each time is a sixth of the work, and nothing is proved by it.
     sqlite.Files.kind = lambda self, path: ""
     signal.signal(signal.SIGALRM, _hang)
+    gc.freeze()
     with tempfile.TemporaryDirectory(dir=truth.folder) as folder:
         return [
             f"{each}: {fault}"
@@ -70,7 +72,7 @@ def _fault(truth: Truth, folder: Path, files: Files) -> str:
     finally:
         signal.alarm(0)
     wrong = [
-        name for name, text in answers.items() if text not in (RAISED, truth.answers.get(name))
+        name for name, said in answers.items() if said not in (RAISED, truth.answers.get(name))
     ]
     if not wrong and answers.get("verify") != RAISED and RAISED in answers.values():
         wrong = [] if answers == {"open": RAISED} else ["verify, which found nothing"]

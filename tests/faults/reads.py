@@ -1,8 +1,7 @@
-"""Everything that the public reads say of a store, as text that can be compared."""
+"""Everything that the public reads say of a store, as bytes that can be compared."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,12 +11,12 @@ import msgspec
 
 import holdfast
 
-RAISED = "raised"
-Answers = Mapping[str, str]
+RAISED = b"raised"
+Answers = Mapping[str, bytes]
 
 
 def ask(path: Path, sessions: list[str]) -> Answers:
-    """Open the store and ask everything; an answer is text, or RAISED with one of our own errors.
+    """Open the store and ask everything; an answer is JSON, or RAISED with one of our own errors.
 
     Any other exception gets through: it is a fault.
     """
@@ -29,9 +28,9 @@ def ask(path: Path, sessions: list[str]) -> Answers:
         return {name: _answer(read) for name, read in _reads(engine, sessions).items()}
 
 
-def _answer(read: Callable[[], object]) -> str:
+def _answer(read: Callable[[], object]) -> bytes:
     try:
-        return json.dumps(msgspec.to_builtins(read(), enc_hook=_plain), sort_keys=True)
+        return _encoder.encode(read())
     except holdfast.Error:
         return RAISED
 
@@ -40,10 +39,14 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, (list, tuple)) else str(value)
 
 
+_encoder = msgspec.json.Encoder(enc_hook=_plain, order="sorted")
+
+
 def _reads(engine: holdfast.Holdfast, sessions: list[str]) -> dict[str, Callable[[], object]]:
     manager = engine.sessions
     reads: dict[str, Callable[[], object]] = {
         "verify": lambda: engine.admin.verify().ok or _refuse(),
+        "status": lambda: _lasting(engine.admin.status()),
         "list": manager.list_sessions,
         "list by metadata": lambda: manager.list_sessions(user_id="ada", metadata={"number": 2}),
         "feed": lambda: list(engine.events.feed()),
@@ -54,6 +57,11 @@ def _reads(engine: holdfast.Holdfast, sessions: list[str]) -> dict[str, Callable
             for name, read in _OF_A_SESSION.items()
         }
     return reads
+
+
+def _lasting(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What a status says of the content: not where it lies, nor how much room there is."""
+    return {name: status[name] for name in ("schema", "events", "heads", "holds")}
 
 
 def _refuse() -> None:

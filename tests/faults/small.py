@@ -51,7 +51,7 @@ def _shrink(store: Path) -> None:
 
 
 def _first_half(sessions: holdfast.SessionManager) -> None:
-    trip = sessions.create_session("trip", user_id="ada", system="You plan trips.", key="once")
+    trip = sessions.create_session("trip", user_id="ada", key="once")
     trip.add_message(
         {"role": "user", "content": "Find me a flight to Oslo, this week or the next."}
     )
