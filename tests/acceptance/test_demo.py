@@ -200,6 +200,7 @@ OTHER_WORDS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "caught"),
     [

@@ -95,20 +95,20 @@ def pieces(messages: Sequence[Message]) -> list[Piece]:
     return [Piece(number, message, count(message)) for number, message in enumerate(messages, 1)]
 
 
-def check(messages: Sequence[Message], budget: int, least: CompactionLevel) -> Window | None:
+def check(given: Sequence[Piece], budget: int, least: CompactionLevel) -> Window | None:
     """Make a window and demand of it what holds for every one; None if it does not fit."""
-    given = pieces(messages)
     counted = Counted("tests", overhead=OVERHEAD)
     try:
         window = windows.make(given, budget, count=count, counted=counted, least=least)
     except errors.ContextOverflow as error:
         _check_overflow(given, budget, error.facts["required"])
         return None
-    assert sum(map(count, window.messages)) + OVERHEAD == window.tokens <= budget
-    assert list(map(count, window.messages)) == list(window.sizes)
+    sizes = list(map(count, window.messages))
+    assert sum(sizes) + OVERHEAD == window.tokens <= budget
+    assert sizes == list(window.sizes)
     _check_pairs(window)
-    _check_musts(messages, window)
-    _check_ledger(messages, window)
+    _check_musts([piece.message for piece in given], window)
+    _check_ledger(given, window, sizes)
     return window
 
 
@@ -132,19 +132,20 @@ def _check_musts(messages: Sequence[Message], window: Window) -> None:
         assert any(message is asked[-1] for message in window.messages)
 
 
-def _check_ledger(messages: Sequence[Message], window: Window) -> None:
+def _check_ledger(given: Sequence[Piece], window: Window, sizes: Sequence[int]) -> None:
     numbers = [n for entry in window.ledger for n in range(entry.first, entry.last + 1)]
-    assert numbers == list(range(1, len(messages) + 1)), "each message has one entry, in order"
-    inside = {message.id: message for message in window.messages}
+    assert numbers == list(range(1, len(given) + 1)), "each message has one entry, in order"
+    inside = {m.id: (m, size) for m, size in zip(window.messages, sizes, strict=True)}
     for entry in window.ledger:
-        message = messages[entry.first - 1]
-        assert entry.tokens == count(message)
-        assert (entry.fate in (Fate.KEPT, Fate.SHORTENED)) == (message.id in inside)
+        piece = given[entry.first - 1]
+        message, size = inside.get(piece.message.id, (None, 0))
+        assert entry.tokens == piece.tokens
+        assert (entry.fate in (Fate.KEPT, Fate.SHORTENED)) == (message is not None)
         if entry.fate is Fate.KEPT:
-            assert inside[message.id] is message
+            assert message is piece.message
             assert entry.used == entry.tokens
         elif entry.fate is Fate.SHORTENED:
-            assert entry.used == count(inside[message.id]) < entry.tokens
+            assert entry.used == size < entry.tokens
         else:
             assert entry.used == 0
         assert entry.rule or entry.fate is Fate.KEPT

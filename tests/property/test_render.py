@@ -102,6 +102,7 @@ def test_every_request_is_valid_whoever_said_what(name: str, messages: list[Mess
     assert found.keys() == numbered(messages).keys()
 
 
+@pytest.mark.slow
 @each_format
 @some
 @given(messages=talks.conversations())

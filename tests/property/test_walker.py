@@ -21,7 +21,7 @@ from tests.property import talking
 from tests.property.homes import Home, SQLiteHome, VolatileHome
 from tests.property.world import Talk, World
 
-WALKS = {"volatile": 20_000, "sqlite": 7_000}
+WALKS = {"volatile": 17_500, "sqlite": 7_500}
 SEEDS = (1, 2, 3, 4)
 TALKS_MAX, SAID_MAX, PARTS_MAX = 8, 40, 6
 

@@ -31,6 +31,7 @@ TOOL = {
 
 
 @pytest.mark.req("A-11")
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [*writing.WORDS, "wild"])
 def test_exact_counts_are_those_of_the_reference(script: str):
     """22,000 strings in twelve scripts and none: the same tokens, not only as many."""
@@ -44,6 +45,7 @@ def test_exact_counts_are_those_of_the_reference(script: str):
         assert [counter.text(text) for text in chosen[:200]] == [len(ids) for ids in theirs[:200]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", writing.WORDS)
 def test_estimate_is_within_its_margin(script: str):
     """Within 15 % for 95 % of the strings, and hardly ever too low by more than the margin."""
