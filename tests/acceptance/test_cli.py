@@ -84,6 +84,23 @@ def test_first_screen_loads_no_terminal_library(tmp_path: Path):
     assert not loaded & {"cyclopts", "rich", "asyncio.events"}
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--help",
+        "context --help",
+        "version --json",
+        "sessions list --json",
+        "verify",
+        "sessions lst",
+    ],
+)
+def test_a_forked_run_is_one_that_was_started(folder: Path, words: str):
+    """Most runs here are forks of a process that has imported the command; these are both."""
+    started = run(*words.split(), cwd=folder, env={"PYTHONUTF8": "1"})
+    assert run(*words.split(), cwd=folder) == started
+
+
 @pytest.mark.parametrize("name", sorted(commands(holdfast.cli.app)))
 def test_each_command_has_help_with_an_example(tmp_path: Path, name: str):
     done = run(*name.split(), "--help", cwd=tmp_path)

@@ -129,6 +129,7 @@ def test_local_file_systems_are_accepted(tmp_path: Path, kind: str):
 def test_the_kind_of_file_system_is_read_from_the_machine():
     assert files.Files().kind(Path("/proc")) == "proc"
     assert files.Files().kind(Path("/")) != ""
+    assert files.Files().kind(Path("/procession")) == files.Files().kind(Path("/"))
 
 
 @pytest.mark.parametrize("version", ["3.7.0", "3.40.1", "3.51.0", "3.51.2"])
