@@ -61,7 +61,7 @@ def _reads(engine: holdfast.Holdfast, sessions: list[str]) -> dict[str, Callable
 
 def _lasting(status: Mapping[str, Any]) -> dict[str, Any]:
     """What a status says of the content: not where it lies, nor how much room there is."""
-    return {name: status[name] for name in ("schema", "events", "heads", "holds")}
+    return {name: status[name] for name in ("schema", "events", "heads", "holds", "blobs")}
 
 
 def _refuse() -> None:
