@@ -42,6 +42,15 @@ CONTEXT = "context"
 ASKED = "question of a turn whose beginning was cut"
 
 
+class View(msgspec.Struct, frozen=True):
+    """An item as it goes in: its messages, whole or shortened, and what they take."""
+
+    messages: tuple[Message, ...]
+    tokens: tuple[int, ...]
+    size: int
+    rule: str = ""
+
+
 class Item(msgspec.Struct, frozen=True):
     """Messages that stay together, with their tokens. `first` is the number of the first of them.
 
@@ -50,7 +59,8 @@ class Item(msgspec.Struct, frozen=True):
     and its one message. `whole` has the sizes in the conversation of messages that come altered already,
     0 for the others; it is empty if none does.
     `rule` says why it must be there (critical, high or pinned), or, if `barred`, why it can't.
-    `asks`: it begins a turn. `now`: it belongs to the current turn.
+    `asks`: it begins a turn. `now`: it belongs to the current turn. `fits` is how it goes in whole where
+    there is room, and its account then, if it was made before it was asked for.
     """
 
     first: int
@@ -65,6 +75,7 @@ class Item(msgspec.Struct, frozen=True):
     count: int = 0
     told: bool = False
     whole: tuple[int, ...] = ()
+    fits: tuple[View, list[Entry]] | None = None
 
     @property
     def last(self) -> int:
@@ -74,15 +85,6 @@ class Item(msgspec.Struct, frozen=True):
     def tells(self) -> bool:
         """Whether it is the summary that the session has."""
         return self.told and bool(self.messages)
-
-
-class View(msgspec.Struct, frozen=True):
-    """An item as it goes in: its messages, whole or shortened, and what they take."""
-
-    messages: tuple[Message, ...]
-    tokens: tuple[int, ...]
-    size: int
-    rule: str = ""
 
 
 class Fitted(msgspec.Struct, frozen=True):
@@ -191,6 +193,8 @@ class _Fitting:
     def _view(self, item: Item, rule: str) -> View:
         if self._level >= CompactionLevel.LIGHT:
             return self._shortened(item, shortening.light, rule)
+        if item.fits is not None and rule is FITS:
+            return item.fits[0]
         return _whole(item, rule)
 
     def _shortened(self, item: Item, shorter: Callable[[Message], Message], rule: str) -> View:
@@ -328,17 +332,30 @@ class _Fitting:
             if index in self._under():
                 return _same(item, Fate.SUMMARISED, SUMMARISED)
             return _same(item, Fate.LEFT_OUT, self._out[index])
-        if view.messages is item.messages and not item.whole:
-            return _same(item, Fate.KEPT, view.rule)
-        entries: list[Entry] = []
-        for number, message in enumerate(item.messages):
-            at, used, rule = item.first + number, view.tokens[number], view.rule
-            size, came = _size(item, number), view.messages[number] is message
-            fate = Fate.KEPT if came and size == item.tokens[number] else Fate.SHORTENED
-            if came and fate is Fate.SHORTENED:
-                rule = STUBBED
-            entries.append(Entry(at, at, fate, size, used, rule, message.category))
-        return entries
+        if item.fits is not None and view is item.fits[0]:
+            return item.fits[1]
+        return _shown(item, view)
+
+
+def _shown(item: Item, view: View) -> list[Entry]:
+    """Return the entries of an item that went in."""
+    if view.messages is item.messages and not item.whole:
+        return _same(item, Fate.KEPT, view.rule)
+    entries: list[Entry] = []
+    for number, message in enumerate(item.messages):
+        at, used, rule = item.first + number, view.tokens[number], view.rule
+        size, came = _size(item, number), view.messages[number] is message
+        fate = Fate.KEPT if came and size == item.tokens[number] else Fate.SHORTENED
+        if came and fate is Fate.SHORTENED:
+            rule = STUBBED
+        entries.append(Entry(at, at, fate, size, used, rule, message.category))
+    return entries
+
+
+def remembered(item: Item) -> Item:
+    """Return the item with what is made of it again and again where there is room for it."""
+    view = _whole(item, FITS)
+    return msgspec.structs.replace(item, fits=(view, _shown(item, view)))
 
 
 def _whole(item: Item, rule: str) -> View:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import cast
 
 import msgspec
@@ -82,8 +82,18 @@ class Counted(msgspec.Struct, frozen=True):
     overhead: int = 0
 
 
-def items(parts: Sequence[Part], *, keep_prompt: bool = True) -> list[Item]:
-    """Return what a window is fitted from: groups with their priorities, in order, and gaps."""
+Known = MutableMapping[int, Item]
+"""Items that were made before, by the number of their first message."""
+
+
+def items(
+    parts: Sequence[Part], *, keep_prompt: bool = True, known: Known | None = None
+) -> list[Item]:
+    """Return what a window is fitted from: groups with their priorities, in order, and gaps.
+
+    Groups from before the current turn never change: what is in `known` is taken from there, and what
+    is made is put there. It must be of the same conversation, counted in the same way.
+    """
     messages = [part.message if isinstance(part, Piece) else None for part in parts]
     question = len(messages) - 1
     while question >= 0 and ((said := messages[question]) is None or said.role != "user"):
@@ -95,6 +105,11 @@ def items(parts: Sequence[Part], *, keep_prompt: bool = True) -> list[Item]:
         if not isinstance(part, Piece):
             made.append(_gap(part) if isinstance(part, Gap) else _summary(part))
             at += 1
+            continue
+        found = known.get(part.number) if known is not None else None
+        if found is not None and at + len(found.messages) <= question:
+            made.append(found)
+            at += len(found.messages)
             continue
         said = part.message
         alone = not said.tool_calls and said.role != "tool"
@@ -109,7 +124,10 @@ def items(parts: Sequence[Part], *, keep_prompt: bool = True) -> list[Item]:
         pieces = cast("Sequence[Piece]", parts[at : last + 1])
         if not alone and not group.fault:
             priority, rule = max((priority, rule), *map(_chosen, pieces))
-        made.append(_item(pieces, priority, rule, barred=bool(group.fault), now=at >= question))
+        item = _item(pieces, priority, rule, barred=bool(group.fault), now=at >= question)
+        if known is not None and part.number > 1 and last < question and not group.fault:
+            item = known[part.number] = fitting.remembered(item)
+        made.append(item)
         at = last + 1
     return made
 
@@ -323,11 +341,12 @@ def make(
     least: CompactionLevel = CompactionLevel.NONE,
     keep_prompt: bool = True,
     shares: fitting.Shares = EMPTY,
+    known: Known | None = None,
 ) -> Window:
     """Return the window of a conversation; raise ContextOverflow if what must be in it does not fit."""
     checked_budget(budget)
     fitted = fitting.fit(
-        items(parts, keep_prompt=keep_prompt),
+        items(parts, keep_prompt=keep_prompt, known=known),
         budget,
         count=count,
         least=least,

@@ -118,6 +118,8 @@ class Parts:
         self._stay = list(self._always.values())
         self._budget = budget
         self._newest = NEWEST
+        way = (measure.name, self._stubs, self.cut and self.cut.asked)
+        self.known = tail.items(way) if measure.shared else None
 
     def upto(self, *, stable: bool, shared: bool = False) -> list[Part]:
         """Return the newest messages, with those that stay from before, and gaps between.

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.context import shortening
+from holdfast.context.fitting import Item
 from holdfast.engine.states import messages_of, stream_of
 from holdfast.store import port
 from holdfast.values import grouping
@@ -49,6 +50,7 @@ class Tail:
         self._groups: dict[int, list[Said]] = {}
         self._stubs: dict[int, Message] = {}
         self._versions: dict[int, int] = {}
+        self._items: tuple[object, dict[int, Item]] = (None, {})
         self._lock = threading.Lock()
 
     def upto(self, state: SessionState, newest: int) -> list[Said]:
@@ -128,6 +130,14 @@ class Tail:
                 self._stubs.clear()
             found = self._stubs[said.version] = shortening.stubbed(said.message)
         return found
+
+    def items(self, counted: object) -> dict[int, Item]:
+        """Return what windows were fitted from before, as long as it is counted in the same way."""
+        found, known = self._items
+        if found != counted or len(known) > limits.TAIL_MESSAGES_MAX:
+            known = dict[int, Item]()
+            self._items = (counted, known)
+        return known
 
     def version_of(self, number: int) -> int:
         """Return the version at which a message was added, by its number."""

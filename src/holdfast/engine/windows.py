@@ -133,7 +133,7 @@ def of_session(engine: Engine, tenant: str, state: SessionState, wish: Wish) -> 
     parts = Parts(engine.tails.of(tenant, state), state, measure, asked.budget)
     made = windows.make(
         parts.upto(stable=asked.stable, shared=bool(asked.shares)), asked.budget, count=measure.count, counted=measure.counted,
-        least=asked.least, shares=asked.shares,
+        least=asked.least, shares=asked.shares, known=parts.known,
     )  # fmt: skip
     return msgspec.structs.replace(
         made, tenant=tenant, session_id=state.id, version=state.version, began=state.ordinal_began,
