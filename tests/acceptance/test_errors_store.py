@@ -90,7 +90,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_newer_store_is_refused_with_the_remedy(path: Path):
     changed(path, "PRAGMA user_version = 99")
     refused(path, errors.NewerStore, "pip install -U holdfast")
-    changed(path, "PRAGMA user_version = 1")
+    changed(path, f"PRAGMA user_version = {opening.SCHEMA}")
     with holdfast.connect(path) as hf:
         assert texts(hf.sessions.get_session("s")) == ["kept"]
 
