@@ -10,8 +10,9 @@ PY := $(VENV)/bin/python
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-compile
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 # What other interpreters need not repeat: the fault programmes prove the storage, documentation and
-# tidiness are about texts.
-QUICK := -m "not slow and not long" --ignore=tests/faults --ignore=tests/docs --ignore=tests/tidy
+# tidiness are about texts, and how commands look is the same on all of them.
+QUICK := -m "not slow and not long" --ignore=tests/faults --ignore=tests/docs --ignore=tests/tidy \
+  --ignore=tests/acceptance/test_demo.py $(addprefix --ignore=tests/acceptance/test_cli,.py _recorded.py _again.py)
 export PYTHON
 
 help: ## this list

@@ -1,7 +1,7 @@
 """Runs the real command as a process of its own, in a pipe or on a terminal.
 
-In a pipe the process is a fork of one that has imported the command already (`zygote`), unless the
-run is about how the interpreter starts. On a terminal it is started from nothing.
+The process is a fork of one that has imported the command already (`zygote`), unless the run is about
+how the interpreter starts, or what is decided then: how help looks on a terminal.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def run(
     program: tuple[str, ...] = HOLDFAST,
 ) -> Done:
     """Run it with stdout and stderr in pipes."""
-    if program == HOLDFAST and not any(name.startswith(_AT_START) for name in env or ()):
-        return _forked(arguments, cwd, environment(env))
+    if program == HOLDFAST and _may_fork(env):
+        out, out_end = os.pipe()
+        return _forked(arguments, cwd, environment(env), out, out_end)
     ended = subprocess.run(
         [*program, *arguments],
         cwd=cwd,
@@ -63,10 +64,16 @@ def run(
     return Done(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
 
-def _forked(arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> Done:
+def _may_fork(env: Mapping[str, str] | None) -> bool:
+    return not any(name.startswith(_AT_START) for name in env or ())
+
+
+def _forked(
+    arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str], out: int, out_end: int
+) -> Done:
     request = {"arguments": arguments, "cwd": str(cwd), "env": env}
     nothing = os.open(os.devnull, os.O_RDONLY)
-    (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+    err, err_end = os.pipe()
     theirs = [nothing, out_end, err_end]
     socket.send_fds(_zygote(), [json.dumps(request).encode() + b"\n"], theirs)
     for file in theirs:
@@ -101,6 +108,10 @@ def on_terminal(
     """Run it with stdout on a terminal; the terminal's \\r\\n become \\n."""
     out, out_end = pty.openpty()
     fcntl.ioctl(out_end, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
+    if _may_fork(env) and "--help" not in arguments:
+        whole = environment({"TERM": "xterm-256color", **(env or {})})
+        code, out_, err_ = _forked(arguments, cwd, whole, out, out_end)
+        return Done(code, out_.replace("\r\n", "\n"), err_)
     with tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
             [*HOLDFAST, *arguments],
