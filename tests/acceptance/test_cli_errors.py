@@ -210,6 +210,17 @@ def test_interrupted_while_waiting(store: Path):
     assert (process.returncode, out, err) == (130, "", "interrupted.\n")
 
 
+def test_an_interrupt_that_broke_something_is_one(capsys: pytest.CaptureFixture[str]):
+    def body() -> int:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("cannot release un-acquired lock")
+
+    assert boundary.guarded(body, as_json=False) == 130
+    assert capsys.readouterr().err == "interrupted.\n"
+
+
 def test_reader_of_the_pipe_goes_away(store: Path):
     reader, writer = os.pipe()
     os.close(reader)

@@ -40,8 +40,17 @@ def guarded(body: Callable[[], int | None], *, as_json: bool) -> int:
         _leave_stdout()
         return _tell(_system(error), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the boundary: nobody above could tell the user
+        if _interrupted(error):
+            _say("interrupted.")
+            return exits.INTERRUPTED
         return _tell(_defect(error), as_json=as_json)
     return code
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Whether an error is what became of an interrupt: one can come amid the interpreter's own locks."""
+    before = error.__context__
+    return isinstance(before, KeyboardInterrupt) or (before is not None and _interrupted(before))
 
 
 def _write_anything() -> None:
