@@ -6,6 +6,7 @@ it says was said, word for word, by whom it names.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Final, cast
@@ -23,18 +24,27 @@ PREFIXES: Final = {
 }
 """How a summary begins, by language."""
 
-_SENTENCE = re.compile(r"[^\n.!?。！？]*[\n.!?。！？]+|[^\n.!?。！？]+$")
-_DECISION = re.compile(
-    r"\b(?:decid\w*|agreed?|chos\w*|choose|must|will|won't|never|always|because|instead|confirm\w*"
-    r"|cancel\w*|fail\w*|error|cannot|can't|done|prefer\w*|need\w*|want\w*|please|todo|deadline)\b"
-    r"|決定|決め|必要|失敗|完了|決定|需要|必须|失败|完成",
-    re.IGNORECASE,
-)
-_NUMBER = re.compile(r"\d")
-_IDENTIFIER = re.compile(
-    r"\b\w+[_/.@:#-]\w[\w_/.@:#-]*|\b[a-z]+[A-Z]\w*|\b[A-Z]{2,}\b|`[^`]+`|\"[^\"]{2,40}\""
-)
-_NAME = re.compile(r"(?<=[\w,;] )[A-Z][a-z]+")
+
+class _Patterns:
+    """What sentences are found and weighed by. Made with the first summary: compiling takes a while."""
+
+    def __init__(self) -> None:
+        self.sentence = re.compile(r"[^\n.!?。！？]*[\n.!?。！？]+|[^\n.!?。！？]+$")
+        self.decision = re.compile(
+            r"\b(?:decid\w*|agreed?|chos\w*|choose|must|will|won't|never|always|because|instead|confirm\w*"
+            r"|cancel\w*|fail\w*|error|cannot|can't|done|prefer\w*|need\w*|want\w*|please|todo|deadline)\b"
+            r"|決定|決め|必要|失敗|完了|決定|需要|必须|失败|完成",
+            re.IGNORECASE,
+        )
+        self.number = re.compile(r"\d")
+        self.identifier = re.compile(
+            r"\b\w+[_/.@:#-]\w[\w_/.@:#-]*|\b[a-z]+[A-Z]\w*|\b[A-Z]{2,}\b|`[^`]+`|\"[^\"]{2,40}\""
+        )
+        self.name = re.compile(r"(?<=[\w,;] )[A-Z][a-z]+")
+
+
+_patterns = functools.cache(_Patterns)
+
 _ROLE_WEIGHT: Final = {"user": 3.0, "assistant": 2.0, "system": 2.0, "tool": 1.0}
 _SENTENCE_CHARS: Final = 400
 
@@ -101,7 +111,7 @@ def _sentences(messages: Sequence[Message]) -> list[tuple[str, str]]:
     for message in messages:
         # A huge output is looked at from both ends only: the cost follows what is kept.
         text = shortening.abbreviated(text_of(message), limits.SUMMARY_CHARS_MAX)
-        for sentence in _SENTENCE.findall(text):
+        for sentence in _patterns().sentence.findall(text):
             plain = " ".join(sentence.split())
             if plain:
                 found.append((message.role, shortening.abbreviated(plain, _SENTENCE_CHARS)))
@@ -109,11 +119,11 @@ def _sentences(messages: Sequence[Message]) -> list[tuple[str, str]]:
 
 
 def _weight(role: str, sentence: str) -> float:
-    weight = _ROLE_WEIGHT.get(role, 1.0)
-    weight += 3.0 * bool(_DECISION.search(sentence))
-    weight += 2.0 * bool(_NUMBER.search(sentence))
-    weight += 2.0 * bool(_IDENTIFIER.search(sentence))
-    weight += 1.0 * bool(_NAME.search(sentence))
+    found, weight = _patterns(), _ROLE_WEIGHT.get(role, 1.0)
+    weight += 3.0 * bool(found.decision.search(sentence))
+    weight += 2.0 * bool(found.number.search(sentence))
+    weight += 2.0 * bool(found.identifier.search(sentence))
+    weight += 1.0 * bool(found.name.search(sentence))
     weight += 2.0 * (role == "user" and sentence.endswith(("?", "？")))
     return weight
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, MutableMapping, Sequence
+from types import ModuleType
 from typing import cast
 
 import msgspec
@@ -22,7 +23,7 @@ from holdfast.values.context import (
 )
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message, MessageCategory
-from holdfast.wire import codec, render
+from holdfast.wire import codec
 
 PROMPT = "initial system prompt"
 QUESTION = "current question"
@@ -306,19 +307,19 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_openai(self) -> list[dict[str, Json]]:
         """Return the `messages` of an OpenAI Chat Completions call. Raises OpenCalls while calls wait."""
-        return render.to_chat(self.messages)
+        return _renderers().to_chat(self.messages)
 
     def to_openai_responses(self) -> dict[str, Json]:
         """Return `instructions` and `input` of an OpenAI Responses call. Raises OpenCalls while calls wait."""
-        return render.to_responses(self.messages)
+        return _renderers().to_responses(self.messages)
 
     def to_anthropic(self) -> dict[str, Json]:
         """Return `system` and `messages` of an Anthropic Messages call. Raises OpenCalls while calls wait."""
-        return render.to_anthropic(self.messages)
+        return _renderers().to_anthropic(self.messages)
 
     def to_gemini(self) -> dict[str, Json]:
         """Return `system_instruction` and `contents` for Gemini. Raises OpenCalls while calls wait."""
-        return render.to_gemini(self.messages)
+        return _renderers().to_gemini(self.messages)
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -330,6 +331,13 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return (
             f"<pre>{told}</pre><table><tr><th>role</th><th>tokens</th><th></th></tr>{rows}</table>"
         )
+
+
+def _renderers() -> ModuleType:
+    # Imported here: whoever only stores and counts does not pay for four providers' formats.
+    from holdfast.wire import render  # noqa: PLC0415
+
+    return render
 
 
 def make(
