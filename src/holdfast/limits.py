@@ -62,6 +62,9 @@ MEDIA_BYTES_PER_SECOND_MIN: Final = 2_000
 MEDIA_SECONDS_ASSUMED: Final = 600.0
 """Length of a recording that can't be seen from here."""
 
+TOKENS_MAX: Final = 2**53
+"""A policy's budget, or what a provider charged. Parts of it are taken, and up to here floats are exact."""
+
 CALIBRATION_FACTOR_MAX: Final = 4.0
 """How far reported usage may correct a counter, up or (by its inverse) down. Beyond it something else is wrong."""
 

@@ -88,7 +88,7 @@ def checked_policy(policy: WindowPolicy | None) -> WindowPolicy | None:
 def _usage(window: Window | None, usage: int | None) -> Usage | None:
     if usage is None:
         return None
-    if type(cast("object", usage)) is not int or usage < 1:
+    if type(cast("object", usage)) is not int or not 1 <= usage <= limits.TOKENS_MAX:
         raise errors.InvalidRequest(
             f"usage is the number of input tokens that the provider reported, not {usage!r}."
         )

@@ -114,7 +114,9 @@ class StateManager:
         early = self._early(list(messages), language)
         if early is None:
             return _accepted(messages)
-        text = None if summarizer is None else summarizer(early.messages, early.before)
+        text = None
+        if summarizer is not None:
+            text = checked_summary(summarizer(early.messages, early.before))
         return self.truncate(early.replaced(list(messages), text))
 
     async def summarize_async(
@@ -131,7 +133,7 @@ class StateManager:
         early = self._early(list(messages), language)
         if early is None:
             return _accepted(messages)
-        text = await summarizer(early.messages, early.before)
+        text = checked_summary(await summarizer(early.messages, early.before))
         return self.truncate(early.replaced(list(messages), text))
 
     def _early(self, given: Sequence[MessageLike], language: str) -> _Early | None:

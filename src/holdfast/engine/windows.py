@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, cast
 
 import msgspec
@@ -267,7 +267,9 @@ class Windowed(Handle):
         """
         out = shrinking.out(self._reader(), self.state)
         if out is not None:
-            text = None if summarizer is None else summarizer(out.messages, out.before)
+            text = None
+            if summarizer is not None:
+                text = shrinking.checked_summary(summarizer(out.messages, out.before))
             self._state = self._engine.run(out.summarized(self._tenant, text, language)).state
         return self
 
@@ -341,8 +343,10 @@ class AsyncWindowed(Handle):
         if out is not None:
             text = None
             if summarizer is not None:
-                text = await asyncio.to_thread(summarizer, out.messages, out.before)
-                text = text if isinstance(text, str) else await text
+                said = await asyncio.to_thread(summarizer, out.messages, out.before)
+                text = shrinking.checked_summary(
+                    await said if isinstance(said, Awaitable) else said
+                )
             request = await asyncio.to_thread(out.summarized, self._tenant, text, language)
             self._state = await self._answered(request)
         return self

@@ -46,6 +46,10 @@ class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
                 raise errors.InvalidRequest(
                     f"{name} is a number of tokens, {least} or more, not {value!r}."
                 )
+        if self.budget > limits.TOKENS_MAX:
+            raise errors.InvalidRequest(
+                f"budget is a number of tokens, at most {limits.TOKENS_MAX:,}."
+            )
         if self.reserve >= self.budget:
             raise errors.InvalidRequest(
                 f"a reserve of {self.reserve:,} leaves nothing of a budget of {self.budget:,}.",
