@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import WindowPolicy, errors
+from holdfast import Message, WindowPolicy, errors
 from tests.acceptance.scenes import Opener, answer, user
 
 POLICY = WindowPolicy(budget=1_000)
@@ -67,3 +68,17 @@ def test_numbers_that_no_float_holds_are_refused_before_anything_is_written(open
         with pytest.raises(errors.InvalidRequest, match="usage"):
             session.add_message(answer("Kiel."), window=session.window(), usage=10**400)
         assert session.reload().message_count == 1
+
+
+def test_a_cut_that_was_taken_back_meanwhile_is_a_conflict(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", policy=POLICY)
+        talk(session, 40)
+        late = hf.sessions.get_session("s")
+
+        def overtaken(messages: Sequence[Message], before: str | None) -> str:
+            hf.sessions.get_session("s").set_policy(WindowPolicy(budget=100_000))
+            return "second"
+
+        with pytest.raises(errors.Conflict):
+            late.summarize(overtaken)

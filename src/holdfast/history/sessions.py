@@ -161,8 +161,10 @@ def _summarize(state: SessionState, command: c.SummarizeSession) -> list[e.Sessi
             facts={"session": state.id, "summarised": stands, "expected": command.after},
         )
     if not command.after < command.summary.last <= out:
-        raise errors.InvalidRequest(
+        # They were out when they were read: a cut for larger windows has brought them back.
+        raise errors.Conflict(
             f"messages up to #{command.summary.last:,} can't be summarised; #{out:,} is the last that is out.",
+            hint="Nothing was changed. Summarise again if messages are still without a summary.",
             facts={"session": state.id},
         )
     return [e.SessionSummarized(command.summary)]
