@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Message, WindowPolicy, errors
-from tests.acceptance.scenes import Opener, answer, user
+from holdfast import Message, MessageCategory, WindowPolicy, errors
+from tests.acceptance.scenes import Opener, answer, feed, user
 
 POLICY = WindowPolicy(budget=1_000)
 
@@ -19,6 +19,10 @@ def talk(session: holdfast.Session, turns: int) -> None:
     for number in range(turns):
         session.add_message(user(f"Question {number}: what was decided on day {number}? " * 3))
         session.add_message(answer(f"On day {number} we decided on plan {number}."))
+
+
+def kinds(hf: holdfast.Holdfast) -> list[str]:
+    return [recorded.kind for recorded in feed(hf)]
 
 
 def nothing(*_: object) -> Any:
@@ -82,3 +86,57 @@ def test_a_cut_that_was_taken_back_meanwhile_is_a_conflict(opener: Opener):
 
         with pytest.raises(errors.Conflict):
             late.summarize(overtaken)
+
+
+def test_a_summary_names_each_message_once_after_a_larger_window(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", policy=WindowPolicy(budget=300, summary="en"))
+        for number in range(18):
+            session.add_message(user(f"question {number} decided 7."))
+            session.add_message(answer(f"answer {number}"))
+        first = session.state.summary
+        assert first is not None
+        session.set_policy(WindowPolicy(budget=430, summary="en"))
+        summary = session.state.summary
+        assert summary is not None and summary.last >= first.last
+        assert f"(messages 1–{summary.last})" in summary.text
+
+
+@pytest.mark.parametrize("budget", [500, 900])
+def test_a_summary_for_larger_windows_does_not_drive_out_the_conversation(
+    opener: Opener, budget: int
+):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.", policy=WindowPolicy(budget=2_000))  # fmt: skip
+        talk(session, 60)
+        session.summarize(lambda messages, before: "They decided on it. " * 150)
+        window = session.window(budget)
+        assert window.tokens <= budget
+        assert window.summary_at == 1
+        assert len(window) > 6, "the newest of what was said is there too"
+        assert window.ledger.messages() == session.message_count
+
+
+def test_a_lower_policy_keeps_the_conversation_beside_a_long_summary(opener: Opener):
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.", policy=WindowPolicy(budget=2_000))  # fmt: skip
+        talk(session, 60)
+        session.summarize(lambda messages, before: "They decided on it. " * 150)
+        session.set_policy(WindowPolicy(budget=700))
+        talk(session, 8)
+        window = session.window()
+        assert window.tokens <= 700
+        assert window.summary_at == 1
+        assert len(window) > 4, "more than the current turn"
+
+
+def test_what_no_cut_can_take_out_is_not_looked_at_with_each_append(opener: Opener):
+    with opener() as hf:
+        policy = WindowPolicy(budget=1_000)
+        session = hf.sessions.create_session("s", policy=policy)
+        facts = [Message("system", f"fact {n}", MessageCategory.CONTEXT) for n in range(300)]
+        session.add_messages(facts)
+        talk(session, 30)
+        cuts = kinds(hf).count("session.window_cut")
+        assert 0 < cuts <= 10, "a cut follows as much as it frees, not each append"
+        assert session.window().tokens <= 1_000

@@ -34,9 +34,14 @@ class Live(msgspec.Struct, frozen=True):
     summary: Summary | None = None
 
 
-def due(tokens: int, room: int, policy: WindowPolicy) -> bool:
-    """Whether a window of so many tokens has passed the policy's high-water mark."""
-    return tokens > room * policy.high
+def due(tokens: int, room: int, policy: WindowPolicy, left: int = 0) -> bool:
+    """Whether a window of so many tokens has passed the policy's high-water mark.
+
+    `left` is what the last cut left. If that was above the mark already, looking at all of it again
+    with each append would be of no use: as much as a cut frees has to come first.
+    """
+    high = room * policy.high
+    return tokens > (high if left <= high else left + room * (policy.high - policy.low))
 
 
 def made(live: Live, policy: WindowPolicy, count: Count) -> tuple[Cut, Summary | None] | None:
@@ -52,8 +57,7 @@ def made(live: Live, policy: WindowPolicy, count: Count) -> tuple[Cut, Summary |
     pieces = live.pieces
     if policy.stubs and turn > stubs:
         stubs, pieces = turn, [_stubbed(piece, turn, count) for piece in pieces]
-    told = live.summary.tokens if live.summary else 0
-    size = live.fixed + told + sum(piece.tokens for piece in pieces)
+    size = live.fixed + _told(live, policy) + sum(piece.tokens for piece in pieces)
     start, size = _start(pieces, turn, size, policy, live.room)
     if not start and stubs == was:
         return None
@@ -64,6 +68,14 @@ def made(live: Live, policy: WindowPolicy, count: Count) -> tuple[Cut, Summary |
         stands = _summary(out, first - 1, policy.summary, live, count)
     asked = turn if turn < first else 0
     return Cut(first, stubs, policy.budget, size, asked), stands
+
+
+def _told(live: Live, policy: WindowPolicy) -> int:
+    """Return what the summary takes in windows: one that was written for larger ones comes shortened."""
+    told = live.summary.tokens if live.summary else 0
+    if told > policy.budget * limits.SUMMARY_SHARE_MAX:
+        return min(told, int(live.room * limits.SUMMARY_SHARE))
+    return told
 
 
 def _turn(pieces: Sequence[Piece]) -> int:

@@ -174,9 +174,16 @@ class _Fitting:
             if item.priority is ContextPriority.HIGH and not (
                 self._shares and item.rule == CONTEXT
             ):
-                view = _whole(item, item.rule) if item.tells else self._view(item, item.rule)
+                view = self._told(item) if item.tells else self._view(item, item.rule)
                 self._put(index, view)
         return self._room >= 0
+
+    def _told(self, item: Item) -> View:
+        if self._level < CompactionLevel.MODERATE:
+            return _whole(item, item.rule)
+        # It may have been written for larger windows: it must not drive out all that was said since.
+        chars = int(self._budget * limits.SUMMARY_SHARE) * 2
+        return self._shortened(item, lambda said: summary.shortened(said, chars), item.rule)
 
     def _waiting(self) -> list[int]:
         under, placed, out = self._under(), self._placed, self._out

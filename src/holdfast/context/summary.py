@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, cast
 
+from msgspec.structs import replace
+
 from holdfast import errors, limits
 from holdfast.context import shortening
 from holdfast.values.frozen import Json
@@ -142,8 +144,9 @@ def summary_of(
     """
     ranges = [(before.first, before.last)] if before and before.last else list[tuple[int, int]]()
     for first, last in numbers:
-        if ranges and ranges[-1][1] == first - 1:
-            ranges[-1] = (ranges[-1][0], last)
+        if ranges and ranges[-1][0] <= first <= ranges[-1][1] + 1:
+            # The summary before may stand for some of them: a larger window looks behind its cut.
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
         else:
             ranges.append((first, last))
     named = ", ".join(f"{first}–{last}" if last > first else f"{first}" for first, last in ranges)
@@ -162,6 +165,11 @@ def worded(text: str, language: str) -> str:
     """Return a summary that somebody else wrote, with the words that say what it is."""
     prefix = PREFIXES[language]
     return text if text.startswith(prefix) else f"{prefix}{text}"
+
+
+def shortened(message: Message, chars: int) -> Message:
+    """Return a summary with about so many characters: its head and tail."""
+    return replace(message, content=shortening.abbreviated(str(message.content), max(0, chars)))
 
 
 def is_summary(message: Message) -> bool:

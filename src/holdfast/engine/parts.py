@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 from holdfast import errors, limits
+from holdfast.context import summary as summaries
 from holdfast.context.window import Counted, Gap, Part, Piece, Told
 from holdfast.engine.tails import Said, Tail
 from holdfast.values.context import standing
@@ -126,9 +127,10 @@ class Parts:
 
         `shared`: categories have shares of the window, so those that stay may not take all of it.
         """
-        told = self._told()
-        free = self._budget - self._measure.counted.overhead - (told.tokens if told else 0)
+        free = self._budget - self._measure.counted.overhead
         free -= 0 if shared else sum(map(self._count, self._stay))
+        told = self._told(free)
+        free -= told.tokens if told else 0
         said = self._said()
         while (start := self._start(said, free)) is None and self._more():
             said = self._said()
@@ -162,12 +164,18 @@ class Parts:
         self._newest *= 4
         return True
 
-    def _told(self) -> Told | None:
+    def _told(self, free: int) -> Told | None:
         summary = self._state.summary
         if summary is None:
             return None
         message = summary.message()
-        return Told(summary.first, summary.last, message, self._measure.count(message))
+        size = self._measure.count(message)
+        if size > min(free, self._budget * limits.SUMMARY_SHARE_MAX):
+            # It was written for larger windows: it must not drive out all that was said since.
+            chars = int(max(0, free) * limits.SUMMARY_SHARE) * 2
+            message = summaries.shortened(message, chars)
+            size = self._measure.count(message)
+        return Told(summary.first, summary.last, message, size)
 
     def _with_marks(self, said: list[Said], start: int) -> tuple[list[Said], int]:
         """Read on until the marks after an index can be told, whatever was in memory."""

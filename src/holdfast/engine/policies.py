@@ -65,7 +65,8 @@ class Policies:
         events = tuple(_counted(fact, measure) for fact in writing.events)
         made = _Made(state, events, measure)
         room = policy.budget - measure.counted.overhead
-        due = anew or cutting.due(_most(made.after, measure), room, policy)
+        left = measure.sized(max(0, made.after.cut.tokens)) if made.after.cut else 0
+        due = anew or cutting.due(_most(made.after, measure), room, policy, left)
         if not due or policy.shares:
             return Writing(writing.session_id, events)
         if drafted:
