@@ -140,3 +140,18 @@ def test_what_no_cut_can_take_out_is_not_looked_at_with_each_append(opener: Open
         cuts = kinds(hf).count("session.window_cut")
         assert 0 < cuts <= 10, "a cut follows as much as it frees, not each append"
         assert session.window().tokens <= 1_000
+
+
+def test_corrections_go_along_into_the_next_session(opener: Opener):
+    with opener(max_messages_per_session=10) as hf:
+        policy = WindowPolicy(budget=4_000, model="claude-sonnet-4-5")
+        session = hf.sessions.create_session("s", policy=policy)
+        session.add_message(user("Where does the ferry leave?"))
+        window = session.window()
+        session.add_message(answer("In Kiel."), window=window, usage=3 * window.tokens)
+        known = session.state.corrections
+        talk(session, 8)
+        assert session.id != "s"
+        assert session.state.corrections == known
+        assert session.window().counter.endswith(f"*{known[0].factor:.3f}")
+        assert hf.sessions.get_session(session.id).state == session.state

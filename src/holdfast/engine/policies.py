@@ -61,7 +61,7 @@ class Policies:
         anew = _sets_policy(writing.events)
         if policy is None or not (adds or anew):
             return writing
-        measure = measure_of(policy, state.corrections if state else ())
+        measure = measure_of(policy, _corrections(state, writing.events))
         events = tuple(_counted(fact, measure) for fact in writing.events)
         made = _Made(state, events, measure)
         room = policy.budget - measure.counted.overhead
@@ -150,6 +150,14 @@ def _policy(
         elif isinstance(fact, e.SessionUpdated) and fact.policy is not msgspec.UNSET:
             policy = fact.policy
     return policy, fresh
+
+
+def _corrections(
+    state: SessionState | None, events: Iterable[e.SessionEvent]
+) -> tuple[Correction, ...]:
+    """Return the corrections that a session has, or begins with."""
+    begun = (fact.corrections for fact in events if isinstance(fact, e.SessionCreated))
+    return next(begun, state.corrections if state else ())
 
 
 def _sets_policy(events: Iterable[e.SessionEvent]) -> bool:

@@ -269,6 +269,7 @@ def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing,
         continuation_index=state.continuation_index + 1,
         policy=state.policy,
         summary=command.summary,
+        corrections=state.corrections,
     )
     fresh = evolve_one(None, created, time_us=0)
     events = _added(fresh, (*command.carried, *command.messages))
@@ -367,6 +368,7 @@ def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) ->
         continuation_index=event.continuation_index,
         policy=event.policy,
         summary=event.summary,
+        corrections=event.corrections,
         live=event.summary.tokens if event.summary else 0,
     )
 

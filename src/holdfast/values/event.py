@@ -13,7 +13,7 @@ import msgspec
 from holdfast.values.context import Selection
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
-from holdfast.values.policy import Cut, Summary, Usage, WindowPolicy
+from holdfast.values.policy import Correction, Cut, Summary, Usage, WindowPolicy
 from holdfast.values.session import EndReason
 
 
@@ -30,6 +30,7 @@ class SessionCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     continuation_index: int = 0
     policy: WindowPolicy | None = None
     summary: Summary | None = None
+    corrections: tuple[Correction, ...] = ()
 
 
 class MessageAdded(msgspec.Struct, frozen=True):
