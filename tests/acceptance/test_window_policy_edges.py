@@ -155,3 +155,16 @@ def test_corrections_go_along_into_the_next_session(opener: Opener):
         assert session.state.corrections == known
         assert session.window().counter.endswith(f"*{known[0].factor:.3f}")
         assert hf.sessions.get_session(session.id).state == session.state
+
+
+def test_what_is_pinned_stays_in_sight_in_the_next_sessions(opener: Opener):
+    with opener(max_messages_per_session=10) as hf:
+        session = hf.sessions.create_session("s")
+        session.add_message(Message("user", "I am allergic to nuts.", metadata={"pinned": True}))
+        talk(session, 20)
+        chain = hf.sessions.session_chain("s")
+        assert len(chain) > 2
+        for each in chain:
+            said = [str(message.content) for message in each.window(4_000)]
+            assert said.count("I am allergic to nuts.") == 1
+            assert sum(text.startswith("Continuing from") for text in said) <= 1

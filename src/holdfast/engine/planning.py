@@ -191,7 +191,8 @@ class Round:
             raise Later
         stream = stream_of(state.id)
         singles = [self._event(tenant, stream, version) for version in carry.singles]
-        kept = messages_of(self._store, tenant, singles)
+        standing = messages_of(self._store, tenant, singles)
+        kept = [message for message in standing if continuation.goes_along(message)]
         turn: list[Message] = []
         after = carry.since - 1
         while carry.since and after < state.version:

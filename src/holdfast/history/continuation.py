@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,8 @@ from holdfast import limits
 from holdfast.values.message import Message, MessageCategory
 from holdfast.values.policy import Summary
 from holdfast.values.session import SessionState
+
+TRANSITION: Final = "session_transition"
 
 
 class Carry(msgspec.Struct, frozen=True):
@@ -34,7 +37,7 @@ def due(state: SessionState, messages: Sequence[Message], max_messages: int) -> 
     if not full(state, max_messages):
         return None
     if messages[0].role == "user" and not state.open_calls:
-        return Carry(state.kept)
+        return Carry(_standing(state))
     if state.own_count < math.ceil(max_messages * (1 + limits.CONTINUE_GRACE)):
         return None
     return with_turn(state, max_messages)
@@ -42,7 +45,7 @@ def due(state: SessionState, messages: Sequence[Message], max_messages: int) -> 
 
 def on_request(state: SessionState, max_messages: int) -> Carry:
     """Return what to carry when the caller continues a session now: an open group goes along."""
-    return with_turn(state, max_messages) if state.open_calls else Carry(state.kept)
+    return with_turn(state, max_messages) if state.open_calls else Carry(_standing(state))
 
 
 def with_turn(state: SessionState, max_messages: int) -> Carry:
@@ -52,13 +55,24 @@ def with_turn(state: SessionState, max_messages: int) -> Carry:
     open, its newest group: copying it all at each boundary would cost the square of its length.
     """
     if state.turn and state.ordinal - state.turn_ordinal < max_messages:
-        return Carry(_before(state.kept, state.turn), since=state.turn)
+        return Carry(_before(_standing(state), state.turn), since=state.turn)
     near = state.turn <= state.group and state.version - state.group < max_messages
     since = state.group if state.open_calls or (state.group and near) else 0
-    singles = {*_before(state.kept, since or state.version + 1)}
+    singles = {*_before(_standing(state), since or state.version + 1)}
     if state.turn > 0 and (not since or state.turn < since):
         singles.add(state.turn)
     return Carry(tuple(sorted(singles)), since=since)
+
+
+def _standing(state: SessionState) -> tuple[int, ...]:
+    """Return what stays in sight, whatever its category."""
+    return tuple(sorted((*state.kept, *state.pins))) if state.pins else state.kept
+
+
+def goes_along(message: Message) -> bool:
+    """Whether a message that stays in sight is carried by itself: no call without results, no marker."""
+    paired = message.role == "tool" or message.tool_calls
+    return not paired and message.metadata.get("type") != TRANSITION
 
 
 def _before(versions: tuple[int, ...], limit: int) -> tuple[int, ...]:
@@ -90,7 +104,7 @@ def marker(source: SessionState) -> Message:
         content=f"Continuing from session {source.id}",
         category=MessageCategory.SYSTEM_OUTPUT,
         metadata={
-            "type": "session_transition",
+            "type": TRANSITION,
             "previous_session": source.id,
             "previous_session_tokens": source.tokens,
         },
