@@ -198,7 +198,7 @@ def test_a_failed_summary_leaves_the_sliding_window(opener: Opener):
 
         with pytest.raises(TimeoutError):
             session.summarize(failing)
-        for wrong in ("", "   ", 3, "x" * 70_000, "word " * 600):
+        for wrong in ("", "   ", 3, None, "x" * 70_000, "word " * 600):
             with pytest.raises(errors.Refused):
                 session.summarize(lambda messages, before, wrong=wrong: wrong)  # pyright: ignore[reportArgumentType]
         assert session.window() == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
 
 import msgspec
 
@@ -81,13 +80,8 @@ class Out(msgspec.Struct, frozen=True):
 
     def summarized(self, tenant: str, text: str | None, language: str) -> c.Request:
         """A request that puts a summary in their place: this text, or one taken out of what they say."""
-        summaries.checked_language(language)
         known, first = self.state.summary, self.after + 1
-        made = (
-            self._extracted(language)
-            if text is None
-            else summaries.worded(checked_summary(text), language)
-        )
+        made = self._extracted(language) if text is None else summaries.worded(text, language)
         summary = Summary(
             known.first if known and known.last else first,
             self.last,
@@ -133,10 +127,27 @@ def out(reader: Reader, state: SessionState) -> Out | None:
     return Out(state, said, after, last) if said else None
 
 
-def checked_summary(text: str) -> str:
+def check_summarizer(summarizer: object, language: str) -> None:
+    """Raise if these can't make a summary: before messages are read, and a model is asked."""
+    summaries.checked_language(language)
+    if summarizer is not None and not callable(summarizer):
+        raise errors.InvalidRequest(
+            f"a summariser is a function, not {type(summarizer).__name__}.",
+            hint='It takes the messages and the summary before. For a language: summarize(language="en").',
+        )
+
+
+def checked_summary(text: object) -> str:
     """Return the text that a summariser gave; raise if it is none, or too long to be kept."""
-    if not isinstance(cast("object", text), str) or not text.strip():
-        raise errors.InvalidRequest("a summariser returns the text of the summary.")
+    if not isinstance(text, str):
+        raise errors.InvalidRequest(
+            f"a summariser returns the text of the summary, not {type(text).__name__}.",
+            hint="An async one is for sessions of connect_async(), or summarize_async().",
+        )
+    if not text.strip():
+        raise errors.InvalidRequest(
+            "a summariser returns the text of the summary; this one is empty."
+        )
     size = len(checked_text(text).encode())
     if size > limits.SUMMARY_BYTES_MAX:
         raise errors.TooLarge(

@@ -12,7 +12,12 @@ from holdfast.context import summary as summaries
 from holdfast.context import window as windows
 from holdfast.context.window import Piece, Window
 from holdfast.engine.requests import MessageLike
-from holdfast.engine.shrinking import AsyncSummarizer, Summarizer, checked_summary
+from holdfast.engine.shrinking import (
+    AsyncSummarizer,
+    Summarizer,
+    check_summarizer,
+    checked_summary,
+)
 from holdfast.engine.windows import Asked
 from holdfast.history import pairing
 from holdfast.values import grouping
@@ -111,6 +116,7 @@ class StateManager:
         for context and pinned messages. `summarizer` gets those messages and the text of the earlier
         summary (or None) and returns the new text; without one, sentences are taken out of what was said.
         """
+        check_summarizer(summarizer, language)
         early = self._early(list(messages), language)
         if early is None:
             return _accepted(messages)
@@ -130,6 +136,7 @@ class StateManager:
 
         If what was summarised is no longer there as it was, the summary is dropped.
         """
+        check_summarizer(summarizer, language)
         early = self._early(list(messages), language)
         if early is None:
             return _accepted(messages)
@@ -137,7 +144,6 @@ class StateManager:
         return self.truncate(early.replaced(list(messages), text))
 
     def _early(self, given: Sequence[MessageLike], language: str) -> _Early | None:
-        summaries.checked_language(language)
         said = _accepted(given)
         if self.count(said) <= self.limit:
             return None
@@ -194,7 +200,7 @@ class _Early:
             self.messages, self._numbers, chars=self._chars, language=self._language, before=known
         )
         if text is not None:
-            words = summaries.worded(checked_summary(text), self._language)
+            words = summaries.worded(text, self._language)
             made = msgspec.structs.replace(made, text=words)
         stay = [self._said[at] for at in self._stay]
         newest = _accepted(now[self._stop :])

@@ -215,7 +215,8 @@ class Windowed(Handle):
     ) -> Window:
         """Return what a model should see of the conversation now: at most `budget` tokens, calls whole.
 
-        What is not given is as the session's policy has it; without one, a budget has to be. Counted as `model` does (or by a named `counter`); the definitions of `tools` and a `reserve`
+        What is not given is as the session's policy has it; without one, a budget has to be. Counted as
+        `model` does, or by a `counter`, which may be a name; the definitions of `tools` and a `reserve`
         for the answer come out of the budget. A `stable` window keeps its beginning for many appends, so
         that providers can cache it; otherwise it is as full as can be. Raises ContextOverflow if what
         must be there does not fit.
@@ -265,6 +266,7 @@ class Windowed(Handle):
         added meanwhile. Raises Conflict if somebody else summarised first; nothing is changed then, nor if
         the summariser fails.
         """
+        shrinking.check_summarizer(summarizer, language)
         out = shrinking.out(self._reader(), self.state)
         if out is not None:
             text = None
@@ -339,6 +341,7 @@ class AsyncWindowed(Handle):
         """
         import asyncio  # noqa: PLC0415
 
+        shrinking.check_summarizer(summarizer, language)
         out = await asyncio.to_thread(shrinking.out, self._reader(), self.state)
         if out is not None:
             text = None
