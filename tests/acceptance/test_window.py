@@ -254,6 +254,8 @@ def test_windows_are_the_same_whatever_is_in_memory(
         ({"budget": 9, "counter": ""}, "no token counter"),
         ({"budget": 9, "tools": "abc"}, "tools is a list"),
         ({"budget": 9, "tools": ["abc"]}, "tools is a list"),
+        ({"budget": 9, "stable": "no"}, "stable is True or False"),
+        ({"budget": 9, "counter": len}, "or a tokens.Counter, not builtin"),
     ],
 )
 def test_what_can_not_be_asked_for(opener: Opener, given: dict[str, Any], said: str):

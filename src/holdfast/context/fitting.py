@@ -126,10 +126,11 @@ def _overflow(items: Sequence[Item], budget: int, overhead: int) -> errors.Conte
     needed = [i for i in items if i.priority is ContextPriority.CRITICAL and not i.barred]
     required = sum(item.size for item in needed) + overhead
     largest = sorted(needed, key=lambda item: (-item.size, item.first))[:3]
-    where = ", ".join(f"#{item.first:,} {item.rule} ({item.size:,})" for item in largest)
+    where = [f"#{item.first:,} {item.rule} ({item.size:,})" for item in largest]
+    where += [f"reserve, tools and reply ({overhead:,})"] if overhead else []
     return errors.ContextOverflow(
         f"what must be in the context needs {required:,} tokens; the budget is {budget:,}.",
-        hint=f"Nothing was dropped. Largest: {where}. Raise the budget to {required:,} at least.",
+        hint=f"Nothing was dropped. Largest: {', '.join(where)}. Raise the budget to {required:,} at least.",
         facts={
             "required": required,
             "budget": budget,

@@ -58,13 +58,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         windows.checked_budget(self.budget)
-        for name, value in (("model", self.model), ("counter", self.counter)):
-            if (
-                value is not None
-                and not isinstance(cast("object", value), str)
-                and (name == "model" or not _is_counter(value))
-            ):
-                raise errors.InvalidRequest(f"{name} is a name, not {type(value).__name__}.")
+        model, counter = cast("object", self.model), self.counter
+        if model is not None and not isinstance(model, str):
+            raise errors.InvalidRequest(f"model is a name, not {type(model).__name__}.")
+        if counter is not None and not isinstance(counter, str) and not _is_counter(counter):
+            raise errors.InvalidRequest(
+                f"counter is a name or a tokens.Counter, not {type(counter).__name__}.",
+                hint='For example counter="estimate".',
+            )
         if not isinstance(cast("object", self.tools), (list, tuple)) or not all(
             isinstance(cast("object", tool), Mapping) for tool in self.tools
         ):
@@ -76,7 +77,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         if type(cast("object", self.reserve)) is not int or self.reserve < 0:
             raise errors.InvalidRequest("reserve is a number of tokens, 0 or more.")
         if not isinstance(cast("object", self.least), CompactionLevel):
-            raise errors.InvalidRequest("min_compaction is a CompactionLevel.")
+            raise errors.InvalidRequest(
+                "min_compaction is a CompactionLevel.", hint="For example CompactionLevel.LIGHT."
+            )
+        if type(cast("object", self.stable)) is not bool:
+            raise errors.InvalidRequest("stable is True or False.")
 
     def measure(self, corrections: Sequence[Correction] = ()) -> Measure:
         """Return the counter at work."""
