@@ -113,6 +113,15 @@ def test_misuse(store: Path, words: str):
     assert len(done.err.splitlines()) == 3
 
 
+def test_errors_about_windows_say_what_helps_and_only_that(store: Path):
+    unknown = run("context", "one", "--why", "999", cwd=store.parent)
+    assert (unknown.code, unknown.out) == (3, "")
+    assert "numbered from 1 to 51" in unknown.err and "@last" not in unknown.err
+    over = run("context", "one", "--budget", "5", cwd=store.parent)
+    assert (over.code, over.out) == (6, "")
+    assert "[[" not in over.err and over.err.count("dropped") == 1
+
+
 def test_misuse_as_a_problem(store: Path):
     done = run("sessions", "list", "--bogus", "--json", cwd=store.parent)
     assert (done.code, done.out) == (2, "")

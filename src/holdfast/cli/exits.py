@@ -72,7 +72,7 @@ class Problem(NamedTuple):
         shown = [
             f"{name.replace('_', ' ')} {_shown(value)}"
             for name, value in self.facts.items()
-            if value is not None and _shown(value) not in told
+            if isinstance(value, str | int | float) and _shown(value) not in told
         ]
         return f"{self.why} ({', '.join(shown)})" if shown else self.why
 
@@ -112,11 +112,14 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
         "",
         ("sessions list",),
     ),
+    errors.UnknownMessage: _Rule(
+        NOT_FOUND, "Messages are numbered within their session.", "", ("sessions list",)
+    ),
     errors.Conflict: _Rule(
         CONFLICT, "Someone else was first; nothing was changed.", "Read again, then repeat."
     ),
     errors.InvalidRequest: _Rule(USAGE, "Nothing was done.", "holdfast --help"),
-    errors.ContextOverflow: _Rule(OVER_BUDGET, "Nothing was sent or dropped.", "Raise --budget."),
+    errors.ContextOverflow: _Rule(OVER_BUDGET, "No window was made.", "Raise --budget."),
     errors.UnknownScheme: _Rule(USAGE, "Nothing was opened.", "holdfast help environment"),
     errors.UnsafeStore: _Rule(
         UNSAFE, "Refused, so that nothing can be lost.", "Choose another place."

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from holdfast import errors, limits
-from holdfast.cli import exits
+from holdfast.cli import exits, figures
 
 if TYPE_CHECKING:
     from holdfast.engine.sessions import Session
@@ -77,7 +77,7 @@ def _unknown(beginning: str, seen: int) -> exits.Problem:
         exits.NOT_FOUND,
         errors.UnknownSession.code,
         f"there is no session {beginning!r}.",
-        f"None of the {seen:,} sessions has an id that begins like that.",
+        f"Of {figures.count(seen, 'session')}, none has an id that begins like that.",
         "",
         {"session": beginning},
         ("sessions list",),
