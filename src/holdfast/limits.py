@@ -167,5 +167,8 @@ CACHED_TAILS: Final = 256
 TAIL_MESSAGES_MAX: Final = 4_000
 """Newest messages kept for one session; a window that reaches further back reads them again."""
 
+RECORDED_PAGE: Final = 20
+"""Recorded windows on a page unless another number is asked for. Each is read by itself."""
+
 WINDOW_STEP: Final = 0.32
 """By which part of its budget the beginning of a stable window moves on when the window is full."""

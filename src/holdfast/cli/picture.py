@@ -151,12 +151,7 @@ def _account(window: Window, width: int) -> Iterator[Line]:
         rest = f"{figures.count(counted.not_in, 'message')}, under the summary or left out"
         yield from _item("not in", rest, 0, width)
         return
-    reasons: dict[str, tuple[int, int]] = {}
-    for entry in ledger:
-        if entry.fate is Fate.LEFT_OUT:
-            count, size = reasons.get(entry.rule, (0, 0))
-            reasons[entry.rule] = (count + entry.count, size + entry.tokens)
-    for rule, (count, size) in reasons.items():
+    for rule, (count, size) in ledger.left_out().items():
         yield from _item("out", f"{figures.count(count, 'message')}: {rule}", size, width)
 
 

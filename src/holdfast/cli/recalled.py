@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast import errors
+from holdfast import errors, limits
 from holdfast.cli import again, exits, figures, picture, visible
 from holdfast.cli.surface import Face, Glyphs, Surface
 from holdfast.values.context import Fate
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.values.frozen import Json
     from holdfast.values.message import Message
 
-LIMIT = 20
 _HASH = 12
 _WIDTH_MAX = 78
 NOT_TOLD = "both budget and conversation changed; which of them did it can't be told"
@@ -109,7 +108,7 @@ def document(row: RecordedWindow) -> dict[str, Json]:
 
 def show_list(surface: Surface, session: Session, part: Part, common: Common) -> None:
     """Print recorded windows, newest first, and how to get the next page."""
-    limit = LIMIT if part.limit is None else part.limit
+    limit = limits.RECORDED_PAGE if part.limit is None else part.limit
     rows = session.recorded_windows(limit, before=part.before)
     last = rows[-1].version if rows else 1
     more = last > 1 and bool(session.recorded_windows(1, before=last))

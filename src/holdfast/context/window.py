@@ -398,14 +398,9 @@ def _explained(window: Window) -> str:
         size = ledger.tokens(Fate.SUMMARISED)
         lines.append(f"  under  {under:,} messages ({size:,} tokens) under the summary")
     # Of a recorded window only what was in it is known: what was not has no size here.
-    reasons: dict[str, tuple[int, int]] = {}
-    for entry in ledger.entries:
-        if entry.fate is Fate.LEFT_OUT:
-            messages, size = reasons.get(entry.rule, (0, 0))
-            reasons[entry.rule] = (messages + entry.count, size + entry.tokens)
     lines += [
         f"  out    {messages:,} messages{f' ({size:,} tokens)' if size else ''}: {rule}"
-        for rule, (messages, size) in reasons.items()
+        for rule, (messages, size) in ledger.left_out().items()
     ]
     return "\n".join(lines)
 

@@ -16,9 +16,6 @@ from holdfast.values.context import CompactionLevel
 from holdfast.values.event import MessageAdded, WindowRecorded
 from holdfast.values.session import SessionState
 
-PAGE = 20
-"""How many recorded windows a page has unless another number is asked for."""
-
 
 class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
     """What the log says of a recorded window; `window_of(message_id)` makes the window itself again.
@@ -135,7 +132,7 @@ class Recalling(Windowed):
     __slots__ = ()
 
     def recorded_windows(
-        self, limit: int = PAGE, *, before: int | None = None
+        self, limit: int = limits.RECORDED_PAGE, *, before: int | None = None
     ) -> list[RecordedWindow]:
         """Return what was recorded of windows, newest first; those before an event, if one is given."""
         return page(self._engine, self._tenant, self.state, limit, before)
@@ -154,7 +151,7 @@ class AsyncRecalling(AsyncWindowed):
     __slots__ = ()
 
     async def recorded_windows(
-        self, limit: int = PAGE, *, before: int | None = None
+        self, limit: int = limits.RECORDED_PAGE, *, before: int | None = None
     ) -> list[RecordedWindow]:
         """Return what was recorded of windows, newest first; those before an event, if one is given."""
         # Imported here: asyncio takes longer to import than all of Holdfast.

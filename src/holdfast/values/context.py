@@ -138,6 +138,15 @@ class Ledger(msgspec.Struct, frozen=True):
         """How large they are in the conversation, or those with this fate."""
         return sum(e.tokens for e in self.entries if fate is None or e.fate is fate)
 
+    def left_out(self) -> dict[str, tuple[int, int]]:
+        """Return how many messages were left out by each rule, and their tokens."""
+        reasons: dict[str, tuple[int, int]] = {}
+        for entry in self.entries:
+            if entry.fate is Fate.LEFT_OUT:
+                messages, size = reasons.get(entry.rule, (0, 0))
+                reasons[entry.rule] = (messages + entry.count, size + entry.tokens)
+        return reasons
+
     def of(self, number: int) -> Entry | None:
         """Return the entry of one message by its number; None if the conversation has no such."""
         found = (entry for entry in self.entries if entry.first <= number <= entry.last)
