@@ -222,9 +222,9 @@ class Windowed(Handle):
 
         What is not given is as the session's policy has it; without one, a budget has to be. Counted as
         `model` does, or by a `counter`, which may be a name; the definitions of `tools` and a `reserve`
-        for the answer come out of the budget. A `stable` window keeps its beginning for many appends, so
-        that providers can cache it; otherwise it is as full as can be. Raises ContextOverflow if what
-        must be there does not fit.
+        for the answer come out of the budget, one after the other; the policy's reserve is for both.
+        A `stable` window keeps its beginning for many appends, so that providers can cache it; otherwise
+        it is as full as can be. Raises ContextOverflow if what must be there does not fit.
         """
         wish = Wish(
             budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
