@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ def test_a_window_fits_and_the_history_stays(opener: Opener):
             m.id for m in session.messages
         ]
         assert session.message_count == 201, "making a window changes nothing"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_large_turn_that_fits_is_not_thrown_away(opener: Opener, seed: int):
+    dice = random.Random(seed)
+    with opener() as hf:
+        session = hf.sessions.create_session("s", system="Be brief.")
+        for _ in range(40):
+            session.add_messages([user("why " * dice.randint(20, 150)), answer("so " * 20)])
+        session.add_messages([user("tell me all"), answer("much " * 6_300)])
+        session.add_message(user("And now?"))
+        fullest = session.window(8_000, stable=False).tokens
+        assert session.window(8_000).tokens > 6_000 <= fullest
 
 
 def test_a_stable_window_keeps_its_beginning(opener: Opener):

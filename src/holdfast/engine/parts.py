@@ -227,19 +227,22 @@ class Parts:
         """
         spoken = self._state.tokens - sum(one.tokens for one in self._stay)
         for role in ("user", "assistant"):
-            before, mark = spoken, -1
-            cell, last = -1.0, -1
+            before, mark, kept = spoken, -1, 0
+            cell, last, after = -1.0, -1, 0
+            first = (start, 0)
             for at in range(len(said) - 1, -1, -1):
                 before -= 0 if said[at].version in self._always else said[at].tokens
                 if said[at].message.role != role:
                     continue
                 if last >= start and before // step != cell:
-                    mark = last
-                cell, last = before // step, at
+                    mark, kept = last, after
                 if at < start:
                     break
+                cell, last, after = before // step, at, spoken - before
+                first = (at, after)
             if mark >= 0:
-                return mark
+                # One behind a turn that takes most of the window would leave next to nothing.
+                return mark if kept >= first[1] * (1 - 2 * limits.WINDOW_STEP) else first[0]
         return start
 
     def _count(self, said: Said) -> int:
