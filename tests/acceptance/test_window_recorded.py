@@ -111,6 +111,8 @@ def test_one_window_for_several_messages(opener: Opener):
             again = session.window_of(message.id)
             assert again.messages == window.messages
             assert again.tenant == window.tenant
+        events = range(session.version - 3, session.version + 1)
+        assert len({session.recorded_window(event).version for event in events}) == 1
         after = answer("and more")
         session.add_message(after)
         with pytest.raises(errors.NotFound, match="no window was recorded"):

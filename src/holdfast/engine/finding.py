@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.engine.states import stream_of
+from holdfast import limits
+from holdfast.engine.states import facts, stream_of
 from holdfast.store import port
-from holdfast.values.event import SessionCreated
+from holdfast.values.event import SessionCreated, WindowRecorded
 from holdfast.values.session import SessionState
 
 CHUNK = 64
@@ -48,6 +49,16 @@ class Log:
             halves = ((low, middle), (middle, high))
             for first, last in reversed(halves) if newest else halves:
                 yield from self.versions(kind, first, last, newest=newest)
+
+    def recorded_for(self, version: int) -> tuple[int, WindowRecorded] | None:
+        """Return the window that was recorded with the message of an event, and its own event; None if none was."""
+        low = max(self.floor(), version - 1 - limits.BATCH_MESSAGES_MAX)
+        near = next(self.versions(WindowRecorded.kind, low, version - 1, newest=True), 0)
+        found = self.read(near - 1, near) if near else []
+        event = facts(self._store, self._tenant, found)[0].event if found else None
+        if not isinstance(event, WindowRecorded) or version - near > event.messages:
+            return None
+        return near, event
 
     def floor(self) -> int:
         """Return the version before the session was created: what is older was deleted with another one.

@@ -85,11 +85,12 @@ def _event(name: str, version: int) -> int:
 
 
 def one(engine: Engine, tenant: str, state: SessionState, version: int) -> RecordedWindow:
-    """Return the window that was recorded with an event: its own, or the answer's right after it."""
+    """Return the window that was recorded with an event: its own, or that of a message said with it."""
     engine.check()
     log = _Log(engine.store, tenant, state)
     if _event("version", version) <= state.version:
-        found = log.at(version) or (log.at(version - 1) if version > 1 else None)
+        behind = log.recorded_for(version)
+        found = log.at(version) or (log.at(behind[0]) if behind else None)
         if found is not None and found.version > log.floor():
             return found
         what = f"no window was recorded with event {version:,}."

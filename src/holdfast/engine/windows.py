@@ -18,11 +18,10 @@ from holdfast.engine.finding import Log
 from holdfast.engine.handles import Handle
 from holdfast.engine.parts import Measure, Parts, counter_of
 from holdfast.engine.shrinking import AsyncSummarizer, Summarizer
-from holdfast.engine.states import facts, messages_of, stream_of
+from holdfast.engine.states import messages_of, stream_of
 from holdfast.store import port
 from holdfast.values.command import Request
 from holdfast.values.context import CompactionLevel, Selection
-from holdfast.values.event import WindowRecorded
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message, checked_id
 from holdfast.values.policy import Correction, WindowPolicy
@@ -152,20 +151,16 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
     stream = stream_of(state.id)
     version = engine.store.find_claim(tenant, stream, checked_id("a message's id", message_id))
     log = Log(engine.store, tenant, state)
-    floor = log.floor()
-    if version <= floor:
+    if version <= log.floor():
         raise errors.UnknownMessage(f"there is no message {message_id!r} in the session.")
-    low = max(floor, version - 1 - limits.BATCH_MESSAGES_MAX)
-    near = next(log.versions(WindowRecorded.kind, low, version - 1, newest=True), 0)
-    found = log.read(near - 1, near) if near else []
-    event = facts(engine.store, tenant, found)[0].event if found else None
-    if not isinstance(event, WindowRecorded) or version - near > event.messages:
+    found = log.recorded_for(version)
+    if found is None:
         raise errors.NotFound(
             f"no window was recorded with the message {message_id!r}.",
             hint="Give it along when adding an answer: add_message(reply, window=window).",
             facts={"message": message_id},
         )
-    chosen = event.selection
+    chosen = found[1].selection
     spoken = _Spoken(engine.store, tenant, chosen)
     return selecting.rebuilt(chosen, spoken.count(), spoken.read, tenant=tenant)
 
