@@ -77,6 +77,14 @@ class Files:
             return None
         return found.st_dev, found.st_ino
 
+    def stamp(self, folder: str) -> tuple[int, int, int] | None:
+        """Return device and inode of a folder and when its entries last changed; None if nothing is there."""
+        try:
+            found = os.stat(folder)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns
+
     def try_lock(self, fd: int) -> bool:
         """Take the exclusive lock if it is free."""
         try:

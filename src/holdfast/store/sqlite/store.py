@@ -20,12 +20,11 @@ from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.connections import Readers
 from holdfast.store.sqlite.files import MEMORY, Files
 from holdfast.store.sqlite.known import Known
+from holdfast.store.sqlite.place import Identity, Place
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, number
 from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turns
 from holdfast.values.frozen import Json
-
-Identity = tuple[int, int] | None
 
 
 class _Turn:
@@ -55,7 +54,7 @@ class SQLiteStore:
         self._thread_turn = threading.RLock()
         self._holder: int | None = None
         self._known = Known()
-        self._place, self._log = str(path), f"{path}-wal"
+        self._place = Place(files, path)
         self._closed = self._broken = False
         self._seen: int | None = None
         self._turns = Turns(files, Path(f"{path}-lock"))
@@ -73,9 +72,9 @@ class SQLiteStore:
             try:
                 if not self.path.exists() or not self.path.stat().st_size:
                     opening.create(self._files, self.path, self._random(16))
-                had_log = self._files.identity(self._log) is not None
+                had_log = self._place.has_log
                 with contextlib.ExitStack() as undo:
-                    self._writer, self._identity, self._log_identity = self._connected()
+                    self._writer, found = self._connected()
                     undo.callback(self._writer.close)
                     row = first(self._writer, self._sql["store_id"], ())
                     store_id = row[0] if row else None
@@ -88,17 +87,18 @@ class SQLiteStore:
                     self.notes = checks.compare_anchor(self._writer, self._anchor, store_id)
                     opening.empty_log_on_close(self._writer)
                     undo.pop_all()
+                self._place.opened(found)
             finally:
                 self._turns.give()
 
-    def _connected(self) -> tuple[apsw.Connection, Identity, Identity]:
+    def _connected(self) -> tuple[apsw.Connection, tuple[Identity, Identity]]:
         writer = opening.connect(self.path, write=True)
         try:
             opening.migrate(writer, opening.check_format(writer, self.path))
         except BaseException:
             writer.close()
             raise
-        return writer, self._files.identity(self._place), self._files.identity(self._log)
+        return writer, self._place.found()
 
     @property
     def is_open(self) -> bool:
@@ -163,21 +163,21 @@ class SQLiteStore:
         if self._broken:
             self._reconnect()
         if not self._writer.in_transaction:
-            self._check_place()
+            self._place.check()
             self._writer.execute("BEGIN IMMEDIATE")
 
     def _reconnect(self) -> None:
         # Only to the very file that was open, and only if it has what was acknowledged: whatever
         # lies at the path by now is not taken on trust.
-        self._check_place()
+        self._place.check_database()
         with contextlib.ExitStack() as undo:
-            writer, identity, log_identity = self._connected()
+            writer, found = self._connected()
             undo.callback(writer.close)
             checks.compare_anchor(writer, self._anchor, self._store_id)
             opening.empty_log_on_close(writer)
             undo.pop_all()
-        self._writer, self._identity, self._log_identity = writer, identity, log_identity
-        self._broken, self._seen = False, None
+        self._place.opened(found)
+        self._writer, self._broken, self._seen = writer, False, None
 
     def _leave(self) -> None:
         if not self._broken and self._writer.in_transaction:
@@ -209,7 +209,7 @@ class SQLiteStore:
             return outcomes
         self._end()
         self._known.committed()
-        self._check_log()
+        self._place.check()
         try:
             self._anchor.write(batch.heads, alone=self._known.anchored)
         except OSError as error:
@@ -228,30 +228,15 @@ class SQLiteStore:
         batch = writing.Batch(self._writer, self._known, self._random, careful=careful)
         return batch, [batch.append(append) for append in appends]
 
-    def _check_log(self) -> None:
-        self._check_place()
-        if self._files.identity(self._log) != self._log_identity:
-            raise errors.Unavailable(
-                f"the write-ahead log of {self.path} was removed while in use, so nothing can be kept in it.",
-                hint="Another SQLite library in this process opened the same file: keep it away, then connect again.",
-            )
-
-    def _check_place(self) -> None:
-        if self._files.identity(self._place) != self._identity:
-            raise errors.Unavailable(
-                f"{self.path} was removed or replaced while in use, so nothing can be kept in it.",
-                hint="Put the file back, or connect again.",
-            )
-
     def _explained(self, error: Exception) -> errors.Error:
         """Return our error for one of SQLite's: a file taken away explains whatever came of it."""
         try:
-            self._check_log()
+            self._place.check()
         except errors.Unavailable as gone:
             return gone
         except OSError:
             pass
-        return translate.of(error, self._place)
+        return translate.of(error, str(self.path))
 
     def _abandon_writer(self) -> None:
         # After a failed write the state of the connection's cache and of the kernel's is unknown:
@@ -431,7 +416,7 @@ class SQLiteStore:
         with self._translated:
             self._broken = True
             self._writer.close()
-            if self._files.identity(self._log) is None:
+            if not self._place.has_log:
                 self._anchor.write({}, clean=True)
 
 

@@ -1,0 +1,107 @@
+"""Where a store's files lie: what is noticed, and that noticing it costs no write of the log's inode."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast import errors
+from holdfast.store import sqlite
+from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.place import SECOND_NS, TICK_NS, Place
+from holdfast.testing.contract.stage import step, take, write
+
+
+class Watched(Files):
+    """Knows which files were looked at, and can have a folder that never seems to change."""
+
+    def __init__(self) -> None:
+        self.looked: list[str] = []
+        self.stopped: tuple[int, int, int] | None = None
+
+    def identity(self, path: str) -> tuple[int, int] | None:
+        self.looked.append(path)
+        return super().identity(path)
+
+    def stamp(self, folder: str) -> tuple[int, int, int] | None:
+        return self.stopped or super().stamp(folder)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    for name in ("state.db", "state.db-wal"):
+        (tmp_path / name).write_bytes(b"")
+    return tmp_path / "state.db"
+
+
+def opened(files: Files, path: Path) -> Place:
+    place = Place(files, path)
+    place.opened(place.found())
+    return place
+
+
+def age(folder: Path, ns: int) -> None:
+    """Make a folder's last change so much older than now."""
+    then = time.time_ns() - ns
+    os.utime(folder, ns=(then, then))
+
+
+def replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(b"")
+    other.replace(path)
+
+
+@pytest.mark.parametrize("change", [Path.unlink, replace], ids=["removed", "replaced"])
+@pytest.mark.parametrize("name", ["state.db", "state.db-wal"])
+def test_a_file_that_is_not_there_any_more_is_noticed(path: Path, name: str, change):
+    place = opened(Files(), path)
+    age(path.parent, SECOND_NS)
+    place.check()
+    change(path.with_name(name))
+    for _ in range(2):
+        with pytest.raises(errors.Unavailable, match="removed"):
+            place.check()
+
+
+def test_a_folder_that_moves_away_is_noticed(path: Path):
+    place = opened(Files(), path)
+    age(path.parent, SECOND_NS)
+    place.check()
+    path.parent.rename(path.parent.with_name("elsewhere"))
+    with pytest.raises(errors.Unavailable, match="removed or replaced"):
+        place.check()
+
+
+@pytest.mark.parametrize(
+    ("age_ns", "whole_seconds"), [(TICK_NS // 2, False), (SECOND_NS, True)], ids=["fine", "coarse"]
+)
+def test_a_stamp_that_may_hide_a_second_change_is_not_trusted(
+    path: Path, age_ns: int, whole_seconds: bool
+):
+    """Two changes within one tick of the file system's clock have one stamp."""
+    files = Watched()
+    place = opened(files, path)
+    then = time.time_ns() - age_ns
+    files.stopped = (1, 1, then // SECOND_NS * SECOND_NS if whole_seconds else then | 1)
+    place.check()
+    path.unlink()
+    with pytest.raises(errors.Unavailable, match="removed or replaced"):
+        place.check()
+
+
+def test_appends_in_a_quiet_folder_do_not_look_at_the_files(tmp_path: Path):
+    """A look at the log's times makes some kernels write its inode at every sync."""
+    files = Watched()
+    store = sqlite.open_store(tmp_path / "state.db", files=files)
+    take(store, step(write("s", 0, b"one")))
+    age(tmp_path, SECOND_NS)
+    take(store, step(write("s", 1, b"two")))
+    files.looked.clear()
+    for version in range(2, 7):
+        take(store, step(write("s", version, b"more")))
+    assert not files.looked
+    store.close()
