@@ -57,7 +57,9 @@ class Leader:
 class Ticket(Leader):
     """One submitted request and, once `done`, its answer or error. Its owner may lead."""
 
-    __slots__ = ("_wake", "answer", "channel", "done", "error", "leads", "left", "request")
+    __slots__ = (
+        "_wake", "answer", "channel", "done", "error", "follower", "leads", "left", "request",
+    )  # fmt: skip
 
     def __init__(self, request: Request, channel: Channel | None = None) -> None:
         self.here = True
@@ -66,6 +68,7 @@ class Ticket(Leader):
         self.answer: Answer | None = None
         self.error: BaseException | None = None
         self.done = self.leads = self.left = False
+        self.follower: Ticket | None = None
         self._wake: threading.Lock | None = None
 
     def succeed(self, answer: Answer) -> None:
@@ -85,10 +88,22 @@ class Ticket(Leader):
         """The owner is going to sleep: from here on it can be woken."""
         self._wake = _taken_lock()
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether the owner went to sleep and is still waiting to be woken: not to lead, and not gone."""
+        return self._wake is not None and not self.leads and not self.left
+
     def wait(self) -> None:
         """Sleep until done or made leader, or for a while."""
         assert self._wake is not None, "whoever waits has said so"
         self._wake.acquire(timeout=LOOK_UP_S)
+        self.wake_follower()
+
+    def wake_follower(self) -> None:
+        """Wake the owner of the ticket behind this one, if its batch made it a chain."""
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            follower.wake()
 
     def wake(self) -> None:
         """End the owner's sleep; an owner that was interrupted sleeps no more."""
@@ -149,6 +164,7 @@ class CommitQueue:
             with self._mutex:
                 ticket.left = True
                 leads = leads or ticket.leads
+            ticket.wake_follower()
             raise
         finally:
             try:
@@ -165,7 +181,7 @@ class CommitQueue:
         with self._mutex:
             if ticket.settled or self._led():
                 return False
-            self._leader = ticket
+            self._leader, ticket.leads = ticket, True
             return True
 
     def _gather(self) -> None:
@@ -239,10 +255,10 @@ class CommitQueue:
         now = time.perf_counter()
         self._gather_until = now + min(now - began, GATHER_S_MAX)
         self._expected = len(self._waiting)
+        self._wake_owners(batch)
         channels: dict[Channel, list[Ticket]] = {}
         for ticket in batch:
             if ticket.channel is None:
-                ticket.wake()
                 ticket.done = True
             else:
                 channels.setdefault(ticket.channel, []).append(ticket)
@@ -250,6 +266,17 @@ class CommitQueue:
             channel.deliver(tickets)
             for ticket in tickets:
                 ticket.done = True
+
+    def _wake_owners(self, batch: list[Ticket]) -> None:
+        # Each wakes the next as soon as it runs: woken all at once, they would only wake to sleep
+        # again, in line for the interpreter.
+        if sleeping := [ticket for ticket in batch if ticket.sleeps]:
+            with self._mutex:
+                sleeping = [ticket for ticket in sleeping if ticket.sleeps]
+                for ticket, follower in itertools.pairwise(sleeping):
+                    ticket.follower = follower
+            for ticket in sleeping[:1]:
+                ticket.wake()
 
     def _pass_on(self) -> None:
         with self._mutex:
