@@ -318,7 +318,7 @@ def test_an_interrupt_at_the_edge_of_a_turn_leaves_it_to_the_others(
 ):
     def interrupted(turn: Any, *_: object) -> bool:
         if where == "__enter__":
-            turn._store.take_turn()
+            turn._take()
         raise KeyboardInterrupt
 
     path = tmp_path / "state.db"

@@ -26,6 +26,8 @@ from holdfast.values.session import SessionState
 FORGET_EVERY_US = 3_600_000_000
 """How often old idempotency keys are dropped, at most."""
 
+Planned = tuple[Ticket, Plan, port.Append]
+
 _forks = 0
 
 
@@ -89,8 +91,17 @@ class Engine:
     def _process(self, batch: Sequence[Ticket]) -> None:
         pending, lost_races = list(batch), 0
         try:
+            early = self._decided_early(pending) if self.store.crowded else []
+            if early:
+                outcomes = self.store.hand_over([append for _, _, append in early])
+                if outcomes is not None:
+                    pending, early = self._answer(early, outcomes), []
+                    if not pending:
+                        return
             with self.store.turn() as alone:
                 self.states.begin_turn(alone=alone)
+                if early:
+                    pending = self._commit(early)
                 while pending and lost_races < limits.RETRIES_MAX:
                     before = len(pending)
                     pending, lost = self._round(pending)
@@ -121,7 +132,7 @@ class Engine:
     def _round(self, tickets: list[Ticket]) -> tuple[list[Ticket], bool]:
         """Decide and commit; return the tickets to be decided again, and whether a race was lost."""
         deciding = self._deciding()
-        planned: list[tuple[Ticket, Plan, port.Append]] = []
+        planned: list[Planned] = []
         resting: list[tuple[Ticket, Plan | errors.Error]] = []
         again: list[Ticket] = []
         for index, ticket in enumerate(tickets):
@@ -151,10 +162,43 @@ class Engine:
                 ticket.fail(verdict)
         return sorted(again + lost, key=tickets.index) if again or lost else [], bool(lost)
 
-    def _commit(self, planned: Sequence[tuple[Ticket, Plan, port.Append]]) -> list[Ticket]:
+    def _decided_early(self, batch: Sequence[Ticket]) -> list[Planned]:
+        """Decide requests before the turn, on what is remembered; empty unless all can be decided so.
+
+        Those can that add messages to sessions that stand alone, each to another: they depend on one
+        version of one stream, which the store checks, and are known again if they are repeated.
+        """
+        deciding = Round(self.store, self.states, self._policies, self.factory, early=True)
+        planned: list[Planned] = []
+        for ticket in batch:
+            if not self._stands_alone(ticket.request):
+                return []
+            try:
+                plan = deciding.plan(ticket.request)
+            except (errors.Error, Later):
+                return []
+            if plan.append is None or len(plan.states) != 1:
+                return []
+            planned.append((ticket, plan, plan.append))
+        streams = {append.writes[0].stream for _, _, append in planned}
+        return planned if len(streams) == len(planned) else []
+
+    def _stands_alone(self, request: c.Request) -> bool:
+        if request.key is not None or not isinstance(request.command, c.AddMessages):
+            return False
+        state = self.states.remembered(request.tenant, request.command.session_id)
+        if state is None or state.policy is not None:
+            return False
+        return not state.continuations and state.continued_from is None
+
+    def _commit(self, planned: Sequence[Planned]) -> list[Ticket]:
         """Append what was planned, answer each ticket; return those that lost a race."""
-        outcomes = self.store.commit([append for _, _, append in planned])
-        others: list[tuple[Ticket, Plan, port.Outcome]] = []
+        return self._answer(planned, self.store.commit([append for _, _, append in planned]))
+
+    def _answer(
+        self, planned: Sequence[Planned], outcomes: Sequence[port.Outcome | None]
+    ) -> list[Ticket]:
+        others: list[tuple[Ticket, Plan, port.Outcome | None]] = []
         for (ticket, plan, append), outcome in zip(planned, outcomes, strict=True):
             if isinstance(outcome, port.Appended):
                 for state in plan.states:
@@ -187,7 +231,7 @@ class Engine:
                 return None
             raise
 
-    def _settled(self, ticket: Ticket, plan: Plan, outcome: port.Outcome) -> bool:
+    def _settled(self, ticket: Ticket, plan: Plan, outcome: port.Outcome | None) -> bool:
         """Answer a ticket that was not appended; False if it has to be decided again."""
         try:
             match outcome:

@@ -42,12 +42,19 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Round:
-    """Requests decided together."""
+    """Requests decided together: under the turn, or `early`, on what is remembered."""
 
     def __init__(
-        self, store: port.Store, states: States, policies: Policies, factory: ids.Factory
+        self,
+        store: port.Store,
+        states: States,
+        policies: Policies,
+        factory: ids.Factory,
+        *,
+        early: bool = False,
     ) -> None:
         self._store = store
+        self._load = states.remembered if early else states.in_turn
         self._states = states
         self._policies = policies
         self._factory = factory
@@ -118,7 +125,7 @@ class Round:
         """Return a session's state, what this round has decided included."""
         place = (tenant, session_id)
         if place not in self._loaded:
-            self._loaded[place] = self._states.in_turn(tenant, session_id)
+            self._loaded[place] = self._load(tenant, session_id)
         return self._loaded[place]
 
     def tail(self, tenant: str, state: SessionState) -> SessionState:

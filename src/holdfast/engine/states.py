@@ -105,6 +105,10 @@ class States:
             self.keep(tenant, state)
         return state
 
+    def remembered(self, tenant: str, session_id: str) -> SessionState | None:
+        """Return the session's state as it was when last heard of, None if it is not remembered."""
+        return self._cached.get((tenant, session_id), (None, -1))[0]
+
     def current(self, tenant: str, session_id: str) -> SessionState | None:
         """Return the session's state as of now, None if it never existed. Cost: the tail, not the history."""
         with self._mutex:

@@ -226,6 +226,20 @@ class Store(Protocol):
         """
         ...
 
+    @property
+    def crowded(self) -> bool:
+        """Whether other processes had the turn lately when it was wanted: `hand_over` is worth a try."""
+        ...
+
+    def hand_over(self, appends: Sequence[Append]) -> list[Appended | None] | None:
+        """Have appends committed by whoever holds the turn. Called outside `turn`.
+
+        Returns for each whether it was appended; one that was not is to be decided again. None if
+        nobody took them: the caller's thread then enters `turn` and commits them itself. They may
+        have been appended even so, by one who could not tell: hand over only what can be repeated.
+        """
+        ...
+
     def leave_turn(self) -> None:
         """Give the turn back if this thread holds it still: an interrupt can come before `turn` could."""
         ...

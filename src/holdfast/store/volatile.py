@@ -63,6 +63,15 @@ class VolatileStore:
         finally:
             self.leave_turn()
 
+    @property
+    def crowded(self) -> bool:
+        """Never: there are no other processes."""
+        return False
+
+    def hand_over(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:  # noqa: ARG002
+        """Nobody else is there to commit them."""
+        return None
+
     def leave_turn(self) -> None:
         """Give the turn back if this thread holds it still."""
         if self._holder is threading.current_thread():

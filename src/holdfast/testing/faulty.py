@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from holdfast import errors
 from holdfast.store.port import (
     Append,
+    Appended,
     Outcome,
     Projection,
     Query,
@@ -58,6 +59,19 @@ class FaultyStore:
     def leave_turn(self) -> None:
         """Pass through."""
         self._store.leave_turn()
+
+    @property
+    def crowded(self) -> bool:
+        """Pass through."""
+        return self._store.crowded
+
+    def hand_over(self, appends: Sequence[Append]) -> list[Appended | None] | None:
+        """Hand over, or fail if this is the call that fails."""
+        fails = self._counted()
+        self._fail(fails and self.before)
+        outcomes = self._store.hand_over(appends)
+        self._fail(fails)
+        return outcomes
 
     def commit(self, appends: Sequence[Append]) -> list[Outcome]:
         """Commit, or fail if this is the call that fails."""

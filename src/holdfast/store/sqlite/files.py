@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
+import sys
 from pathlib import Path
 
 NETWORK = frozenset(
@@ -20,6 +22,10 @@ NETWORK = frozenset(
 
 MEMORY = frozenset(("ramfs", "tmpfs"))
 """File systems that a power cut empties."""
+
+_LOCK = struct.Struct("hhqqi4x")
+_CLAIM = (fcntl.F_OFD_SETLK, fcntl.F_OFD_GETLK) if sys.platform == "linux" else None
+"""Locks that belong to an open file rather than to a process, and how they are asked for."""
 
 
 class Files:
@@ -100,6 +106,23 @@ class Files:
     def unlock(self, fd: int) -> None:
         """Give the lock back."""
         fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def claim(self, fd: int, at: int) -> bool:
+        """Lock one byte for as long as the file is open; False if another has it, or there are no such locks."""
+        if _CLAIM is None:
+            return False
+        try:
+            fcntl.fcntl(fd, _CLAIM[0], _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0))
+        except OSError:
+            return False
+        return True
+
+    def claimed(self, fd: int, at: int) -> bool:
+        """Whether another has locked that byte."""
+        if _CLAIM is None:
+            return False
+        found = fcntl.fcntl(fd, _CLAIM[1], _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0))
+        return _LOCK.unpack(found)[0] != fcntl.F_UNLCK
 
     def holder(self, fd: int) -> str:
         """Return the id of the process that holds a file's lock; empty where it can't be known."""

@@ -15,7 +15,7 @@ from typing import Final, cast
 import apsw
 
 from holdfast import errors, limits
-from holdfast.store.sqlite import anchor
+from holdfast.store.sqlite import anchor, post
 from holdfast.store.sqlite.files import NETWORK, Files
 
 APPLICATION_ID: Final = 0x48464453
@@ -187,8 +187,10 @@ def check_beside(path: Path) -> None:
     if kept.exists() and not anchor.is_ours(kept):
         raise _others(kept)
     lock = Path(f"{path}-lock")
-    if lock.exists() and lock.stat().st_size:
-        raise _others(lock)
+    if lock.exists():
+        with lock.open("rb") as file:
+            if not post.is_ours(file.read(len(post.MAGIC))):
+                raise _others(lock)
 
 
 def _others(path: Path) -> errors.NotAStore:

@@ -21,25 +21,11 @@ from holdfast.store.sqlite.connections import Readers
 from holdfast.store.sqlite.files import MEMORY, Files
 from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.place import Identity, Place
+from holdfast.store.sqlite.post import Post
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, number
 from holdfast.store.sqlite.translate import Translated
-from holdfast.store.sqlite.turns import Turns
+from holdfast.store.sqlite.turns import Turn, Turns
 from holdfast.values.frozen import Json
-
-
-class _Turn:
-    """The turn of a store. Not made from a generator, which an interrupt could leave between its halves."""
-
-    __slots__ = ("_store",)
-
-    def __init__(self, store: SQLiteStore) -> None:
-        self._store = store
-
-    def __enter__(self) -> bool:
-        return self._store.take_turn()
-
-    def __exit__(self, *_: object) -> None:
-        self._store.leave_turn()
 
 
 class SQLiteStore:
@@ -58,6 +44,7 @@ class SQLiteStore:
         self._closed = self._broken = False
         self._seen: int | None = None
         self._turns = Turns(files, Path(f"{path}-lock"))
+        self._post = Post(files, self._turns, random)
         try:
             self._open()
         except BaseException:
@@ -110,28 +97,33 @@ class SQLiteStore:
         """`power-loss`: WAL with synchronous FULL, read back at opening; less on a RAM disk."""
         return "process-crash" if self._files.kind(self.path.parent) in MEMORY else "power-loss"
 
-    def turn(self) -> _Turn:
+    def turn(self) -> Turn:
         """Hold the turn among this process's threads and among processes; yield whether it was ours last."""
-        return _Turn(self)
+        return Turn(self.take_turn, self.leave_turn)
 
     def take_turn(self) -> bool:
         """Take the turn, for `turn`; whatever happens, it is either taken or given back."""
         me = threading.get_ident()
         assert self._holder != me, "this thread holds the turn already"
         try:
-            self._thread_turn.acquire()
-            self._check_open()
+            if not self._owned():
+                self._thread_turn.acquire()
+                self._check_open()
+                with self._translated:
+                    self._turns.take(limits.TURN_WAIT_S)
             with self._translated:
-                self._turns.take(limits.TURN_WAIT_S)
                 self._holder = me
                 return self._nobody_else_wrote()
         except BaseException:
             self.leave_turn()
             raise
 
+    def _owned(self) -> bool:
+        return self._thread_turn._is_owned()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+
     def leave_turn(self) -> None:
         """Give the turn back if this thread holds it still."""
-        if not self._thread_turn._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        if not self._owned():
             return
         try:
             self._leave()
@@ -145,6 +137,25 @@ class SQLiteStore:
                     self._turns.give()
             finally:
                 self._thread_turn.release()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether other processes had the turn lately when it was wanted."""
+        return self._turns.crowded
+
+    def hand_over(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:
+        """Have whoever holds the turn commit appends; None if nobody did, and `turn` has to follow."""
+        try:
+            self._thread_turn.acquire()
+            self._check_open()
+            with self._translated:
+                outcomes, taken = self._post.hand_over(appends)
+            if not taken:
+                self._thread_turn.release()
+            return outcomes
+        except BaseException:
+            self.leave_turn()
+            raise
 
     def _nobody_else_wrote(self) -> bool:
         self._enter()
@@ -199,6 +210,16 @@ class SQLiteStore:
                 raise
 
     def _commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
+        parcels = self._post.collect()
+        handed = [append for parcel in parcels for append in parcel.appends]
+        outcomes = self._committed([*appends, *handed] if handed else appends)
+        done = len(appends)
+        for parcel in parcels:
+            self._post.answer(parcel, outcomes[done : done + len(parcel.appends)])
+            done += len(parcel.appends)
+        return outcomes[: len(appends)]
+
+    def _committed(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         batch, outcomes = self._write(appends, careful=False)
         if not batch.flush():
             self._leave()
@@ -408,6 +429,7 @@ class SQLiteStore:
             self._abandon_writer()
             self._readers.close()
             self._anchor.close()
+            self._post.close()
             self._turns.close()
 
     def _close_writer(self) -> None:

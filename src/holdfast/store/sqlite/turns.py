@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import errors
@@ -21,6 +22,9 @@ from holdfast.store.sqlite.files import Files
 LOOKS = 24
 LOOK_S, LOOK_S_MAX = 200e-6, 4e-3
 """How often, and how soon again, a taken lock is tried before standing in line."""
+
+CROWD_TURNS = 64
+"""For how many turns that are free at once a crowd is remembered."""
 
 
 _all: weakref.WeakSet[Turns] = weakref.WeakSet()
@@ -41,34 +45,46 @@ class Turns:
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
         self._path = path
-        self._fd = files.open(path)
+        self.fd = files.open(path)
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._wanted = self._granted = self._waiting = self._closed = False
+        self._crowd = 0
         _all.add(self)
 
     def drop(self) -> None:
         """Let go of the lock file without touching the lock, in a child that may not use it."""
         with contextlib.suppress(OSError):
-            os.close(self._fd)
+            os.close(self.fd)
 
     def take(self, timeout_s: float) -> None:
         """Take the turn; raise StoreBusy naming the holder if it does not come in time."""
-        if self._waiting or not (self._files.try_lock(self._fd) or self._look()):
+        if not self.try_take() and (self._waiting or not self._look()):
             self._wait(timeout_s)
+
+    def try_take(self) -> bool:
+        """Take the turn if it is free."""
+        taken = not self._waiting and self._files.try_lock(self.fd)
+        self._crowd = max(self._crowd - 1, 0) if taken else CROWD_TURNS
+        return taken
+
+    @property
+    def crowded(self) -> bool:
+        """Whether others had the turn lately when it was wanted."""
+        return self._crowd > 0
 
     def _look(self) -> bool:
         pause_s = LOOK_S
         for _ in range(LOOKS):
             time.sleep(pause_s)
-            if self._files.try_lock(self._fd):
+            if self._files.try_lock(self.fd):
                 return True
             pause_s = min(2 * pause_s, LOOK_S_MAX)
         return False
 
     def give(self) -> None:
         """Pass the turn on."""
-        self._files.unlock(self._fd)
+        self._files.unlock(self.fd)
 
     def close(self) -> None:
         """Stop waiting and close the lock file."""
@@ -76,7 +92,7 @@ class Turns:
             self._closed = True
             self._changed.notify_all()
         if not self._waiting:
-            self._files.close(self._fd)
+            self._files.close(self.fd)
 
     def _wait(self, timeout_s: float) -> None:
         with self._changed:
@@ -96,7 +112,7 @@ class Turns:
             if came:
                 self._waiting = False
                 return
-        holder = self._files.holder(self._fd)
+        holder = self._files.holder(self.fd)
         known = "ps" if holder else f"lsof {self._path} names it"
         raise errors.StoreBusy(
             f"{f'process {holder}' if holder else 'another process'} has held the store for more than {timeout_s:g} s.",
@@ -107,7 +123,7 @@ class Turns:
     def _decline(self) -> None:
         # Interrupted while waiting: a turn that comes all the same goes to the next.
         if self._granted:
-            self._files.unlock(self._fd)
+            self._files.unlock(self.fd)
             self._waiting = False
         self._wanted = self._granted = False
 
@@ -117,11 +133,27 @@ class Turns:
                 self._changed.wait_for(lambda: self._closed or (self._wanted and not self._granted))
                 if self._closed:
                     return
-            self._files.lock(self._fd)
+            self._files.lock(self.fd)
             with self._changed:
                 if self._wanted and not self._closed:
                     self._granted = True
                     self._changed.notify_all()
                 else:
-                    self._files.unlock(self._fd)
+                    self._files.unlock(self.fd)
                     self._waiting = False
+
+
+class Turn:
+    """A turn, for the body of a `with`. No generator: an interrupt could leave one between its halves."""
+
+    __slots__ = ("_leave", "_take")
+
+    def __init__(self, take: Callable[[], bool], leave: Callable[[], None]) -> None:
+        self._take = take
+        self._leave = leave
+
+    def __enter__(self) -> bool:
+        return self._take()
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()

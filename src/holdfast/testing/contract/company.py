@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from threading import Barrier
+from time import sleep
 
 import pytest
 
-from holdfast.store.port import Appended, KeyUse, Replayed, Stale, Store, StoredEvent
+from holdfast.store.port import Append, Appended, KeyUse, Replayed, Stale, Store, StoredEvent
 from holdfast.testing.contract import stage
 from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
 from holdfast.testing.contract.walking import walk
@@ -91,6 +93,26 @@ class Company(stage.Stage):
             raise ZeroDivisionError
         take(store, step(write("a", 0, b"1")))
 
+    def test_what_is_handed_over_is_appended_once(self, folder: Path) -> None:
+        """By whoever holds the turn, or, if nobody takes it, by the one who handed it over."""
+        if not self.reopens:
+            pytest.skip("this store keeps nothing between two openings")
+        given = [step(write("b", 0, b"1")), step(write("b", 5, b"not yet"))]
+        with (
+            closing(self.open_store(folder)) as mine,
+            closing(self.open_store(folder)) as theirs,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            with mine.turn():
+                job = pool.submit(_hand_over, theirs, given)
+                for version in range(_EACH):
+                    assert mine.commit([step(write("a", version, b"x"))])[0] != Stale("a", version)
+                    sleep(0.001)
+            assert job.result()
+            assert [e.payload for e in mine.read(TENANT, "b")] == [b"1"]
+            assert feed_all(theirs) == feed_all(mine)
+            assert verified(mine).ok
+
     @pytest.mark.parametrize("seed", range(3))
     def test_a_random_walk_agrees_with_a_plain_model(self, folder: Path, seed: int) -> None:
         reopen_every = 40 if self.reopens else None
@@ -100,6 +122,16 @@ class Company(stage.Stage):
             seed=seed,
             reopen_every=reopen_every,
         )
+
+
+def _hand_over(store: Store, given: list[Append]) -> bool:
+    """Hand appends over, commit them if nobody did; return whether just the first was appended."""
+    handed = store.hand_over(given)
+    if handed is not None:
+        return isinstance(handed[0], Appended) and handed[1] is None
+    with store.turn():
+        first, second = store.commit(given)
+    return isinstance(first, (Appended, Stale)) and isinstance(second, Stale)
 
 
 def _persist(store: Store, stream: str, payload: bytes) -> None:

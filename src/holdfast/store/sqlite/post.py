@@ -1,0 +1,219 @@
+"""Appends handed to whoever holds the turn, so that one commit serves several processes.
+
+A process that finds the turn taken puts what it has decided into its box, in the lock file. The
+holder looks into the boxes before it commits, commits what it finds together with its own, puts the
+outcome back and rings. Nobody depends on it: whoever gets the turn while waiting takes its appends
+back and commits them itself, and a holder that fails, or dies, leaves everyone to do so. Who had the
+turn last tries for it first, since what it remembers of the store still holds; others give it time.
+
+A box belongs to the process that has locked its byte of the file; what lies in the box of one that
+is gone is never taken. Appends that were taken back may have been collected before, so only what can
+be repeated without harm is handed over. A bell is a socket with a name that the kernel made; all that
+ringing does is to make its owner look. Where a system lacks such locks or sockets there are no boxes,
+and processes only take turns.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.store import port
+from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.turns import Turns
+
+MAGIC: Final = b"HFTURNS1"
+BOXES: Final = 32
+BOX_BYTES: Final = 64 * 1024
+OUTCOMES_BYTES: Final = 4 * 1024
+"""Of a box, what is kept for the outcomes; the rest is for appends."""
+
+HANDED_S, LOOK_S = 40e-3, 1e-3
+"""How long a process waits to hear of what it handed over, and how soon it looks if nobody rings."""
+
+_FLAGS_AT, _BELLS_AT, _BOXES_AT = 64, 1024, 4096
+_BELL_BYTES = 16
+_PARTS = (port.Append, port.StreamWrite, port.NewEvent, port.Projection, port.Snapshot, port.KeyUse)
+_FORM = binascii.crc32(repr([(part.__name__, part.__struct_fields__) for part in _PARTS]).encode())
+"""Tells what an append is made of here: another version's is left to whoever wrote it."""
+
+_HEAD = struct.Struct(">8sIII")
+"""Before what lies in a box: which offer it belongs to, the form, the size, the checksum."""
+
+_EMPTY, _FULL = b"\0", b"\1"
+_appends = msgspec.msgpack.Decoder(list[port.Append])
+_outcomes = msgspec.msgpack.Decoder(list[tuple[int, int] | None])
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    """Appends found in a box."""
+
+    box: int
+    offer: bytes
+    appends: list[port.Append]
+
+
+def is_ours(beginning: bytes) -> bool:
+    """Whether a lock file can begin like this: with nothing, or with the boxes' mark."""
+    return not any(beginning[: len(MAGIC)]) or beginning.startswith(MAGIC)
+
+
+class Post:
+    """The boxes of one store, as one process sees them. Used by one thread at a time."""
+
+    def __init__(self, files: Files, turns: Turns, random: Callable[[int], bytes]) -> None:
+        self._files = files
+        self._turns = turns
+        self._fd = turns.fd
+        self._random = random
+        self._leads = False
+        self._box: int | None = None
+        self._bell: socket.socket | None = None
+        self._offer = b""
+
+    def hand_over(
+        self, appends: Sequence[port.Append]
+    ) -> tuple[list[port.Appended | None] | None, bool]:
+        """Return what became of the appends, None if nobody said, and whether the turn came instead."""
+        if not self._offers(appends):
+            return None, False
+        until = time.monotonic() + HANDED_S
+        try:
+            if not self._leads:
+                self._wait()
+            while (outcomes := self._outcomes()) is None:
+                if self._turns.try_take():
+                    # Nobody is at it any more: what is not known by now never will be.
+                    outcomes = self._outcomes()
+                    if outcomes is None:
+                        self._leads = True
+                        return None, True
+                    self._turns.give()
+                    break
+                if time.monotonic() > until:
+                    return None, False
+                self._wait()
+        finally:
+            self._take_back()
+        self._leads = False
+        return outcomes, False
+
+    def _offers(self, appends: Sequence[port.Append]) -> bool:
+        body = msgspec.msgpack.encode(appends)
+        box = self._own_box()
+        if box is None or len(body) > BOX_BYTES - OUTCOMES_BYTES - _HEAD.size:
+            return False
+        self._offer = self._random(8)
+        self._put(_place(box) + OUTCOMES_BYTES, self._offer, body)
+        self._flag(box, _FULL)
+        return True
+
+    def _own_box(self) -> int | None:
+        if self._box is None and self._hangs_bell():
+            free = (box for box in range(BOXES) if self._files.claim(self._fd, _FLAGS_AT + box))
+            box = next(free, None)
+            if box is not None:
+                assert self._bell is not None
+                name: bytes = self._bell.getsockname()
+                self._files.write(self._fd, MAGIC, 0)
+                at = _BELLS_AT + box * _BELL_BYTES
+                self._files.write(self._fd, bytes([len(name)]) + name, at)
+                self._box = box
+        return self._box
+
+    def _hangs_bell(self) -> bool:
+        """Have a socket under a name of the kernel's choice; False where there is no such thing."""
+        if self._bell is None:
+            with contextlib.suppress(OSError, AttributeError):
+                bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                bell.bind("")
+                if isinstance(bell.getsockname(), bytes):
+                    self._bell = bell
+        return self._bell is not None
+
+    def _wait(self) -> None:
+        """Wait until somebody rings, or for a while."""
+        assert self._bell is not None, "who waits has offered something"
+        self._bell.settimeout(LOOK_S)
+        with contextlib.suppress(TimeoutError):
+            self._bell.recv(1)
+
+    def _outcomes(self) -> list[port.Appended | None] | None:
+        assert self._box is not None, "who asks has offered something"
+        found = self._get(_place(self._box), OUTCOMES_BYTES)
+        if found is None or found[0] != self._offer:
+            return None
+        told = _outcomes.decode(found[1])
+        return [port.Appended(*each) if each is not None else None for each in told]
+
+    def _take_back(self) -> None:
+        # What was collected before takes effect all the same, unheard.
+        if self._box is not None:
+            self._flag(self._box, _EMPTY)
+
+    def collect(self) -> list[Parcel]:
+        """Take what others have put into their boxes. The caller holds the turn."""
+        flags = self._files.read(self._fd, BOXES, _FLAGS_AT)
+        if _FULL not in flags:
+            return []
+        full = (box for box, flag in enumerate(flags) if flag and box != self._box)
+        return [parcel for box in full if (parcel := self._collected(box)) is not None]
+
+    def _collected(self, box: int) -> Parcel | None:
+        self._flag(box, _EMPTY)
+        found = self._get(_place(box) + OUTCOMES_BYTES, BOX_BYTES - OUTCOMES_BYTES)
+        if found is None or not self._files.claimed(self._fd, _FLAGS_AT + box):
+            return None
+        try:
+            return Parcel(box, found[0], _appends.decode(found[1]))
+        except msgspec.MsgspecError:
+            return None
+
+    def answer(self, parcel: Parcel, outcomes: Sequence[port.Outcome]) -> None:
+        """Put what became of a parcel's appends into its box, and ring."""
+        told = [(o.first, o.last) if isinstance(o, port.Appended) else None for o in outcomes]
+        body = msgspec.msgpack.encode(told)
+        if len(body) <= OUTCOMES_BYTES - _HEAD.size:
+            self._put(_place(parcel.box), parcel.offer, body)
+            self._ring(parcel.box)
+
+    def _ring(self, box: int) -> None:
+        name = self._files.read(self._fd, _BELL_BYTES, _BELLS_AT + box * _BELL_BYTES)
+        if name and self._hangs_bell():
+            assert self._bell is not None
+            # Who can't be reached looks by itself before long.
+            with contextlib.suppress(OSError):
+                self._bell.sendto(b"!", socket.MSG_DONTWAIT, name[1 : 1 + name[0]])
+
+    def close(self) -> None:
+        """Take the bell down."""
+        if self._bell is not None:
+            self._bell.close()
+
+    def _flag(self, box: int, flag: bytes) -> None:
+        self._files.write(self._fd, flag, _FLAGS_AT + box)
+
+    def _put(self, at: int, offer: bytes, body: bytes) -> None:
+        head = _HEAD.pack(offer, _FORM, len(body), binascii.crc32(offer + body))
+        self._files.write(self._fd, head + body, at)
+
+    def _get(self, at: int, room: int) -> tuple[bytes, bytes] | None:
+        head = self._files.read(self._fd, _HEAD.size, at)
+        if len(head) < _HEAD.size:
+            return None
+        offer, form, size, checksum = _HEAD.unpack(head)
+        if form != _FORM or size > room - _HEAD.size:
+            return None
+        body = self._files.read(self._fd, size, at + _HEAD.size)
+        return (offer, body) if binascii.crc32(offer + body) == checksum else None
+
+
+def _place(box: int) -> int:
+    return _BOXES_AT + box * BOX_BYTES

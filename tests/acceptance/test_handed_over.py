@@ -1,0 +1,179 @@
+"""Messages handed to another process: appended once whoever dies, and never in another order."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Holdfast, Message, Session, ToolCallRequest, WindowPolicy
+from holdfast.engine.commits import Ticket
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite.post import Post
+from tests.acceptance.scenes import engine_of, texts, user
+
+HOLDER = """
+import os, signal, sys, time
+import holdfast
+from holdfast import errors
+from holdfast.store.sqlite.post import Post
+from holdfast.store.sqlite.store import SQLiteStore
+
+path, fate = sys.argv[1:]
+
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+def fail(*_): raise errors.Unavailable("no more room")
+
+collect = Post.collect
+def wait_for_parcels(post):
+    print("collecting", flush=True)
+    while not (parcels := collect(post)):
+        time.sleep(0.001)
+    return parcels
+
+hf = holdfast.connect(path)
+session = hf.sessions.create_session("own")
+Post.collect = wait_for_parcels
+if fate == "dies before the commit":
+    SQLiteStore._committed = die
+elif fate == "dies before it can tell":
+    Post.answer = die
+elif fate == "fails to commit":
+    SQLiteStore._committed = fail
+try:
+    session.add_message({"role": "user", "content": "own"})
+except errors.Unavailable:
+    pass
+hf.close()
+"""
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Iterator[Holdfast]:
+    with holdfast.connect(tmp_path / "state.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def session(hf: Holdfast) -> Session:
+    return hf.sessions.create_session("s")
+
+
+def crowd(hf: Holdfast) -> None:
+    """Make the store believe that other processes want the turn as well."""
+    store = engine_of(hf).store
+    assert isinstance(store, SQLiteStore)
+    store._turns._crowd = 1_000
+
+
+FATES = ["lives", "dies before the commit", "dies before it can tell", "fails to commit"]
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_a_message_handed_over_is_there_once_whatever_becomes_of_the_holder(
+    hf: Holdfast, session: Session, tmp_path: Path, fate: str
+):
+    session.add_message(user("before"))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path / "state.db", fate],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "collecting\n"
+        crowd(hf)
+        session.add_message(user("handed over"))
+        holder.wait(20)
+    assert holder.returncode == (-signal.SIGKILL if fate.startswith("dies") else 0)
+    session.add_message(user("after"))
+    assert texts(session) == ["before", "handed over", "after"]
+    assert texts(hf.sessions.get_session("s")) == ["before", "handed over", "after"]
+    own = ["own"] if fate in ("lives", "dies before it can tell") else []
+    assert texts(hf.sessions.get_session("own")) == own
+    assert hf.admin.verify().ok
+
+
+def test_alone_in_a_crowd_that_is_gone_everything_still_works(hf: Holdfast, session: Session):
+    for number in range(5):
+        crowd(hf)
+        session.add_message(user(str(number)))
+    assert texts(session) == list("01234")
+
+
+def test_an_interrupt_while_waiting_leaves_the_store_usable(
+    hf: Holdfast, session: Session, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(_: Post) -> None:
+        raise KeyboardInterrupt
+
+    crowd(hf)
+    with monkeypatch.context() as patched:
+        patched.setattr(Post, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.add_message(user("perhaps"))
+    other = threading.Thread(target=session.add_message, args=(user("from another thread"),))
+    other.start()
+    other.join(20)
+    assert texts(session)[-1] == "from another thread"
+
+
+def early(hf: Holdfast, *requests: Any) -> int:
+    """Return how many requests of a batch would be decided before the turn."""
+    return len(engine_of(hf)._decided_early([Ticket(request) for request in requests]))
+
+
+def adding(hf: Holdfast, session_id: str = "s", key: str | None = None) -> Any:
+    requests = hf.sessions._requests
+    return requests.add(session_id, [user("hi")], key=key, expected_version=None)
+
+
+def test_messages_for_several_sessions_are_decided_before_the_turn(hf: Holdfast, session: Session):
+    hf.sessions.create_session("t")
+    assert early(hf, adding(hf), adding(hf, "t")) == 2
+
+
+def with_policy(hf: Holdfast) -> None:
+    hf.sessions.get_session("s").set_policy(WindowPolicy(budget=2_000))
+
+
+def continued(hf: Holdfast) -> None:
+    session = hf.sessions.get_session("s")
+    session.add_message(user("one"))
+    hf.sessions.create_continuation_session(session)
+
+
+@pytest.mark.parametrize("change", [with_policy, continued])
+def test_what_depends_on_more_than_one_version_is_decided_under_the_turn(
+    hf: Holdfast, session: Session, change: Callable[[Holdfast], None]
+):
+    change(hf)
+    assert early(hf, adding(hf)) == 0
+
+
+def test_what_is_not_known_again_when_repeated_is_decided_under_the_turn(
+    hf: Holdfast, session: Session
+):
+    naming = hf.sessions._requests.update(
+        "s", title="t", metadata=None, drop_metadata=(), key=None, expected_version=None
+    )
+    assert early(hf, naming) == 0
+    assert early(hf, adding(hf, key="k")) == 0
+    assert early(hf, adding(hf, "nobody has heard of it")) == 0
+
+
+def test_a_call_and_its_result_of_one_batch_are_never_decided_apart(hf: Holdfast, session: Session):
+    """The first may lose to another process, and the second may then fit by its version alone."""
+    requests = hf.sessions._requests
+    call = Message("assistant", tool_calls=[ToolCallRequest("c", "look")])
+    result = Message("tool", tool_results=[holdfast.ToolCallResult("c", "seen")])
+    batch = [
+        requests.add("s", [message], key=None, expected_version=None) for message in (call, result)
+    ]
+    assert early(hf, *batch) == 0

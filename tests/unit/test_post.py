@@ -1,0 +1,168 @@
+"""Boxes in the lock file: what is handed over is taken once, by one who holds the turn, or by nobody."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from holdfast.store import port
+from holdfast.store.sqlite import post
+from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.post import BOX_BYTES, BOXES, MAGIC, Parcel, Post
+from holdfast.store.sqlite.turns import Turns
+from holdfast.testing.contract.stage import step, write
+
+APPEND = step(write("s", 3, b"said", claims=(("m1", 0),)))
+DONE = port.Appended(7, 7)
+
+
+class Party:
+    """One process's view of a lock file."""
+
+    def __init__(self, path: Path) -> None:
+        self.turns = Turns(Files(), path)
+        self.post = Post(Files(), self.turns, os.urandom)
+
+    def gone(self) -> None:
+        self.post.close()
+        self.turns.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db-lock"
+
+
+@pytest.fixture
+def holder(path: Path) -> Iterator[Party]:
+    """Someone who has the turn."""
+    party = Party(path)
+    party.turns.take(1)
+    yield party
+    party.gone()
+
+
+@pytest.fixture
+def other(path: Path) -> Iterator[Party]:
+    party = Party(path)
+    yield party
+    party.gone()
+
+
+def collected(holder: Party) -> Parcel:
+    for _ in range(200):
+        if parcels := holder.post.collect():
+            (parcel,) = parcels
+            return parcel
+        threading.Event().wait(0.002)
+    raise AssertionError("nothing was handed over")
+
+
+def test_what_is_handed_over_comes_as_it_was_and_the_outcome_goes_back(holder: Party, other: Party):
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(other.post.hand_over, [APPEND, APPEND])
+        parcel = collected(holder)
+        assert parcel.appends == [APPEND, APPEND]
+        holder.post.answer(parcel, [DONE, port.Stale("s", 4)])
+        assert told.result() == ([DONE, None], False)
+    assert holder.post.collect() == []
+
+
+def test_whoever_gets_the_turn_while_waiting_takes_its_appends_back(holder: Party, other: Party):
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(other.post.hand_over, [APPEND])
+        holder.turns.give()
+        assert told.result() == (None, True)
+    assert holder.post.collect() == []
+
+
+def test_of_a_holder_that_says_nothing_nobody_waits_for_ever(holder: Party, other: Party):
+    assert other.post.hand_over([APPEND]) == (None, False)
+    assert holder.post.collect() == []
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(holder: Party, other: Party):
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(other.post.hand_over, [APPEND])
+        late = collected(holder)
+        assert first.result() == (None, False)
+        holder.post.answer(late, [DONE])
+        second = pool.submit(other.post.hand_over, [APPEND])
+        parcel = collected(holder)
+        assert not second.done()
+        holder.post.answer(parcel, [port.Appended(8, 8)])
+        assert second.result() == ([port.Appended(8, 8)], False)
+
+
+def test_a_box_is_never_its_owners_own_parcel(holder: Party):
+    assert holder.post._offers([APPEND])
+    assert holder.post.collect() == []
+
+
+def test_what_lies_in_the_box_of_one_that_is_gone_is_not_taken(holder: Party, path: Path):
+    """A program that died may have been started again and have said it anew."""
+    dead = Party(path)
+    assert dead.post._offers([APPEND])
+    dead.gone()
+    assert holder.post.collect() == []
+
+
+@pytest.mark.parametrize("at", [0, 8, 15, 25, 60], ids=["offer", "form", "size", "sum", "body"])
+def test_a_parcel_with_a_changed_byte_is_left_to_its_owner(
+    holder: Party, other: Party, path: Path, at: int
+):
+    assert other.post._offers([APPEND])
+    place = post._place(0) + post.OUTCOMES_BYTES + at
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x55
+    path.write_bytes(data)
+    assert holder.post.collect() == []
+
+
+def test_what_is_too_large_for_a_box_is_not_handed_over(holder: Party, other: Party):
+    large = step(write("s", 0, bytes(BOX_BYTES)))
+    assert other.post.hand_over([large]) == (None, False)
+    assert holder.post.collect() == []
+
+
+def test_without_a_free_box_processes_only_take_turns(path: Path):
+    with ExitStack() as closing:
+        parties = [Party(path) for _ in range(BOXES + 1)]
+        for party in parties[1:]:
+            closing.callback(party.gone)
+        offered = [party.post._offers([APPEND]) for party in parties]
+        assert offered == [True] * BOXES + [False]
+        parties[0].gone()
+        assert parties[-1].post._offers([APPEND])
+
+
+def test_where_there_are_no_such_locks_processes_only_take_turns(
+    holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("holdfast.store.sqlite.files._CLAIM", None)
+    assert other.post.hand_over([APPEND]) == (None, False)
+    assert holder.post.collect() == []
+
+
+def test_whoever_can_not_be_rung_looks_by_itself(
+    holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(holder.post, "_ring", lambda _: None)
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(other.post.hand_over, [APPEND])
+        holder.post.answer(collected(holder), [DONE])
+        assert told.result() == ([DONE], False)
+
+
+@pytest.mark.parametrize(
+    ("beginning", "ours"),
+    [(b"", True), (bytes(20), True), (MAGIC + b"\0", True), (b"notes", False)],
+)
+def test_a_lock_file_is_known_by_its_beginning(beginning: bytes, ours: bool):
+    assert post.is_ours(beginning) is ours
