@@ -73,10 +73,11 @@ clean: ## remove environments and caches
 	find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # One recipe for every environment: pinned packages by hash, then this project, editable.
-# The interpreter is the one of the version that a pattern's stem names, else the default.
+# The interpreter is the one of the version that a pattern's stem names, else the default, or what
+# the second argument asks for.
 define install
 @test -x $(@D)/bin/python || { \
-  python=$$(scripts/interpreters | sed -n '$(if $*,,1)s/^$(or $*,[^ ]*) //p'); \
+  python=$$(scripts/interpreters $(2) | sed -n '$(if $*,,1)s/^$(or $*,[^ ]*) //p'); \
   [ -n "$$python" ] || { echo "Holdfast needs CPython 3.11 or later, with its venv module; none was found."; exit 1; }; \
   echo "Creating $(@D) with $$python"; "$$python" -m venv --clear $(@D); }
 @echo "Installing requirements/$(1).txt into $(@D) (once)"
@@ -97,4 +98,4 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml
 	@touch $(@D)/.run
 
 $(BENCH_VENV)/.bench: requirements/bench.txt pyproject.toml
-	$(call install,bench)
+	$(call install,bench,--quickest)
