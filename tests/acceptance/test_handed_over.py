@@ -70,7 +70,7 @@ def crowd(hf: Holdfast) -> None:
     """Make the store believe that other processes want the turn as well."""
     store = engine_of(hf).store
     assert isinstance(store, SQLiteStore)
-    store._turns._crowd = 1_000
+    store._turns.crowd = 1_000
 
 
 FATES = ["lives", "dies before the commit", "dies before it can tell", "fails to commit"]

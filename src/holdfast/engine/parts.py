@@ -111,6 +111,9 @@ class Parts:
         self.cut = state.cut if state.cut and budget <= state.cut.budget else None
         self._floor = self.cut.first if self.cut else 1
         self._stubs = self.cut.stubs if self.cut else 0
+        # Where a count is just what was counted before, it is looked up under this key.
+        plain = measure.shared and measure.ratio == 1.0 and self.cut is None
+        self._key = measure.key if plain else ""
         kept = [tail.group(version, state.version) for version in (*state.kept, *state.pins)]
         if self.cut and self.cut.asked:
             kept.append(tail.group(tail.version_of(self.cut.asked), state.version))
@@ -188,13 +191,13 @@ class Parts:
 
     def _start(self, said: Sequence[Said], room: float) -> int | None:
         """Return where the newest messages begin that there is room for; None if more have to be read."""
-        spare, count, turn = room, self._count, self._state.turn
+        spare, count, key, turn = room, self._count, self._key, self._state.turn
         for at in range(len(said) - 1, -1, -1):
             one = said[at]
             if one.number < self._floor:
                 return at + 1
             if one.version not in self._always:
-                size, message = count(one), one.message
+                size, message = one.counts.get(key) or count(one), one.message
                 if message.role == "tool":
                     # A large result of the current turn is shortened rather than left out.
                     room -= min(size, limits.LIGHT_CHARS // 3) if one.version > turn else size
@@ -270,6 +273,9 @@ class Parts:
         return self._measure.sized(plain)
 
     def _piece(self, said: Said) -> Piece:
+        size = said.counts.get(self._key)
+        if size is not None:
+            return Piece(said.number, said.message, size)
         if said.number < self._stubs and said.message.role == "tool":
             stub, whole = self._count_stub(said), self._count_whole(said)
             if stub < whole:

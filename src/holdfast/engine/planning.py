@@ -6,7 +6,7 @@ to; none of that is true until the store says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeGuard
 
 import msgspec
@@ -91,7 +91,7 @@ class Round:
         writings = sessions.decide(state, command)
         if not writings:
             return Plan(None, (), sessions.known(state, command.session_id))
-        return self._made(request, tuple(self._windowed(tenant, each) for each in writings))
+        return self._made(request, [self._windowed(tenant, each) for each in writings])
 
     def _windowed(self, tenant: str, writing: sessions.Writing) -> sessions.Writing:
         state = self.state(tenant, writing.session_id)
@@ -124,9 +124,11 @@ class Round:
     def state(self, tenant: str, session_id: str) -> SessionState | None:
         """Return a session's state, what this round has decided included."""
         place = (tenant, session_id)
-        if place not in self._loaded:
-            self._loaded[place] = self._load(tenant, session_id)
-        return self._loaded[place]
+        try:
+            return self._loaded[place]
+        except KeyError:
+            state = self._loaded[place] = self._load(tenant, session_id)
+            return state
 
     def tail(self, tenant: str, state: SessionState) -> SessionState:
         """Return the session where a conversation goes on: itself, or the last that follows it."""
@@ -227,7 +229,7 @@ class Round:
             )
         return found[0]
 
-    def _made(self, request: c.Request, writings: tuple[sessions.Writing, ...]) -> Plan:
+    def _made(self, request: c.Request, writings: Sequence[sessions.Writing]) -> Plan:
         tenant, key = request.tenant, None
         if request.key is not None:
             key = port.KeyUse(request.key, self.command_hash(request))
@@ -240,13 +242,15 @@ class Round:
             state, write = self._evolved(tenant, writing)
             writes.append(write)
             states.append(state)
-            if state.status is SessionStatus.DELETED:
+            deleted = state.status is SessionStatus.DELETED
+            if deleted:
                 drops.append((KIND, state.id))
             else:
                 projections.append(projection(state))
             if state.version // limits.SNAPSHOT_EVERY > write.expected // limits.SNAPSHOT_EVERY:
                 snapshots.append(_snapshot(state))
-            if _leaves_chain(state, write):
+            if deleted or (state.generation and state.began > write.expected):
+                # It leaves its chain.
                 self._states.forget_tails()
         # Only now, when nothing of it can be refused any more.
         for state in states:
@@ -314,11 +318,6 @@ def duplicate(message_id: str) -> errors.DuplicateMessage:
         hint="Give the new one its own id, or leave the id out.",
         facts={"message": message_id},
     )
-
-
-def _leaves_chain(state: SessionState, write: port.StreamWrite) -> bool:
-    again = state.generation > 0 and state.began > write.expected
-    return again or state.status is SessionStatus.DELETED
 
 
 def _snapshot(state: SessionState) -> port.Snapshot:

@@ -45,8 +45,7 @@ class Files:
 
     def write(self, fd: int, data: bytes, offset: int) -> None:
         """Write at an offset, all of it, without syncing."""
-        while data:
-            written = os.pwrite(fd, data, offset)
+        while (written := os.pwrite(fd, data, offset)) < len(data):
             data, offset = data[written:], offset + written
 
     def fresh(self, path: Path) -> Path:

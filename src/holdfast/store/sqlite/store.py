@@ -44,6 +44,7 @@ class SQLiteStore:
         self._closed = self._broken = False
         self._seen: int | None = None
         self._turns = Turns(files, Path(f"{path}-lock"))
+        self._turn = Turn(self.take_turn, self.leave_turn)
         self._post = Post(files, self._turns, random)
         try:
             self._open()
@@ -99,19 +100,21 @@ class SQLiteStore:
 
     def turn(self) -> Turn:
         """Hold the turn among this process's threads and among processes; yield whether it was ours last."""
-        return Turn(self.take_turn, self.leave_turn)
+        return self._turn
 
     def take_turn(self) -> bool:
         """Take the turn, for `turn`; whatever happens, it is either taken or given back."""
         me = threading.get_ident()
         assert self._holder != me, "this thread holds the turn already"
         try:
-            if not self._owned():
+            # It may be here already, if it came while something was handed over.
+            here = self._owned()
+            if not here:
                 self._thread_turn.acquire()
                 self._check_open()
-                with self._translated:
-                    self._turns.take(limits.TURN_WAIT_S)
             with self._translated:
+                if not here:
+                    self._turns.take(limits.TURN_WAIT_S)
                 self._holder = me
                 return self._nobody_else_wrote()
         except BaseException:
@@ -141,7 +144,7 @@ class SQLiteStore:
     @property
     def crowded(self) -> bool:
         """Whether other processes had the turn lately when it was wanted."""
-        return self._turns.crowded
+        return self._turns.crowd > 0
 
     def hand_over(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:
         """Have whoever holds the turn commit appends; None if nobody did, and `turn` has to follow."""
@@ -211,8 +214,10 @@ class SQLiteStore:
 
     def _commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         parcels = self._post.collect()
+        if not parcels:
+            return self._committed(appends)
         handed = [append for parcel in parcels for append in parcel.appends]
-        outcomes = self._committed([*appends, *handed] if handed else appends)
+        outcomes = self._committed([*appends, *handed])
         done = len(appends)
         for parcel in parcels:
             self._post.answer(parcel, outcomes[done : done + len(parcel.appends)])

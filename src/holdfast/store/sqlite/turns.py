@@ -24,7 +24,7 @@ LOOK_S, LOOK_S_MAX = 200e-6, 4e-3
 """How often, and how soon again, a taken lock is tried before standing in line."""
 
 CROWD_TURNS = 64
-"""For how many turns that are free at once a crowd is remembered."""
+"""For how many turns that were free at once it is remembered that others wanted it too."""
 
 
 _all: weakref.WeakSet[Turns] = weakref.WeakSet()
@@ -49,7 +49,7 @@ class Turns:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._wanted = self._granted = self._waiting = self._closed = False
-        self._crowd = 0
+        self.crowd = 0
         _all.add(self)
 
     def drop(self) -> None:
@@ -64,14 +64,12 @@ class Turns:
 
     def try_take(self) -> bool:
         """Take the turn if it is free."""
-        taken = not self._waiting and self._files.try_lock(self.fd)
-        self._crowd = max(self._crowd - 1, 0) if taken else CROWD_TURNS
-        return taken
-
-    @property
-    def crowded(self) -> bool:
-        """Whether others had the turn lately when it was wanted."""
-        return self._crowd > 0
+        if self._waiting or not self._files.try_lock(self.fd):
+            self.crowd = CROWD_TURNS
+            return False
+        if self.crowd:
+            self.crowd -= 1
+        return True
 
     def _look(self) -> bool:
         pause_s = LOOK_S
