@@ -127,7 +127,6 @@ def _turn(bench: Bench) -> list[Figure]:
     load = bench.first_load
     long = _session(bench.ram / "turn-long.db", load, bench.scaled(LONG))
     short = _session(bench.ram / "turn-short.db", load, SHORT)
-    peer = _peer_turn(bench, load)
     middle = _session(bench.ram / "turn-middle.db", load, bench.scaled(PEER))
     measured = harness.rates(
         bench,
@@ -135,10 +134,11 @@ def _turn(bench: Bench) -> list[Figure]:
             "long": _repeated(lambda: _one_turn(long)),
             "short": _repeated(lambda: _one_turn(short)),
             "middle": _repeated(lambda: _one_turn(middle)),
+            "peer": _peer_turns(bench, load),
         },
     )
     growth = harness.ratio(measured["short"], measured["long"])
-    faster = tuple(peer * rate for rate in measured["middle"].per_s)
+    faster = harness.ratio(measured["middle"], measured["peer"])
     return [
         Figure(
             name=f"a turn and its window at {LONG:,} messages: time of that at {SHORT:,}",
@@ -146,7 +146,7 @@ def _turn(bench: Bench) -> list[Figure]:
             unit="x",
             at_most=1.2,
             rounds=growth,
-            beside=harness.medians(measured),
+            beside=harness.medians({name: measured[name] for name in ("long", "short")}),
         ),
         Figure(
             name=f"the same at {PEER:,}: OpenAI Agents' SQLiteSession, load and append, in its time",
@@ -154,7 +154,7 @@ def _turn(bench: Bench) -> list[Figure]:
             unit="x",
             at_least=20,
             rounds=faster,
-            beside={"peer ms": peer * 1_000},
+            beside=harness.medians({name: measured[name] for name in ("middle", "peer")}),
         ),
     ]
 
@@ -183,26 +183,29 @@ def _one_turn(session: holdfast.Session) -> None:
     session.window(BUDGET, counter=COUNTER)
 
 
-def _peer_turn(bench: Bench, load: Load) -> float:
-    """Return the seconds of one turn at the peer, whose window is its whole history."""
+def _peer_turns(bench: Bench, load: Load) -> harness.Slice:
+    """Take turns at the peer, whose window is its whole history; each begins with as many messages."""
     loop = asyncio.new_event_loop()
+    bench.closing.callback(loop.close)
     session = SQLiteSession("bench", bench.ram / "peer.db")
+    bench.closing.callback(session.close)
     messages = list(itertools.islice(_spoken(load), bench.scaled(PEER)))
+    loop.run_until_complete(session.add_items(messages))
 
-    async def turns(count: int) -> float:
-        await session.add_items(messages)
-        began = time.perf_counter()
-        for _ in range(count):
+    async def turns(seconds: float) -> tuple[int, float]:
+        done, spent = 0, 0.0
+        while spent < seconds:
+            began = time.perf_counter()
             for message in TURN:
                 await session.add_items([message])
             await session.get_items()
-        return (time.perf_counter() - began) / count
+            spent += time.perf_counter() - began
+            done += 1
+            for _ in TURN:
+                await session.pop_item()
+        return done, spent
 
-    try:
-        return loop.run_until_complete(turns(5))
-    finally:
-        session.close()
-        loop.close()
+    return lambda seconds: loop.run_until_complete(turns(seconds))
 
 
 def _prefix(bench: Bench) -> list[Figure]:

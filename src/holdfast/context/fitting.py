@@ -201,8 +201,6 @@ class _Fitting:
     def _view(self, item: Item, rule: str) -> View:
         if self._level >= CompactionLevel.LIGHT:
             return self._shortened(item, shortening.light, rule)
-        if item.fits is not None and rule is FITS:
-            return item.fits[0]
         return _whole(item, rule)
 
     def _shortened(self, item: Item, shorter: Callable[[Message], Message], rule: str) -> View:
@@ -289,7 +287,10 @@ class _Fitting:
             self._put(index, view)
 
     def _fitting_view(self, item: Item) -> View | None:
-        view = self._view(item, FITS)
+        if item.fits is not None and self._level < CompactionLevel.LIGHT:
+            view = item.fits[0]
+        else:
+            view = self._view(item, FITS)
         if view.size <= self._room:
             return view
         # Of the current turn even a shortened result is worth more than none.
@@ -317,7 +318,8 @@ class _Fitting:
         """Return what went in, in order, and the account of everything."""
         messages, sizes, entries = list[Message](), list[int](), list[Entry]()
         summary_at, stands_at = min(self._summary[2]) if self._summary else -1, -1
-        told = any(self._items[index].tells for index in (*self._placed, *self._under()))
+        tells = {at for at, item in enumerate(self._items) if item.told and item.tells}
+        told = not tells.isdisjoint((*self._placed, *self._under()))
         for index, item in enumerate(self._items):
             if self._summary and index == summary_at:
                 stands_at = len(messages)
@@ -325,11 +327,11 @@ class _Fitting:
                 sizes.append(self._summary[1])
             view = self._placed.get(index)
             if view is not None:
-                stands_at = len(messages) if item.tells else stands_at
+                stands_at = len(messages) if index in tells else stands_at
                 messages += view.messages
                 sizes += view.tokens
             if item.count:
-                entries += [] if item.tells else [_of_gap(item, told=told)]
+                entries += [] if index in tells else [_of_gap(item, told=told)]
             else:
                 entries += self._entries(index, item, view)
         used, ledger = self._budget - self._room, Ledger(tuple(entries))

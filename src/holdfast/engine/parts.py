@@ -192,11 +192,12 @@ class Parts:
     def _start(self, said: Sequence[Said], room: float) -> int | None:
         """Return where the newest messages begin that there is room for; None if more have to be read."""
         spare, count, key, turn = room, self._count, self._key, self._state.turn
+        floor, always = self._floor, self._always
         for at in range(len(said) - 1, -1, -1):
             one = said[at]
-            if one.number < self._floor:
+            if one.number < floor:
                 return at + 1
-            if one.version not in self._always:
+            if one.version not in always:
                 size, message = one.counts.get(key) or count(one), one.message
                 if message.role == "tool":
                     # A large result of the current turn is shortened rather than left out.
@@ -228,14 +229,15 @@ class Parts:
         every so many tokens, as they were counted when they came. It moves to the next only when it is
         full, and every process finds the same marks. A long turn has them at its calls.
         """
-        spoken = self._state.tokens - sum(one.tokens for one in self._stay)
+        spoken, always = self._state.tokens - sum(one.tokens for one in self._stay), self._always
         for role in ("user", "assistant"):
             before, mark, kept = spoken, -1, 0
             cell, last, after = -1.0, -1, 0
             first = (start, 0)
             for at in range(len(said) - 1, -1, -1):
-                before -= 0 if said[at].version in self._always else said[at].tokens
-                if said[at].message.role != role:
+                one = said[at]
+                before -= 0 if one.version in always else one.tokens
+                if one.message.role != role:
                     continue
                 if last >= start and before // step != cell:
                     mark, kept = last, after

@@ -173,10 +173,13 @@ def _summarize(state: SessionState, command: c.SummarizeSession) -> list[e.Sessi
 def _added(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEvent]:
     made: list[e.SessionEvent] = []
     open_calls, answered = state.open_calls, state.answered
+    before: Message | None = None
     for message in messages:
+        if before is not None:
+            open_calls, answered = pairing.after(open_calls, answered, before)
         pairing.check(open_calls, answered, message)
-        open_calls, answered = pairing.after(open_calls, answered, message)
         made.append(counted(message))
+        before = message
     return made
 
 

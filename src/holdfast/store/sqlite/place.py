@@ -19,6 +19,9 @@ SECOND_NS = 1_000_000_000
 TICK_NS = 50_000_000
 """More than a tick of the clock that stamps folders, where it knows parts of a second."""
 
+MOMENT_S = 1e-3
+"""How long before a turn a look still counts; after a commit only a new one does."""
+
 Identity = tuple[int, int] | None
 
 
@@ -30,6 +33,7 @@ class Place:
         self._folder, self._path, self._log = str(path.parent), str(path), f"{path}-wal"
         self._opened: tuple[Identity, Identity] = None, None
         self._quiet: tuple[int, int, int] | None = None
+        self._looked_s = -1.0
 
     @property
     def has_log(self) -> bool:
@@ -42,14 +46,21 @@ class Place:
 
     def opened(self, found: tuple[Identity, Identity]) -> None:
         """From now on these are the files in use."""
-        self._opened, self._quiet = found, None
+        self._opened, self._quiet, self._looked_s = found, None, -1.0
+
+    def check_before(self) -> None:
+        """The same as `check`, unless that was done a moment ago."""
+        if time.monotonic() - self._looked_s > MOMENT_S:
+            self.check()
 
     def check(self) -> None:
         """Raise Unavailable unless database and log are still those that were opened."""
         # The folder first: whatever changes while the files are looked at is seen the next time.
         stamp = self._files.stamp(self._folder)
         if stamp is not None and stamp == self._quiet:
+            self._looked_s = time.monotonic()
             return
+        self._looked_s = -1.0
         self.check_database()
         if self._files.identity(self._log) != self._opened[1]:
             raise errors.Unavailable(

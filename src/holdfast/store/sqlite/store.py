@@ -177,7 +177,7 @@ class SQLiteStore:
         if self._broken:
             self._reconnect()
         if not self._writer.in_transaction:
-            self._place.check()
+            self._place.check_before()
             self._writer.execute("BEGIN IMMEDIATE")
 
     def _reconnect(self) -> None:
