@@ -100,7 +100,7 @@ def _rebuild(connection: apsw.Connection, path: Path, derive: Derive) -> None:
     with connection:
         opening.migrate(connection, opening.check_format(connection, path))
         connection.execute(opening.queries()["clear_derived"])
-        batch = writing.Batch(connection, Known(), bytes, careful=True)
+        batch = writing.Batch(connection.cursor(), Known(), bytes, careful=True)
         for tenant in checks.tenants(connection):
             blobs = functools.partial(reading.blobs, connection, tenant)
             for key, name in _streams(connection, tenant):

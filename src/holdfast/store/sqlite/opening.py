@@ -173,6 +173,14 @@ def check_format(connection: apsw.Connection, path: Path) -> int:
     return version
 
 
+def store_id(connection: apsw.Connection, path: Path) -> bytes:
+    """Return the id that a store was given when it was made."""
+    found = connection.execute(queries()["store_id"]).get
+    if not isinstance(found, bytes):
+        raise errors.Corrupt(f"{path} has lost its id.")
+    return found
+
+
 def migrate(connection: apsw.Connection, version: int) -> None:
     """Lift a store to the present schema, each step in one transaction. The caller holds the turn."""
     for step in range(version, SCHEMA):

@@ -64,11 +64,8 @@ class SQLiteStore:
                 with contextlib.ExitStack() as undo:
                     self._writer, found = self._connected()
                     undo.callback(self._writer.close)
-                    row = first(self._writer, self._sql["store_id"], ())
-                    store_id = row[0] if row else None
-                    if not isinstance(store_id, bytes):
-                        raise errors.Corrupt(f"{self.path} has lost its id.")
-                    self._store_id = store_id
+                    self._cursor = self._writer.cursor()
+                    store_id = self._store_id = opening.store_id(self._writer, self.path)
                     self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
                     undo.callback(self._anchor.close)
                     checks.expect_own_checkpoint(self._writer, self._anchor, had_log=had_log)
@@ -178,7 +175,7 @@ class SQLiteStore:
             self._reconnect()
         if not self._writer.in_transaction:
             self._place.check_before()
-            self._writer.execute("BEGIN IMMEDIATE")
+            self._cursor.execute("BEGIN IMMEDIATE")
 
     def _reconnect(self) -> None:
         # Only to the very file that was open, and only if it has what was acknowledged: whatever
@@ -191,15 +188,16 @@ class SQLiteStore:
             opening.empty_log_on_close(writer)
             undo.pop_all()
         self._place.opened(found)
-        self._writer, self._broken, self._seen = writer, False, None
+        self._writer, self._cursor = writer, writer.cursor()
+        self._broken, self._seen = False, None
 
     def _leave(self) -> None:
         if not self._broken and self._writer.in_transaction:
-            self._writer.execute("ROLLBACK")
+            self._cursor.execute("ROLLBACK")
 
     def _end(self) -> None:
         # A version counts own commits too; whoever is interrupted in between takes it for another's.
-        self._writer.execute("COMMIT")
+        self._cursor.execute("COMMIT")
         self._seen = self._writer.data_version("main")
 
     def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
@@ -251,7 +249,7 @@ class SQLiteStore:
         self, appends: Sequence[port.Append], *, careful: bool
     ) -> tuple[writing.Batch, list[port.Outcome]]:
         self._enter()
-        batch = writing.Batch(self._writer, self._known, self._random, careful=careful)
+        batch = writing.Batch(self._cursor, self._known, self._random, careful=careful)
         return batch, [batch.append(append) for append in appends]
 
     def _explained(self, error: Exception) -> errors.Error:

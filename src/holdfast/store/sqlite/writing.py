@@ -39,7 +39,7 @@ class Batch:
 
     def __init__(
         self,
-        connection: apsw.Connection,
+        cursor: apsw.Cursor,
         known: Known,
         random: Callable[[int], bytes],
         *,
@@ -51,7 +51,8 @@ class Batch:
         self._touches: dict[tuple[int, str, str], Row] = {}
         self._blobs: list[Row] = []
         self._uses: list[Row] = []
-        self._connection = connection
+        self._cursor = cursor
+        self._connection = cursor.connection
         self._known = known
         self._random = random
         self._sql = known.sql
@@ -92,21 +93,22 @@ class Batch:
 
     def flush(self) -> bool:
         """Write the rows that wait; False if something was not as remembered, and then all of it must be undone."""
-        connection, sql = self._connection, self._sql
+        executemany, sql = self._cursor.executemany, self._sql
         try:
-            connection.executemany(sql["add_event"], self._events)
-            connection.executemany(sql["add_claim"], self._claims)
+            executemany(sql["add_event"], self._events)
+            executemany(sql["add_claim"], self._claims)
             if self._uses:
-                connection.executemany(sql["add_blob"], self._blobs)
-                connection.executemany(sql["add_blob_use"], self._uses)
+                executemany(sql["add_blob"], self._blobs)
+                executemany(sql["add_blob_use"], self._uses)
         except apsw.ConstraintError:
             if self._careful:
                 raise
             return False
         if self._touches:
-            before = connection.total_changes()
-            connection.executemany(sql["touch_projection"], self._touches.values())
-            if connection.total_changes() - before != len(self._touches):
+            changes = self._connection.total_changes
+            before = changes()
+            executemany(sql["touch_projection"], self._touches.values())
+            if changes() - before != len(self._touches):
                 assert not self._careful, "a careful batch touches only rows that it has put"
                 return False
         self._events, self._claims, self._touches = [], [], {}
