@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,14 @@ import holdfast
 from holdfast import Holdfast, Message, Session, ToolCallRequest, WindowPolicy
 from holdfast.engine.commits import Ticket
 from holdfast.store.sqlite import SQLiteStore
-from holdfast.store.sqlite.post import Post
+from holdfast.store.sqlite.post import Parcel, Post
 from tests.acceptance.scenes import engine_of, texts, user
 
 HOLDER = """
 import os, signal, sys, time
 import holdfast
 from holdfast import errors
-from holdfast.store.sqlite.post import Post
+from holdfast.store.sqlite.post import Parcel, Post
 from holdfast.store.sqlite.store import SQLiteStore
 
 path, fate = sys.argv[1:]
@@ -98,6 +99,37 @@ def test_a_message_handed_over_is_there_once_whatever_becomes_of_the_holder(
     own = ["own"] if fate in ("lives", "dies before it can tell") else []
     assert texts(hf.sessions.get_session("own")) == own
     assert hf.admin.verify().ok
+
+
+def test_who_commits_for_another_knows_of_it(hf: Holdfast, session: Session, tmp_path: Path):
+    """What it remembered of the session does not hold any more, though nobody else has committed."""
+    other = hf.sessions.create_session("other")
+    session.add_message(Message("assistant", tool_calls=[ToolCallRequest("c", "look")]))
+    store = engine_of(hf).store
+    assert isinstance(store, SQLiteStore)
+    collecting, collect = threading.Event(), store._post.collect
+
+    def wait_for_parcels() -> list[Parcel]:
+        collecting.set()
+        while not (parcels := collect()):
+            time.sleep(0.001)
+        return parcels
+
+    with (
+        holdfast.connect(tmp_path / "state.db") as theirs,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        same = theirs.sessions.get_session("s")
+        patched.setattr(store._post, "collect", wait_for_parcels)
+        holder = threading.Thread(target=other.add_message, args=(user("own"),))
+        holder.start()
+        assert collecting.wait(20)
+        crowd(theirs)
+        same.add_message(Message("tool", tool_results=[holdfast.ToolCallResult("c", "seen")]))
+        holder.join(20)
+        patched.undo()
+        session.add_message(user("the call is answered"))
+    assert [message.role for message in session.messages] == ["assistant", "tool", "user"]
 
 
 def test_alone_in_a_crowd_that_is_gone_everything_still_works(hf: Holdfast, session: Session):

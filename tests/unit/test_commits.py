@@ -212,3 +212,53 @@ def test_tasks_of_one_step_of_the_loop_are_committed_together(
             assert len(starts) == 5
 
     asyncio.run(main())
+
+
+def test_an_owner_who_needs_no_waking_does_not_break_the_chain(monkeypatch: pytest.MonkeyPatch):
+    """It found its answer before it went to sleep; those behind it must not sleep on."""
+    monkeypatch.setattr(commits, "LOOK_UP_S", 30.0)
+
+    class Early(Ticket):
+        """Its owner is held up between saying that it waits and looking."""
+
+        __slots__ = ("looked",)
+
+        @property
+        def settled(self) -> bool:
+            if threading.current_thread().name == "early" and not hasattr(self, "looked"):
+                self.looked = True
+                answered.wait(10)
+            return super().settled
+
+    answered, entered = threading.Event(), threading.Semaphore(0)
+
+    def process(batch: Sequence[Ticket]) -> None:
+        if not first.is_set():
+            first.set()
+            for _ in range(3):
+                entered.acquire(timeout=10)
+            time.sleep(0.05)
+        for ticket in batch:
+            ticket.succeed(Answer(SessionState(id="s")))
+        if len(batch) > 1:
+            answered.set()
+            time.sleep(0.05)
+
+    first = threading.Event()
+    queue = CommitQueue(process)
+
+    def owner(kind: type[Ticket]) -> None:
+        entered.release()
+        queue.run(kind(REQUEST))
+
+    threads = [threading.Thread(target=queue.run, args=(Ticket(REQUEST),), daemon=True)]
+    threads[0].start()
+    assert first.wait(10)
+    for name, kind in (("heir", Ticket), ("early", Early), ("last", Ticket)):
+        threads.append(threading.Thread(target=owner, args=(kind,), name=name, daemon=True))
+        threads[-1].start()
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join(10)
+    assert not [thread.name for thread in threads if thread.is_alive()]
+    queue.close()

@@ -43,10 +43,9 @@ def opened(files: Files, path: Path) -> Place:
     return place
 
 
-def age(folder: Path, ns: int) -> None:
-    """Make a folder's last change so much older than now."""
-    then = time.time_ns() - ns
-    os.utime(folder, ns=(then, then))
+def settle() -> None:
+    """Let a folder's last change become older than a tick."""
+    time.sleep(2 * TICK_NS / SECOND_NS)
 
 
 def replace(path: Path) -> None:
@@ -59,7 +58,7 @@ def replace(path: Path) -> None:
 @pytest.mark.parametrize("name", ["state.db", "state.db-wal"])
 def test_a_file_that_is_not_there_any_more_is_noticed(path: Path, name: str, change):
     place = opened(Files(), path)
-    age(path.parent, SECOND_NS)
+    settle()
     place.check()
     change(path.with_name(name))
     for _ in range(2):
@@ -67,9 +66,21 @@ def test_a_file_that_is_not_there_any_more_is_noticed(path: Path, name: str, cha
             place.check()
 
 
+def test_a_folder_whose_time_was_put_back_has_changed_all_the_same(path: Path):
+    """Programs that copy folders restore their times."""
+    place = opened(Files(), path)
+    settle()
+    place.check()
+    before = path.parent.stat()
+    replace(path)
+    os.utime(path.parent, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(errors.Unavailable, match="removed or replaced"):
+        place.check()
+
+
 def test_a_folder_that_moves_away_is_noticed(path: Path):
     place = opened(Files(), path)
-    age(path.parent, SECOND_NS)
+    settle()
     place.check()
     path.parent.rename(path.parent.with_name("elsewhere"))
     with pytest.raises(errors.Unavailable, match="removed or replaced"):
@@ -98,7 +109,7 @@ def test_appends_in_a_quiet_folder_do_not_look_at_the_files(tmp_path: Path):
     files = Watched()
     store = sqlite.open_store(tmp_path / "state.db", files=files)
     take(store, step(write("s", 0, b"one")))
-    age(tmp_path, SECOND_NS)
+    settle()
     take(store, step(write("s", 1, b"two")))
     files.looked.clear()
     for version in range(2, 7):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -69,7 +71,7 @@ def test_what_is_handed_over_comes_as_it_was_and_the_outcome_goes_back(holder: P
         told = pool.submit(other.post.hand_over, [APPEND, APPEND])
         parcel = collected(holder)
         assert parcel.appends == [APPEND, APPEND]
-        holder.post.answer(parcel, [DONE, port.Stale("s", 4)])
+        holder.post.answer([parcel], [DONE, port.Stale("s", 4)])
         assert told.result() == ([DONE, None], False)
     assert holder.post.collect() == []
 
@@ -91,12 +93,15 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(holder: Party, 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(other.post.hand_over, [APPEND])
         late = collected(holder)
-        assert first.result() == (None, False)
-        holder.post.answer(late, [DONE])
+        holder.turns.give()
+        assert first.result() == (None, True)
+        other.turns.give()
+        holder.turns.take(1)
+        holder.post.answer([late], [DONE])
         second = pool.submit(other.post.hand_over, [APPEND])
         parcel = collected(holder)
         assert not second.done()
-        holder.post.answer(parcel, [port.Appended(8, 8)])
+        holder.post.answer([parcel], [port.Appended(8, 8)])
         assert second.result() == ([port.Appended(8, 8)], False)
 
 
@@ -105,12 +110,59 @@ def test_a_box_is_never_its_owners_own_parcel(holder: Party):
     assert holder.post.collect() == []
 
 
-def test_what_lies_in_the_box_of_one_that_is_gone_is_not_taken(holder: Party, path: Path):
+@pytest.mark.parametrize("again", [False, True], ids=["left", "somebody else's by now"])
+def test_what_lies_in_the_box_of_one_that_is_gone_is_not_taken(
+    holder: Party, other: Party, path: Path, again: bool
+):
     """A program that died may have been started again and have said it anew."""
     dead = Party(path)
     assert dead.post._offers([APPEND])
     dead.gone()
+    if again:
+        assert other.post._own_box() == 0
     assert holder.post.collect() == []
+
+
+def test_a_parcel_for_another_database_is_left_to_its_owner(holder: Party, other: Party):
+    """Two files at one path, one after the other, have one lock file."""
+    holder.post.opened(2, (1, 1))
+    other.post.opened(2, (1, 2))
+    assert other.post._offers([APPEND])
+    assert holder.post.collect() == []
+
+
+def test_once_it_is_collected_its_owner_waits_for_the_outcome(
+    holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(post, "HANDED_S", 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(other.post.hand_over, [APPEND])
+        parcel = collected(holder)
+        time.sleep(0.05)
+        assert not told.done()
+        holder.post.answer([parcel], [DONE])
+        assert told.result() == ([DONE], False)
+
+
+class Full(Files):
+    """A disk without room."""
+
+    def write(self, fd: int, data: bytes, offset: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_decides_nothing(holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch):
+    """Who can't write into a box takes turns; who can't tell has committed all the same."""
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
+        told = pool.submit(other.post.hand_over, [APPEND])
+        parcel = collected(holder)
+        patched.setattr(holder.post, "_files", Full())
+        holder.post.answer([parcel], [DONE])
+        assert holder.post.collect() == []
+        holder.turns.give()
+        assert told.result() == (None, True)
+    monkeypatch.setattr(other.post, "_files", Full())
+    assert other.post.hand_over([APPEND]) == (None, False)
 
 
 @pytest.mark.parametrize("at", [0, 8, 15, 25, 60], ids=["offer", "form", "size", "sum", "body"])
@@ -156,7 +208,7 @@ def test_whoever_can_not_be_rung_looks_by_itself(
     monkeypatch.setattr(holder.post, "_ring", lambda _: None)
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(other.post.hand_over, [APPEND])
-        holder.post.answer(collected(holder), [DONE])
+        holder.post.answer([collected(holder)], [DONE])
         assert told.result() == ([DONE], False)
 
 

@@ -159,12 +159,11 @@ class CommitQueue:
                 leads = ticket.leads or (not ticket.settled and self._takes_over(ticket))
             if leads:
                 self._lead(ticket)
+            elif ticket.sleeps:
+                self._leaves(ticket)
         except BaseException:
             # Interrupted: the command goes on, but its owner can't lead any more.
-            with self._mutex:
-                ticket.left = True
-                leads = leads or ticket.leads
-            ticket.wake_follower()
+            leads = self._leaves(ticket) or leads
             raise
         finally:
             try:
@@ -173,6 +172,13 @@ class CommitQueue:
             finally:
                 ticket.here = False
         return ticket.result()
+
+    def _leaves(self, ticket: Ticket) -> bool:
+        """The owner sleeps no more, woken or not: nobody stands behind it. Return whether it had the lead."""
+        with self._mutex:
+            ticket.left = True
+        ticket.wake_follower()
+        return ticket.leads
 
     def _led(self) -> bool:
         return self._leader is not None and self._leader.here

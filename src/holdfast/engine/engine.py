@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from holdfast import errors, limits
 from holdfast.engine import planning
@@ -137,15 +138,11 @@ class Engine:
         again: list[Ticket] = []
         for index, ticket in enumerate(tickets):
             try:
-                verdict = self._plan(deciding, ticket)
-            except errors.Error as error:
-                verdict = error
+                verdict = _verdict(partial(self._plan, deciding, ticket))
             except Later:
                 # Everything after it waits too: what was submitted first is decided first.
                 again = tickets[index:]
                 break
-            except Exception as error:  # noqa: BLE001 - one's defect must not fail its neighbours
-                verdict = own_error(error)
             if isinstance(verdict, Plan) and verdict.append is not None:
                 planned.append((ticket, verdict, verdict.append))
             elif verdict is not None:
@@ -174,10 +171,10 @@ class Engine:
             if not self._stands_alone(ticket.request):
                 return []
             try:
-                plan = deciding.plan(ticket.request)
-            except (errors.Error, Later):
+                plan = _verdict(partial(deciding.plan, ticket.request))
+            except Later:
                 return []
-            if plan.append is None or len(plan.states) != 1:
+            if not isinstance(plan, Plan) or plan.append is None or len(plan.states) != 1:
                 return []
             planned.append((ticket, plan, plan.append))
         streams = {append.writes[0].stream for _, _, append in planned}
@@ -193,7 +190,10 @@ class Engine:
 
     def _commit(self, planned: Sequence[Planned]) -> list[Ticket]:
         """Append what was planned, answer each ticket; return those that lost a race."""
-        return self._answer(planned, self.store.commit([append for _, _, append in planned]))
+        outcomes = self.store.commit([append for _, _, append in planned])
+        for tenant, stream in self.store.served():
+            self.states.forget(tenant, stream.removeprefix(stream_of("")))
+        return self._answer(planned, outcomes)
 
     def _answer(
         self, planned: Sequence[Planned], outcomes: Sequence[port.Outcome | None]
@@ -300,3 +300,15 @@ class Engine:
 
     def _deciding(self) -> Round:
         return Round(self.store, self.states, self._policies, self.factory)
+
+
+def _verdict(plan: Callable[[], Plan | None]) -> Plan | errors.Error | None:
+    """Return what deciding one request came to: one's defect must not fail its neighbours."""
+    try:
+        return plan()
+    except Later:
+        raise
+    except errors.Error as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - see above
+        return own_error(error)

@@ -240,6 +240,13 @@ class Store(Protocol):
         """
         ...
 
+    def served(self) -> list[tuple[str, str]]:
+        """Return tenant and stream of what was committed for other processes since this was asked.
+
+        Asked after each `commit`: whatever was cached of these streams does not hold any more.
+        """
+        ...
+
     def leave_turn(self) -> None:
         """Give the turn back if this thread holds it still: an interrupt can come before `turn` could."""
         ...

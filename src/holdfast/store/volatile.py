@@ -72,6 +72,10 @@ class VolatileStore:
         """Nobody else is there to commit them."""
         return None
 
+    def served(self) -> list[tuple[str, str]]:
+        """Nobody: see above."""
+        return []
+
     def leave_turn(self) -> None:
         """Give the turn back if this thread holds it still."""
         if self._holder is threading.current_thread():

@@ -73,6 +73,10 @@ class FaultyStore:
         self._fail(fails)
         return outcomes
 
+    def served(self) -> list[tuple[str, str]]:
+        """Pass through."""
+        return self._store.served()
+
     def commit(self, appends: Sequence[Append]) -> list[Outcome]:
         """Commit, or fail if this is the call that fails."""
         fails = self._counted()

@@ -24,7 +24,11 @@ MEMORY = frozenset(("ramfs", "tmpfs"))
 """File systems that a power cut empties."""
 
 _LOCK = struct.Struct("hhqqi4x")
-_CLAIM = (fcntl.F_OFD_SETLK, fcntl.F_OFD_GETLK) if sys.platform == "linux" else None
+_CLAIM: tuple[int, int] | None = (
+    (fcntl.F_OFD_SETLK, fcntl.F_OFD_GETLK)
+    if sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
+    else None
+)
 """Locks that belong to an open file rather than to a process, and how they are asked for."""
 
 
@@ -83,12 +87,15 @@ class Files:
         return found.st_dev, found.st_ino
 
     def stamp(self, folder: str) -> tuple[int, int, int] | None:
-        """Return device and inode of a folder and when its entries last changed; None if nothing is there."""
+        """Return device and inode of a folder and when it last changed; None if nothing is there.
+
+        That is its ctime, which nobody can set: programs that copy folders put back the mtime.
+        """
         try:
             found = os.stat(folder)
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino, found.st_mtime_ns
+        return found.st_dev, found.st_ino, found.st_ctime_ns
 
     def try_lock(self, fd: int) -> bool:
         """Take the exclusive lock if it is free."""

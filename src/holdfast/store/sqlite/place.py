@@ -55,7 +55,9 @@ class Place:
 
     def check(self) -> None:
         """Raise Unavailable unless database and log are still those that were opened."""
-        # The folder first: whatever changes while the files are looked at is seen the next time.
+        # First the clock, then the folder: whatever changes while the files are looked at is seen
+        # the next time.
+        now_ns = time.time_ns()
         stamp = self._files.stamp(self._folder)
         if stamp is not None and stamp == self._quiet:
             self._looked_s = time.monotonic()
@@ -68,7 +70,7 @@ class Place:
                 hint="Another SQLite library in this process opened the same file: keep it away, then connect again.",
             )
         # A second change within one tick would leave the stamp as it is.
-        settled = stamp is not None and time.time_ns() - stamp[2] > _tick_ns(stamp[2])
+        settled = stamp is not None and now_ns - stamp[2] > _tick_ns(stamp[2])
         self._quiet = stamp if settled else None
 
     def check_database(self) -> None:

@@ -8,23 +8,26 @@ turn last tries for it first, since what it remembers of the store still holds; 
 
 A box belongs to the process that has locked its byte of the file; what lies in the box of one that
 is gone is never taken. Appends that were taken back may have been collected before, so only what can
-be repeated without harm is handed over. A bell is a socket with a name that the kernel made; all that
+be repeated without harm is handed over. A bell is a socket with a name of random digits; all that
 ringing does is to make its owner look. Where a system lacks such locks or sockets there are no boxes,
-and processes only take turns.
+and processes only take turns; nor does a box that can't be written decide over a commit.
 """
 
 from __future__ import annotations
 
 import binascii
 import contextlib
+import itertools
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
+from holdfast import limits
 from holdfast.store import port
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.turns import Turns
@@ -41,8 +44,8 @@ HANDED_S, LOOK_S = 40e-3, 1e-3
 _FLAGS_AT, _BELLS_AT, _BOXES_AT = 64, 1024, 4096
 _BELL_BYTES = 16
 _PARTS = (port.Append, port.StreamWrite, port.NewEvent, port.Projection, port.Snapshot, port.KeyUse)
-_FORM = binascii.crc32(repr([(part.__name__, part.__struct_fields__) for part in _PARTS]).encode())
-"""Tells what an append is made of here: another version's is left to whoever wrote it."""
+_FORM = repr([(part.__name__, part.__struct_fields__) for part in _PARTS])
+"""What an append is made of here."""
 
 _HEAD = struct.Struct(">8sIII")
 """Before what lies in a box: which offer it belongs to, the form, the size, the checksum."""
@@ -74,18 +77,24 @@ class Post:
         self._fd = turns.fd
         self._random = random
         self._leads = False
+        self._form = 0
         self._box: int | None = None
         self._bell: socket.socket | None = None
-        self._offer = b""
+        self._offer, self._filled = b"", 0
+        self._served: list[tuple[str, str]] = []
+
+    def opened(self, schema: int, database: tuple[int, int] | None) -> None:
+        """From now on appends are of this schema and for this database: others' are left to them."""
+        self._form = binascii.crc32(f"{_FORM} {schema} {database}".encode())
 
     def hand_over(
         self, appends: Sequence[port.Append]
     ) -> tuple[list[port.Appended | None] | None, bool]:
         """Return what became of the appends, None if nobody said, and whether the turn came instead."""
-        if not self._offers(appends):
-            return None, False
         until = time.monotonic() + HANDED_S
         try:
+            if not self._offers(appends):
+                return None, False
             if not self._leads:
                 self._wait()
             while (outcomes := self._outcomes()) is None:
@@ -97,7 +106,8 @@ class Post:
                         return None, True
                     self._turns.give()
                     break
-                if time.monotonic() > until:
+                late_s = time.monotonic() - until
+                if late_s > limits.TURN_WAIT_S or (late_s > 0 and self._lies_there()):
                     return None, False
                 self._wait()
         finally:
@@ -107,18 +117,27 @@ class Post:
 
     def _offers(self, appends: Sequence[port.Append]) -> bool:
         body = msgspec.msgpack.encode(appends)
-        box = self._own_box()
-        if box is None or len(body) > BOX_BYTES - OUTCOMES_BYTES - _HEAD.size:
+        if len(body) > BOX_BYTES - OUTCOMES_BYTES - _HEAD.size:
             return False
-        self._offer = self._random(8)
-        self._put(_place(box) + OUTCOMES_BYTES, self._offer, body)
-        self._flag(box, _FULL)
+        try:
+            box = self._own_box()
+            if box is None:
+                return False
+            self._offer, self._filled = self._random(8), _HEAD.size + len(body)
+            self._put(_place(box) + OUTCOMES_BYTES, self._offer, body)
+            self._flag(box, _FULL)
+        except OSError:
+            return False
         return True
+
+    def _lies_there(self) -> bool:
+        """Whether nobody has collected what was offered: once it is, its outcome is near."""
+        assert self._box is not None, "who asks has offered something"
+        return self._files.read(self._fd, 1, _FLAGS_AT + self._box) == _FULL
 
     def _own_box(self) -> int | None:
         if self._box is None and self._hangs_bell():
-            free = (box for box in range(BOXES) if self._files.claim(self._fd, _FLAGS_AT + box))
-            box = next(free, None)
+            box = next(filter(self._claims, range(BOXES)), None)
             if box is not None:
                 assert self._bell is not None
                 name: bytes = self._bell.getsockname()
@@ -128,14 +147,24 @@ class Post:
                 self._box = box
         return self._box
 
+    def _claims(self, box: int) -> bool:
+        at = _FLAGS_AT + box
+        if self._files.claimed(self._fd, at):
+            return False
+        # Emptied first: what its last owner left there must not seem to be the next one's.
+        self._flag(box, _EMPTY)
+        return self._files.claim(self._fd, at)
+
     def _hangs_bell(self) -> bool:
-        """Have a socket under a name of the kernel's choice; False where there is no such thing."""
-        if self._bell is None:
-            with contextlib.suppress(OSError, AttributeError):
-                bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                bell.bind("")
-                if isinstance(bell.getsockname(), bytes):
-                    self._bell = bell
+        """Have a socket under a name that is no file's; False where there is no such thing."""
+        if self._bell is None and sys.platform == "linux":
+            bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                bell.bind(b"\0hf" + self._random(6).hex().encode())
+            except OSError:
+                bell.close()
+            else:
+                self._bell = bell
         return self._bell is not None
 
     def _wait(self) -> None:
@@ -156,15 +185,22 @@ class Post:
     def _take_back(self) -> None:
         # What was collected before takes effect all the same, unheard.
         if self._box is not None:
-            self._flag(self._box, _EMPTY)
+            with contextlib.suppress(OSError):
+                self._flag(self._box, _EMPTY)
+                # Nobody looks for messages here who wants them deleted.
+                self._files.write(self._fd, bytes(self._filled), _place(self._box) + OUTCOMES_BYTES)
 
     def collect(self) -> list[Parcel]:
         """Take what others have put into their boxes. The caller holds the turn."""
-        flags = self._files.read(self._fd, BOXES, _FLAGS_AT)
-        if _FULL not in flags:
-            return []
-        full = (box for box, flag in enumerate(flags) if flag and box != self._box)
-        return [parcel for box in full if (parcel := self._collected(box)) is not None]
+        parcels: list[Parcel] = []
+        with contextlib.suppress(OSError):
+            flags = self._files.read(self._fd, BOXES, _FLAGS_AT)
+            if _FULL in flags:
+                full = (box for box, flag in enumerate(flags) if flag and box != self._box)
+                parcels += filter(None, map(self._collected, full))
+        for append in itertools.chain.from_iterable(parcel.appends for parcel in parcels):
+            self._served += [(append.tenant, write.stream) for write in append.writes]
+        return parcels
 
     def _collected(self, box: int) -> Parcel | None:
         self._flag(box, _EMPTY)
@@ -176,13 +212,26 @@ class Post:
         except msgspec.MsgspecError:
             return None
 
-    def answer(self, parcel: Parcel, outcomes: Sequence[port.Outcome]) -> None:
-        """Put what became of a parcel's appends into its box, and ring."""
+    def served(self) -> list[tuple[str, str]]:
+        """Return tenant and stream of what was collected since this was asked."""
+        served, self._served = self._served, []
+        return served
+
+    def answer(self, parcels: Sequence[Parcel], outcomes: Sequence[port.Outcome]) -> None:
+        """Put what became of each parcel's appends into its box, and ring."""
+        done = 0
+        for parcel in parcels:
+            self._answer(parcel, outcomes[done : done + len(parcel.appends)])
+            done += len(parcel.appends)
+
+    def _answer(self, parcel: Parcel, outcomes: Sequence[port.Outcome]) -> None:
         told = [(o.first, o.last) if isinstance(o, port.Appended) else None for o in outcomes]
         body = msgspec.msgpack.encode(told)
         if len(body) <= OUTCOMES_BYTES - _HEAD.size:
-            self._put(_place(parcel.box), parcel.offer, body)
-            self._ring(parcel.box)
+            # Who is not told takes its appends back; here they are in the log already.
+            with contextlib.suppress(OSError):
+                self._put(_place(parcel.box), parcel.offer, body)
+                self._ring(parcel.box)
 
     def _ring(self, box: int) -> None:
         name = self._files.read(self._fd, _BELL_BYTES, _BELLS_AT + box * _BELL_BYTES)
@@ -201,7 +250,7 @@ class Post:
         self._files.write(self._fd, flag, _FLAGS_AT + box)
 
     def _put(self, at: int, offer: bytes, body: bytes) -> None:
-        head = _HEAD.pack(offer, _FORM, len(body), binascii.crc32(offer + body))
+        head = _HEAD.pack(offer, self._form, len(body), binascii.crc32(offer + body))
         self._files.write(self._fd, head + body, at)
 
     def _get(self, at: int, room: int) -> tuple[bytes, bytes] | None:
@@ -209,7 +258,7 @@ class Post:
         if len(head) < _HEAD.size:
             return None
         offer, form, size, checksum = _HEAD.unpack(head)
-        if form != _FORM or size > room - _HEAD.size:
+        if form != self._form or size > room - _HEAD.size:
             return None
         body = self._files.read(self._fd, size, at + _HEAD.size)
         return (offer, body) if binascii.crc32(offer + body) == checksum else None

@@ -73,6 +73,7 @@ class SQLiteStore:
                     opening.empty_log_on_close(self._writer)
                     undo.pop_all()
                 self._place.opened(found)
+                self._post.opened(opening.SCHEMA, found[0])
             finally:
                 self._turns.give()
 
@@ -216,11 +217,12 @@ class SQLiteStore:
             return self._committed(appends)
         handed = [append for parcel in parcels for append in parcel.appends]
         outcomes = self._committed([*appends, *handed])
-        done = len(appends)
-        for parcel in parcels:
-            self._post.answer(parcel, outcomes[done : done + len(parcel.appends)])
-            done += len(parcel.appends)
+        self._post.answer(parcels, outcomes[len(appends) :])
         return outcomes[: len(appends)]
+
+    def served(self) -> list[tuple[str, str]]:
+        """Return tenant and stream of what was committed for other processes since this was asked."""
+        return self._post.served()
 
     def _committed(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         batch, outcomes = self._write(appends, careful=False)

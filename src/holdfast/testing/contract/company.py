@@ -106,7 +106,8 @@ class Company(stage.Stage):
             with mine.turn():
                 job = pool.submit(_hand_over, theirs, given)
                 for version in range(_EACH):
-                    assert mine.commit([step(write("a", version, b"x"))])[0] != Stale("a", version)
+                    (outcome,) = mine.commit([step(write("a", version, b"x"))])
+                    assert isinstance(outcome, Appended)
                     sleep(0.001)
             assert job.result()
             assert [e.payload for e in mine.read(TENANT, "b")] == [b"1"]
