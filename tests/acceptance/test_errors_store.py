@@ -282,3 +282,29 @@ def test_a_store_without_one_of_its_side_files_opens(path: Path, part: str):
     Path(f"{path}{part}").unlink(missing_ok=True)
     with holdfast.connect(path) as hf:
         assert said(hf) == ["kept"]
+
+
+def test_a_backup_that_fails_leaves_nothing_behind(path: Path, tmp_path: Path):
+    with holdfast.connect(path) as hf:
+        for number in range(50):
+            hf.sessions.get_or_create_session("s").add_message(
+                {"role": "user", "content": "x" * 500 + str(number)}
+            )
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    with holdfast.connect(path) as hf, pytest.raises(errors.Corrupt):
+        hf.admin.backup(target / "copy.db")
+    assert list(target.iterdir()) == []
+
+
+def test_what_a_killed_creation_left_is_removed_by_the_next(tmp_path: Path):
+    leftovers = [tmp_path / f"state.db.x1{end}" for end in (".new", ".new-journal")]
+    others = [tmp_path / "state.db.notes", tmp_path / "other.db.x1.new"]
+    for file in (*leftovers, *others):
+        file.write_bytes(b"")
+    holdfast.connect(tmp_path / "state.db").close()
+    assert not any(file.exists() for file in leftovers)
+    assert all(file.exists() for file in others)

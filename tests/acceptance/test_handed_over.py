@@ -171,6 +171,18 @@ def test_messages_for_several_sessions_are_decided_before_the_turn(hf: Holdfast,
     assert early(hf, adding(hf), adding(hf, "t")) == 2
 
 
+def test_where_another_process_was_faster_deciding_waits_for_the_turn(
+    hf: Holdfast, session: Session, tmp_path: Path
+):
+    with holdfast.connect(tmp_path / "state.db") as theirs:
+        theirs.sessions.add_messages("s", [user("theirs")])
+    assert early(hf, adding(hf)) == 1
+    crowd(hf)
+    session.add_message(user("ours"))
+    assert [early(hf, adding(hf)) for _ in range(3)] == [0, 0, 0]
+    assert texts(hf.sessions.get_session("s")) == ["theirs", "ours"]
+
+
 def with_policy(hf: Holdfast) -> None:
     hf.sessions.get_session("s").set_policy(WindowPolicy(budget=2_000))
 

@@ -27,6 +27,9 @@ from holdfast.values.session import SessionState
 FORGET_EVERY_US = 3_600_000_000
 """How often old idempotency keys are dropped, at most."""
 
+CONTESTED_TURNS = 100
+"""For how many requests a session is decided under the turn after another process was faster in it."""
+
 Planned = tuple[Ticket, Plan, port.Append]
 
 _forks = 0
@@ -60,6 +63,7 @@ class Engine:
         self._born = _forks
         self._closed = False
         self._forgot_us = 0
+        self._contested: dict[tuple[str, str], int] = {}
 
     def run(self, request: c.Request) -> Answer:
         """Carry a request out; return when it is durable. Raises whatever refuses it."""
@@ -96,13 +100,13 @@ class Engine:
             if early:
                 outcomes = self.store.hand_over([append for _, _, append in early])
                 if outcomes is not None:
-                    pending, early = self._answer(early, outcomes), []
+                    pending, early = self._contended(self._answer(early, outcomes)), []
                     if not pending:
                         return
             with self.store.turn() as alone:
                 self.states.begin_turn(alone=alone)
                 if early:
-                    pending = self._commit(early)
+                    pending = self._contended(self._commit(early))
                 while pending and lost_races < limits.RETRIES_MAX:
                     before = len(pending)
                     pending, lost = self._round(pending)
@@ -180,8 +184,21 @@ class Engine:
         streams = {append.writes[0].stream for _, _, append in planned}
         return planned if len(streams) == len(planned) else []
 
+    def _contended(self, lost: list[Ticket]) -> list[Ticket]:
+        """Remember where others write too: what is decided early there would be decided in vain."""
+        if len(self._contested) > limits.CACHED_SESSIONS:
+            self._contested.clear()
+        for ticket in lost:
+            place = (ticket.request.tenant, ticket.request.command.session_id)
+            self._contested[place] = CONTESTED_TURNS
+        return lost
+
     def _stands_alone(self, request: c.Request) -> bool:
         if request.key is not None or not isinstance(request.command, c.AddMessages):
+            return False
+        place = (request.tenant, request.command.session_id)
+        if left := self._contested.get(place, 0):
+            self._contested[place] = left - 1
             return False
         state = self.states.remembered(request.tenant, request.command.session_id)
         if state is None or state.policy is not None:

@@ -257,16 +257,20 @@ def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tupl
                 f"{present} exists already.", hint="Name a new file; a backup never overwrites."
             )
     fresh = files.fresh(target)
-    source.execute("BEGIN")
-    first(source, opening.queries()["store_id"], ())
-    copy = apsw.Connection(str(fresh), vfs=opening.VFS)
     try:
-        with copy.backup("main", source, "main") as job:
-            while not job.done:
-                job.step(_BACKUP_PAGES)
-                yield job.page_count - job.remaining, job.page_count
-    finally:
-        copy.close()
-        _end(source)
-    files.sync(fresh)
-    files.rename(fresh, target)
+        source.execute("BEGIN")
+        first(source, opening.queries()["store_id"], ())
+        copy = apsw.Connection(str(fresh), vfs=opening.VFS)
+        try:
+            with copy.backup("main", source, "main") as job:
+                while not job.done:
+                    job.step(_BACKUP_PAGES)
+                    yield job.page_count - job.remaining, job.page_count
+        finally:
+            copy.close()
+            _end(source)
+        files.sync(fresh)
+        files.rename(fresh, target)
+    except BaseException:
+        files.remove(fresh)
+        raise

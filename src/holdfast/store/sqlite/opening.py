@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import threading
 from pathlib import Path
 from typing import Final, cast
@@ -144,6 +145,9 @@ def check_settings(connection: apsw.Connection, path: Path) -> None:
 
 def create(files: Files, path: Path, store_id: bytes) -> None:
     """Build an empty store and put it into place. The caller holds the turn."""
+    for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.new*"):
+        # Whoever was at it has died: there is one turn only.
+        files.remove(leftover)
     fresh = files.fresh(path)
     connection = apsw.Connection(str(fresh), vfs=VFS)
     try:
