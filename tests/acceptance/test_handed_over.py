@@ -221,3 +221,20 @@ def test_a_call_and_its_result_of_one_batch_are_never_decided_apart(hf: Holdfast
         requests.add("s", [message], key=None, expected_version=None) for message in (call, result)
     ]
     assert early(hf, *batch) == 0
+
+
+def test_a_reading_left_open_by_an_interrupt_does_not_keep_the_store_busy(tmp_path: Path):
+    """A kept traceback keeps the cursor, and that an old snapshot, on which nothing can be begun."""
+    path = tmp_path / "state.db"
+    with holdfast.connect(path) as mine, holdfast.connect(path) as theirs:
+        session = mine.sessions.create_session("s")
+        session.add_message(Message("user", "a"))
+        store = engine_of(mine).store
+        assert isinstance(store, SQLiteStore)
+        with store.turn():
+            left_open = store._writer.execute("SELECT key FROM events")
+            next(left_open)
+        theirs.sessions.add_messages("s", [Message("user", "b")])
+        session.reload().add_message(Message("user", "c"))
+        assert texts(session) == ["a", "b", "c"]
+        del left_open  # kept till here, as a traceback would

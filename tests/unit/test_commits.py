@@ -262,3 +262,18 @@ def test_an_owner_who_needs_no_waking_does_not_break_the_chain(monkeypatch: pyte
         thread.join(10)
     assert not [thread.name for thread in threads if thread.is_alive()]
     queue.close()
+
+
+def test_an_interrupt_while_gathering_does_not_spoil_the_queue():
+    """Whoever comes next may find a lock that nobody waits for, taken or not."""
+    for taken in (True, False):
+        process = Recording()
+        queue = CommitQueue(process)
+        left = threading.Lock()
+        if taken:
+            left.acquire()
+        queue._complete, queue._expected = left, 1
+        for _ in range(3):
+            queue.run(Ticket(REQUEST))
+        assert process.sizes == [1, 1, 1]
+        queue.close()

@@ -196,8 +196,9 @@ class CommitQueue:
             if left_s <= 0 or len(self._waiting) >= self._expected:
                 return
             complete = self._complete = _taken_lock()
-        complete.acquire(timeout=left_s)
-        with self._mutex:
+        try:
+            complete.acquire(timeout=left_s)
+        finally:
             self._complete = None
 
     def submit(self, ticket: Ticket) -> None:
@@ -221,9 +222,12 @@ class CommitQueue:
                 hint="Submit more slowly, or await some of them first.",
             )
         self._waiting.append(ticket)
-        if self._complete is not None and len(self._waiting) >= self._expected:
-            self._complete.release()
+        complete = self._complete
+        if complete is not None and len(self._waiting) >= self._expected:
+            # An interrupt may leave one behind that nobody waits for any more.
             self._complete = None
+            if complete.locked():
+                complete.release()
 
     def _lead(self, own: Ticket | None) -> None:
         if own is not None and self._expected > 1:

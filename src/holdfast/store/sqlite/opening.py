@@ -177,6 +177,18 @@ def check_format(connection: apsw.Connection, path: Path) -> int:
     return version
 
 
+def begun(cursor: apsw.Cursor) -> bool:
+    """Begin to write; False if a reading that an interrupt left open holds the connection to the past."""
+    try:
+        cursor.execute("BEGIN IMMEDIATE")
+    except apsw.BusyError as error:
+        # The stubs do not know it, but every error of the driver has its extended code.
+        if getattr(error, "extendedresult", 0) != apsw.SQLITE_BUSY_SNAPSHOT:
+            raise
+        return False
+    return True
+
+
 def store_id(connection: apsw.Connection, path: Path) -> bytes:
     """Return the id that a store was given when it was made."""
     found = connection.execute(queries()["store_id"]).get

@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast import limits
+from holdfast import errors, limits
 from holdfast.store import port
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.turns import Turns
@@ -107,7 +107,9 @@ class Post:
                     self._turns.give()
                     break
                 late_s = time.monotonic() - until
-                if late_s > limits.TURN_WAIT_S or (late_s > 0 and self._lies_there()):
+                if late_s > limits.TURN_WAIT_S:
+                    raise self._unheard()
+                if late_s > 0 and self._lies_there():
                     return None, False
                 self._wait()
         finally:
@@ -129,6 +131,15 @@ class Post:
         except OSError:
             return False
         return True
+
+    def _unheard(self) -> errors.StoreBusy:
+        holder = self._files.holder(self._fd) or "unknown"
+        return errors.StoreBusy(
+            f"process {holder} has had the store, and messages to write for others, for more than "
+            f"{limits.TURN_WAIT_S:g} s; whether it writes them is unknown.",
+            hint="See whether it is stopped, and continue or end it; retry with the same message ids.",
+            facts={"holder": holder, "timeout_s": limits.TURN_WAIT_S},
+        )
 
     def _lies_there(self) -> bool:
         """Whether nobody has collected what was offered: once it is, its outcome is near."""

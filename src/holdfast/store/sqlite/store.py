@@ -176,7 +176,10 @@ class SQLiteStore:
             self._reconnect()
         if not self._writer.in_transaction:
             self._place.check_before()
-            self._cursor.execute("BEGIN IMMEDIATE")
+            if not opening.begun(self._cursor):
+                self._abandon_writer()
+                self._reconnect()
+                opening.begun(self._cursor)
 
     def _reconnect(self) -> None:
         # Only to the very file that was open, and only if it has what was acknowledged: whatever
@@ -257,11 +260,10 @@ class SQLiteStore:
     def _explained(self, error: Exception) -> errors.Error:
         """Return our error for one of SQLite's: a file taken away explains whatever came of it."""
         try:
-            self._place.check()
+            with contextlib.suppress(OSError):
+                self._place.check()
         except errors.Unavailable as gone:
             return gone
-        except OSError:
-            pass
         return translate.of(error, str(self.path))
 
     def _abandon_writer(self) -> None:
@@ -288,9 +290,6 @@ class SQLiteStore:
             else:
                 with self._readers.borrow() as connection:
                     yield connection
-
-    def _tenant(self, connection: apsw.Connection, tenant: str) -> int:
-        return self._known.tenant(connection, tenant)
 
     def _stream(self, connection: apsw.Connection, tenant: str, stream: str) -> int:
         known = self._known.tenant(connection, tenant)
@@ -325,7 +324,7 @@ class SQLiteStore:
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
         with self._reading() as connection:
-            base = self._tenant(connection, tenant) << TENANT_SHIFT
+            base = self._known.tenant(connection, tenant) << TENANT_SHIFT
             if not base or not 0 <= after < NUMBER_MASK:
                 return []
             return reading.feed(connection, base, after, limit)
@@ -333,7 +332,7 @@ class SQLiteStore:
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
         with self._reading() as connection:
-            return reading.blobs(connection, self._tenant(connection, tenant), hashes)
+            return reading.blobs(connection, self._known.tenant(connection, tenant), hashes)
 
     def seek(self, tenant: str, stream: str, ordinal: int) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
@@ -350,7 +349,7 @@ class SQLiteStore:
     def find_key(self, tenant: str, key: str) -> port.Replayed | None:
         """Return what an idempotency key was used for."""
         with self._reading() as connection:
-            row = first(connection, self._sql["key"], (self._tenant(connection, tenant), key))
+            row = first(connection, self._sql["key"], (self._known.tenant(connection, tenant), key))
             return rows.replayed(row) if row else None
 
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
@@ -358,7 +357,7 @@ class SQLiteStore:
         with self.turn() as alone, self._translated:
             try:
                 self._enter()
-                number_ = self._tenant(self._writer, tenant)
+                number_ = self._known.tenant(self._writer, tenant)
                 self._writer.execute(self._sql["forget_keys"], (number_, before_us))
                 forgotten = self._writer.changes()
                 self._end()
@@ -374,7 +373,9 @@ class SQLiteStore:
         """Return one projection."""
         with self._reading() as connection:
             row = first(
-                connection, self._sql["projection"], (self._tenant(connection, tenant), kind, id)
+                connection,
+                self._sql["projection"],
+                (self._known.tenant(connection, tenant), kind, id),
             )
             return rows.projection_of(row) if row else None
 
@@ -382,7 +383,7 @@ class SQLiteStore:
         """Return one page of projections."""
         statement, bindings = reading.page(query)
         with self._reading() as connection:
-            bindings["tenant"] = self._tenant(connection, tenant)
+            bindings["tenant"] = self._known.tenant(connection, tenant)
             return [rows.projection_of(row) for row in connection.execute(statement, bindings)]
 
     def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
@@ -405,11 +406,8 @@ class SQLiteStore:
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: path, size, versions, durability, counts."""
         with self._reading() as connection:
-            return {
-                **checks.status(connection, self.path),
-                "durability": self.durability,
-                "notes": list(self.notes),
-            }
+            facts = checks.status(connection, self.path)
+            return {**facts, "durability": self.durability, "notes": list(self.notes)}
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
         """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
