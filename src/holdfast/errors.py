@@ -1,45 +1,34 @@
 """Every error Holdfast raises, sorted by what the caller can do about it.
 
     Error
-    ├── NotFound              the id names nothing
-    │   ├── UnknownSession
-    │   ├── UnknownMessage
-    │   ├── UnknownCall
-    │   └── UnknownWindow
-    ├── Conflict              someone else was first: read again, then retry
-    │   ├── StaleVersion
-    │   ├── DuplicateSession
-    │   ├── DuplicateMessage
-    │   └── KeyReused
-    ├── Refused               the rules forbid it: change the request
+    ├── NotFound       the id names nothing
+    │   ├── UnknownSession, UnknownMessage, UnknownCall, UnknownWindow
+    │   ├── FrameNotFound
+    │   │   └── ParentFrameNotFound
+    │   └── UnknownHandle, UnknownTool, UnknownSuspension
+    ├── Conflict       someone else was first: read again, then retry
+    │   ├── StaleVersion, KeyReused
+    │   ├── DuplicateSession, DuplicateMessage, DuplicateFrame, DuplicateHandle
+    │   └── AlreadySuspended, AlreadyDecided
+    ├── Refused        the rules forbid it: change the request
     │   ├── InvalidMessage
-    │   │   ├── WrongRole
-    │   │   ├── NotJson
-    │   │   ├── BadEncoding
-    │   │   ├── TooLarge
-    │   │   └── TooDeep
+    │   │   └── WrongRole, NotJson, BadEncoding, TooLarge, TooDeep
     │   ├── PairingError
-    │   │   ├── ResultWithoutCall
-    │   │   ├── SecondResult
-    │   │   └── OpenCalls
+    │   │   └── ResultWithoutCall, SecondResult, OpenCalls
     │   ├── InvalidRequest
-    │   │   ├── NoCurrentSession
-    │   │   ├── UnknownModel
-    │   │   └── UnknownCounter
-    │   ├── ContextOverflow
-    │   ├── SessionEnded
-    │   ├── EngineClosed
-    │   ├── ForkedEngine
-    │   ├── UnknownScheme
-    │   ├── WrongTokenizer
-    │   ├── UnsafeStore
-    │   ├── NotAStore
-    │   └── NewerStore
-    ├── Unavailable           the store can't take it now: retry later, the same key is safe
-    │   ├── StoreBusy
-    │   ├── StoreFull
-    │   └── StoreReadOnly
-    └── Corrupt               stored data is not what was written: never repaired in silence
+    │   │   └── NoCurrentSession, UnknownModel, UnknownCounter
+    │   ├── BudgetError
+    │   │   └── InsufficientTokens, BudgetTooSmall
+    │   ├── LimitExceeded
+    │   │   └── MaxDepthExceeded, ToolLimitExceeded, TimeLimitExceeded
+    │   ├── InvalidTransition
+    │   │   └── OpenChildren
+    │   ├── InvalidSuspensionToken, SuspensionExpired, HandleUnresolved
+    │   ├── ContextOverflow, SessionEnded, EngineClosed, ForkedEngine
+    │   └── UnknownScheme, WrongTokenizer, UnsafeStore, NotAStore, NewerStore
+    ├── Unavailable    the store can't take it now: retry later, the same key is safe
+    │   └── StoreBusy, StoreFull, StoreReadOnly
+    └── Corrupt        stored data is not what was written: never repaired in silence
 
 A class docstring is the error's default message. `code` is stable and appears wherever the error does;
 `facts` holds the numbers and ids as data; `hint` says what to do next. No error carries message text.
@@ -109,6 +98,36 @@ class UnknownWindow(NotFound):
     code: ClassVar[str] = "unknown_window"
 
 
+class FrameNotFound(NotFound):
+    """There is no frame by that id."""
+
+    code: ClassVar[str] = "frame_not_found"
+
+
+class ParentFrameNotFound(FrameNotFound):
+    """There is no frame by the id of the parent. Push the parent first."""
+
+    code: ClassVar[str] = "parent_frame_not_found"
+
+
+class UnknownHandle(NotFound):
+    """The frame has no handle by that id."""
+
+    code: ClassVar[str] = "unknown_handle"
+
+
+class UnknownTool(NotFound):
+    """The frame has no unfinished tool by that id. resume_actor lists the unfinished ones."""
+
+    code: ClassVar[str] = "unknown_tool"
+
+
+class UnknownSuspension(NotFound):
+    """There is no suspension by that id. list_suspensions lists those that wait."""
+
+    code: ClassVar[str] = "unknown_suspension"
+
+
 class Conflict(Error):
     """Someone else was first. Read again, then decide."""
 
@@ -131,6 +150,30 @@ class DuplicateMessage(Conflict):
     """Another message has that id in this session. Give the new one its own id."""
 
     code: ClassVar[str] = "duplicate_message"
+
+
+class DuplicateFrame(Conflict):
+    """Another frame has that id. Give the new one its own id, or leave the id out."""
+
+    code: ClassVar[str] = "duplicate_frame"
+
+
+class DuplicateHandle(Conflict):
+    """The frame has another handle by that id."""
+
+    code: ClassVar[str] = "duplicate_handle"
+
+
+class AlreadySuspended(Conflict):
+    """The frame is suspended already. Resume it, decide it, or revoke its suspension first."""
+
+    code: ClassVar[str] = "already_suspended"
+
+
+class AlreadyDecided(Conflict):
+    """The suspension was decided by somebody else. Nothing was done."""
+
+    code: ClassVar[str] = "already_decided"
 
 
 class KeyReused(Conflict):
@@ -233,6 +276,78 @@ class UnknownCounter(InvalidRequest):
     """There is no token counter by that name."""
 
     code: ClassVar[str] = "unknown_counter"
+
+
+class BudgetError(Refused):
+    """The token account does not allow this."""
+
+    code: ClassVar[str] = "budget"
+
+
+class InsufficientTokens(BudgetError):
+    """Fewer tokens are available than are asked for."""
+
+    code: ClassVar[str] = "insufficient_tokens"
+
+
+class BudgetTooSmall(BudgetError):
+    """No context can be assembled for so few tokens."""
+
+    code: ClassVar[str] = "budget_too_small"
+
+
+class LimitExceeded(Refused):
+    """A limit of the frame or of one of its ancestors is reached."""
+
+    code: ClassVar[str] = "limit_exceeded"
+
+
+class MaxDepthExceeded(LimitExceeded):
+    """Frames may not be nested deeper here."""
+
+    code: ClassVar[str] = "max_depth_exceeded"
+
+
+class ToolLimitExceeded(LimitExceeded):
+    """The frame has made as many tool calls as it may."""
+
+    code: ClassVar[str] = "tool_limit_exceeded"
+
+
+class TimeLimitExceeded(LimitExceeded):
+    """The time of the frame, or of one of its ancestors, is up."""
+
+    code: ClassVar[str] = "time_limit_exceeded"
+
+
+class InvalidTransition(Refused):
+    """What is asked for can't follow on where the frame or tool is."""
+
+    code: ClassVar[str] = "invalid_transition"
+
+
+class OpenChildren(InvalidTransition):
+    """The frame has open children. Pop them first, or ask for cascade."""
+
+    code: ClassVar[str] = "open_children"
+
+
+class InvalidSuspensionToken(Refused):
+    """That token resumes nothing: it is unknown, was used or revoked, or belongs elsewhere."""
+
+    code: ClassVar[str] = "invalid_suspension_token"
+
+
+class SuspensionExpired(Refused):
+    """The suspension's time is over. Suspend the frame again for a new token."""
+
+    code: ClassVar[str] = "suspension_expired"
+
+
+class HandleUnresolved(Refused):
+    """The content of a handle can't be found."""
+
+    code: ClassVar[str] = "handle_unresolved"
 
 
 class SessionEnded(Refused):

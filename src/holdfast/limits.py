@@ -172,3 +172,39 @@ RECORDED_PAGE: Final = 20
 
 WINDOW_STEP: Final = 0.32
 """By which part of its budget the beginning of a stable window moves on when the window is full."""
+
+FRAME_TEXT_BYTES_MAX: Final = 16 * 1024
+"""A frame's goal, or the summary of its result: they are in a row that changes with the frame."""
+
+FRAME_JSON_BYTES_MAX: Final = 256 * 1024
+"""A frame's inputs, or what a suspension asks about. They are part of the tree's state, kept in memory."""
+
+FRAME_HANDLES_MAX: Final = 100_000
+"""Handles of one frame. All are in memory while the frame is open."""
+
+FRAMES_OPEN_MAX: Final = 10_000
+"""Open frames of one tree. Each step of the tree looks at them."""
+
+HANDLE_TOKENS: Final = 100
+"""What a handle is taken to have that nobody has counted."""
+
+PACK_TOKENS_MIN: Final = 500
+"""The smallest budget that a pack is assembled for."""
+
+BRIEF_TOKENS: Final = 500
+"""The part of a pack's budget that is kept for its brief context."""
+
+BREADCRUMB_TOKENS: Final = 40
+"""What a pack sets aside for each frame between the root and its own."""
+
+PACK_OVERHEAD: Final = 50
+"""What a pack sets aside for what holds its pieces together."""
+
+SUSPENSION_S: Final = 86_400.0
+"""How long a suspension can be resumed unless another time is given."""
+
+CACHED_TREES: Final = 1_000
+"""Frame trees kept in memory by one engine."""
+
+FAILURES_KEPT: Final = 100
+"""Failed children that a frame remembers until somebody has dealt with them, the newest."""

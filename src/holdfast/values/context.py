@@ -21,6 +21,15 @@ class ContextPriority(IntEnum):
     LOW = 25
     BACKGROUND = 10
 
+    def score(self) -> int:
+        """Return its number: the higher, the more it is needed."""
+        return int(self)
+
+    @property
+    def label(self) -> str:
+        """Its name as it is written out: critical, high, medium, low, background."""
+        return self.name.lower()
+
 
 PRIORITY_OF_CATEGORY: Final = {
     MessageCategory.SYSTEM: ContextPriority.CRITICAL,
@@ -61,6 +70,11 @@ class CompactionLevel(IntEnum):
     MODERATE = 2
     AGGRESSIVE = 3
     CRITICAL = 4
+
+    @property
+    def label(self) -> str:
+        """Its name as it is written out: none, light, moderate, aggressive, critical."""
+        return self.name.lower()
 
 
 class Fate(StrEnum):
