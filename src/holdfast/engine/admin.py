@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import cast
 
 from holdfast import errors, limits
+from holdfast.engine import trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.states import facts
-from holdfast.store.port import Report
+from holdfast.store.port import Report, StoredEvent
 from holdfast.values.event import Recorded
 from holdfast.values.frozen import Json
+
+Fact = Recorded | trees.TreeEvent
+"""An event of the log: of a session, or of a frame tree."""
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is in all."""
@@ -28,13 +33,13 @@ class Events:
         self._engine = engine
         self._tenant = tenant
 
-    def feed(self, after: int = 0) -> Iterator[Recorded]:
+    def feed(self, after: int = 0) -> Iterator[Fact]:
         """Yield events after a position up to the present end, in order, without gaps."""
         while found := self.page(after):
             yield from found
             after = found[-1].position
 
-    def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[Recorded]:
+    def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[Fact]:
         """Return up to `limit` events after a position."""
         self._engine.check()
         if type(after) is not int or after < 0:
@@ -42,7 +47,16 @@ class Events:
         if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
             raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
         found = self._engine.store.feed(self._tenant, after=after, limit=limit)
-        return facts(self._engine.store, self._tenant, found)
+        return [fact for _, run in groupby(found, _of_frames) for fact in self._facts(list(run))]
+
+    def _facts(self, run: Sequence[StoredEvent]) -> Sequence[Fact]:
+        if _of_frames(run[0]):
+            return [trees.recorded(stored) for stored in run]
+        return facts(self._engine.store, self._tenant, run)
+
+
+def _of_frames(stored: StoredEvent) -> bool:
+    return stored.stream.startswith(trees.PREFIX)
 
 
 class Admin:

@@ -27,7 +27,6 @@ from holdfast.engine.sessions import Sessions
 from holdfast.store.port import Report
 from holdfast.values import ids
 from holdfast.values.command import Request
-from holdfast.values.event import Recorded
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message, MessageCategory
 from holdfast.values.policy import WindowPolicy
@@ -396,14 +395,14 @@ class AsyncEvents:
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._events = admin.Events(engine, tenant)
 
-    async def feed(self, after: int = 0) -> AsyncIterator[Recorded]:
+    async def feed(self, after: int = 0) -> AsyncIterator[admin.Fact]:
         """Yield events after a position up to the present end, in order, without gaps."""
         while found := await self.page(after):
             for event in found:
                 yield event
             after = found[-1].position
 
-    async def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[Recorded]:
+    async def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[admin.Fact]:
         """Return up to `limit` events after a position."""
         return await asyncio.to_thread(self._events.page, after, limit)
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from holdfast import errors, limits
 from holdfast.values.command import Request
+from holdfast.values.frame import Frame
 from holdfast.values.session import SessionState
 
 LOOK_UP_S = 1.0
@@ -28,13 +29,25 @@ GATHER_S_MAX = 0.005
 
 
 class Answer:
-    """What a command led to: the state of the session it ended up in, and whether it was a replay."""
+    """What a command led to: the session it ended up in, or its frame, and whether it was a replay."""
 
-    __slots__ = ("replayed", "state")
+    __slots__ = ("replayed", "value")
 
-    def __init__(self, state: SessionState, *, replayed: bool = False) -> None:
-        self.state = state
+    def __init__(self, value: SessionState | Frame, *, replayed: bool = False) -> None:
+        self.value = value
         self.replayed = replayed
+
+    @property
+    def state(self) -> SessionState:
+        """The state of the session; only of a command about one."""
+        assert isinstance(self.value, SessionState), "a frame's command is answered with a frame"
+        return self.value
+
+    @property
+    def frame(self) -> Frame:
+        """The frame; only of a command about one."""
+        assert isinstance(self.value, Frame), "a session's command is answered with a session"
+        return self.value
 
 
 class Channel(Protocol):

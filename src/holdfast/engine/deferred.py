@@ -27,7 +27,7 @@ class Writes:
 
     def add(self, request: Request) -> None:
         """Submit a request. Raises instead, once, if an earlier one of its session was refused."""
-        session_id = request.command.session_id
+        session_id = request.session_id
         now = self._engine.now_us()
         if self._interval_us and now - self._waited_us > self._interval_us:
             self._waited_us = now

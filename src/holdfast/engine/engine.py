@@ -18,9 +18,11 @@ from holdfast.engine.planning import Later, Plan, Round
 from holdfast.engine.policies import Policies
 from holdfast.engine.states import States, messages_of, stream_of
 from holdfast.engine.tails import Tails
+from holdfast.engine.trees import Trees, recorded
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
+from holdfast.values.frame_command import AboutFrame
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
 
@@ -52,11 +54,13 @@ class Engine:
         *,
         factory: ids.Factory,
         cached_sessions: int = limits.CACHED_SESSIONS,
+        cached_trees: int = limits.CACHED_TREES,
     ) -> None:
         self.store = store
         self.factory = factory
         self.now_us = factory.now_us
         self.states = States(store, cached_sessions)
+        self.trees = Trees(store, cached_trees)
         self.tails = Tails(store)
         self._policies = Policies(self.tails)
         self._commits = CommitQueue(self._process)
@@ -104,7 +108,7 @@ class Engine:
                     if not pending:
                         return
             with self.store.turn() as alone:
-                self.states.begin_turn(alone=alone)
+                self._begin_turn(alone=alone)
                 if early:
                     pending = self._contended(self._commit(early))
                 while pending and lost_races < limits.RETRIES_MAX:
@@ -119,8 +123,12 @@ class Engine:
             # An interrupt can come before the turn was given back, and what was committed may not
             # have been remembered.
             self.store.leave_turn()
-            self.states.begin_turn(alone=False)
+            self._begin_turn(alone=False)
             raise
+
+    def _begin_turn(self, *, alone: bool) -> None:
+        self.states.begin_turn(alone=alone)
+        self.trees.begin_turn(alone=alone)
 
     def _forget_keys(self, batch: Sequence[Ticket]) -> None:
         keyed = [ticket for ticket in batch if ticket.request.key is not None]
@@ -169,7 +177,7 @@ class Engine:
         Those can that add messages to sessions that stand alone, each to another: they depend on one
         version of one stream, which the store checks, and are known again if they are repeated.
         """
-        deciding = Round(self.store, self.states, self._policies, self.factory, early=True)
+        deciding = self._deciding(early=True)
         planned: list[Planned] = []
         for ticket in batch:
             if not self._stands_alone(ticket.request):
@@ -189,18 +197,18 @@ class Engine:
         if len(self._contested) > limits.CACHED_SESSIONS:
             self._contested.clear()
         for ticket in lost:
-            place = (ticket.request.tenant, ticket.request.command.session_id)
+            place = (ticket.request.tenant, ticket.request.session_id)
             self._contested[place] = CONTESTED_TURNS
         return lost
 
     def _stands_alone(self, request: c.Request) -> bool:
         if request.key is not None or not isinstance(request.command, c.AddMessages):
             return False
-        place = (request.tenant, request.command.session_id)
+        place = (request.tenant, request.session_id)
         if left := self._contested.get(place, 0):
             self._contested[place] = left - 1
             return False
-        state = self.states.remembered(request.tenant, request.command.session_id)
+        state = self.states.remembered(request.tenant, request.session_id)
         if state is None or state.policy is not None:
             return False
         return not state.continuations and state.continued_from is None
@@ -220,10 +228,12 @@ class Engine:
             if isinstance(outcome, port.Appended):
                 for state in plan.states:
                     self.states.keep(append.tenant, state)
+                if plan.tree is not None:
+                    self.trees.keep(append.tenant, plan.tree)
                 command = ticket.request.command
                 if isinstance(command, c.AddMessages) and len(plan.states) == 1:
                     self.tails.appended(
-                        append.tenant, plan.answer, append.writes[0], command.messages
+                        append.tenant, plan.states[0], append.writes[0], command.messages
                     )
                 ticket.succeed(Answer(plan.answer))
             else:
@@ -254,11 +264,14 @@ class Engine:
             match outcome:
                 case port.Replayed():
                     self._replay(ticket, outcome)
-                case port.Claimed():
+                case port.Claimed() if plan.tree is None:
                     self._clash(ticket, outcome)
                 case _:
+                    tenant = ticket.request.tenant
                     for state in plan.states:
-                        self.states.forget(ticket.request.tenant, state.id)
+                        self.states.forget(tenant, state.id)
+                    if plan.tree is not None:
+                        self.trees.forget(tenant, plan.tree.id)
                     return False
         except errors.Error as error:
             ticket.fail(error)
@@ -276,9 +289,12 @@ class Engine:
             )
             return
         made = self.store.feed(request.tenant, after=used.last - 1, limit=1)
-        session_id = (
-            made[0].stream.removeprefix(stream_of("")) if made else request.command.session_id
-        )
+        if made and isinstance(request.command, AboutFrame):
+            frame = self.trees.find(request.tenant, recorded(made[0]).event.frame_id)
+            assert frame is not None, "a frame that something happened to is there"
+            ticket.succeed(Answer(frame, replayed=True))
+            return
+        session_id = made[0].stream.removeprefix(stream_of("")) if made else request.session_id
         state = self.states.current(request.tenant, session_id)
         if state is None:
             ticket.fail(errors.Corrupt("an idempotency key names events that are not there."))
@@ -313,10 +329,10 @@ class Engine:
         return False
 
     def _tail_state(self, request: c.Request) -> SessionState:
-        return self._deciding().reach(request.tenant, request.command.session_id)[-1]
+        return self._deciding().reach(request.tenant, request.session_id)[-1]
 
-    def _deciding(self) -> Round:
-        return Round(self.store, self.states, self._policies, self.factory)
+    def _deciding(self, *, early: bool = False) -> Round:
+        return Round(self.store, self.states, self.trees, self._policies, self.factory, early=early)
 
 
 def _verdict(plan: Callable[[], Plan | None]) -> Plan | errors.Error | None:

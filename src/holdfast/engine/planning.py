@@ -12,17 +12,21 @@ from typing import Final, TypeGuard
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.engine.framing import Framing, Step
 from holdfast.engine.policies import NotYet, Policies
 from holdfast.engine.states import States, messages_of, stream_of
+from holdfast.engine.trees import Trees
 from holdfast.history import continuation, sessions
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
 from holdfast.values.event import MessageAdded
+from holdfast.values.frame import Frame, TreeState
+from holdfast.values.frame_command import AboutFrame, FrameCommand
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
 from holdfast.values.session import EndReason, SessionState, SessionStatus, info
-from holdfast.wire import codec
+from holdfast.wire import codec, frames
 
 KIND: Final = "session"
 CHAIN_MAX: Final = 100_000
@@ -34,11 +38,12 @@ class Later(Exception):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a request leads to: the append, the states after it, and the one that answers it."""
+    """What a request leads to: the append, the states after it, and the session or frame that answers it."""
 
     append: port.Append | None
     states: tuple[SessionState, ...]
-    answer: SessionState
+    answer: SessionState | Frame
+    tree: TreeState | None = None
 
 
 class Round:
@@ -48,12 +53,14 @@ class Round:
         self,
         store: port.Store,
         states: States,
+        trees: Trees,
         policies: Policies,
         factory: ids.Factory,
         *,
         early: bool = False,
     ) -> None:
         self._store = store
+        self._framing = Framing(store, trees, factory, self._last)
         self._load = states.remembered if early else states.in_turn
         self._states = states
         self._policies = policies
@@ -64,9 +71,37 @@ class Round:
     def plan(self, request: c.Request) -> Plan:
         """Decide a request; raise what the rules, or the expected version, say against it."""
         tenant, command = request.tenant, request.command
+        if isinstance(command, AboutFrame):
+            return self._framed(request, command)
         state = self.state(tenant, command.session_id)
         if request.expected_version is not None:
             _check_version(request.expected_version, state)
+        writings = self._decided(tenant, state, command)
+        if isinstance(writings, SessionState):
+            return Plan(None, (), writings)
+        return self._made(request, writings)
+
+    def _framed(self, request: c.Request, command: FrameCommand) -> Plan:
+        """Decide a command about a frame, together with what is said in sessions because of it."""
+        tenant = request.tenant
+        step = self._framing.plan(tenant, command)
+        if step.write is None:
+            return Plan(None, (), step.frame)
+        writings: list[sessions.Writing] = []
+        for adding in step.saying:
+            made = self._decided(tenant, self.state(tenant, adding.session_id), adding)
+            assert not isinstance(made, SessionState), "a message always makes something"
+            writings += made
+        return self._made(request, writings, step)
+
+    def _last(self, tenant: str, session_id: str) -> SessionState | None:
+        state = self.state(tenant, session_id)
+        return self.tail(tenant, state) if _exists(state) else None
+
+    def _decided(
+        self, tenant: str, state: SessionState | None, command: c.SessionCommand
+    ) -> list[sessions.Writing] | SessionState:
+        """Return what a command makes in sessions; the session itself if it is so already."""
         if isinstance(command, c.AddMessages) and state is not None:
             if state.continuations or state.continued_from is not None:
                 *earlier, state = self.reach(tenant, state.id)
@@ -75,7 +110,7 @@ class Round:
             command = self._continued(tenant, state, command)
         elif isinstance(command, c.CreateSession) and command.or_get and _exists(state):
             if self.tail(tenant, state).status is SessionStatus.ACTIVE:
-                return Plan(None, (), state)
+                return state
             command = c.ResetSession(session_id=state.id, messages=command.messages)
         elif isinstance(command, c.EndSession) and state and command.reason is EndReason.ENDED:
             state = self.tail(tenant, state)
@@ -90,8 +125,8 @@ class Round:
             )
         writings = sessions.decide(state, command)
         if not writings:
-            return Plan(None, (), sessions.known(state, command.session_id))
-        return self._made(request, [self._windowed(tenant, each) for each in writings])
+            return sessions.known(state, command.session_id)
+        return [self._windowed(tenant, each) for each in writings]
 
     def _windowed(self, tenant: str, writing: sessions.Writing) -> sessions.Writing:
         state = self.state(tenant, writing.session_id)
@@ -115,6 +150,8 @@ class Round:
         Messages belong to the conversation, whichever of its sessions the caller names.
         """
         command = request.command
+        if isinstance(command, AboutFrame):
+            return codec.digest(frames.command_bytes(command))
         if isinstance(command, c.AddMessages):
             state = self.state(request.tenant, command.session_id)
             root = (state.root_id if state else None) or command.session_id
@@ -229,7 +266,9 @@ class Round:
             )
         return found[0]
 
-    def _made(self, request: c.Request, writings: Sequence[sessions.Writing]) -> Plan:
+    def _made(
+        self, request: c.Request, writings: Sequence[sessions.Writing], step: Step | None = None
+    ) -> Plan:
         tenant, key = request.tenant, None
         if request.key is not None:
             key = port.KeyUse(request.key, self.command_hash(request))
@@ -257,7 +296,16 @@ class Round:
             place = (tenant, state.id)
             self._loaded[place] = state
             self._drafts.add(place)
-        last = states[-1]
+        tree, answer = None, states[-1] if states else None
+        time_us = answer.active_us if answer else 0
+        if step is not None and step.write is not None and step.tree is not None:
+            self._framing.accept(tenant, step)
+            # Last, so that the last event of a key's command is the frame's.
+            writes.append(step.write)
+            projections += step.projections
+            snapshots += step.snapshots
+            tree, answer, time_us = step.tree, step.frame, step.tree.updated_us
+        assert answer is not None, "something was made"
         append = port.Append(
             tenant=tenant,
             writes=tuple(writes),
@@ -265,9 +313,9 @@ class Round:
             drops=tuple(drops),
             snapshots=tuple(snapshots),
             key=key,
-            time_us=last.active_us,
+            time_us=time_us,
         )
-        return Plan(append, tuple(states), last)
+        return Plan(append, tuple(states), answer, tree)
 
     def _evolved(
         self, tenant: str, writing: sessions.Writing

@@ -273,8 +273,8 @@ class Requests:
             kind=planning.KIND,
             owner=user_id,
             status=status,
-            since_us=_moment(active_after),
-            until_us=_moment(active_before),
+            since_us=microseconds(active_after),
+            until_us=microseconds(active_before),
             terms=_filter_terms(EMPTY if metadata is None else metadata),
             after=_from_cursor(cursor) if cursor is not None else None,
             offset=offset,
@@ -296,7 +296,8 @@ def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     return made
 
 
-def _moment(moment: Moment | None) -> int | None:
+def microseconds(moment: Moment | None) -> int | None:
+    """Return a moment as microseconds since 1970; raise InvalidRequest if it is none."""
     if moment is None:
         return None
     if type(moment) is int and abs(moment) <= NUMBER_MAX:
@@ -314,7 +315,7 @@ def cutoff(now: Moment | None, clock: Callable[[], int], idle_s: float) -> int:
     """Return the moment before which a session's last activity makes it idle."""
     if not isinstance(cast("object", idle_s), (int, float)) or not 0 <= idle_s < math.inf:
         raise errors.InvalidRequest("idle_s is a number of seconds, 0 or more.")
-    moment = _moment(now)
+    moment = microseconds(now)
     idle_us = int(min(idle_s * 1_000_000, NUMBER_MAX))
     return max((clock() if moment is None else moment) - idle_us, -NUMBER_MAX)
 

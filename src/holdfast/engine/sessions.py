@@ -135,7 +135,7 @@ class Sessions:
         return session
 
     def _run(self, request: Request) -> Answer:
-        self._deferred.wait(request.command.session_id)
+        self._deferred.wait(request.session_id)
         return self._engine.run(request)
 
     def update_session(

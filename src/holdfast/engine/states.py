@@ -1,13 +1,12 @@
-"""Session states: folded from the log, kept in a bounded cache, brought up to date from the tail."""
+"""Session states, and the facts that stored events hold."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from holdfast import errors, limits
+from holdfast import errors
+from holdfast.engine.folds import Folds
 from holdfast.history import sessions
 from holdfast.store import port
 from holdfast.values.event import MessageAdded, Recorded
@@ -78,74 +77,30 @@ def _place(stored: port.StoredEvent) -> dict[str, Json]:
     return {"position": stored.position, "stream": stored.stream, "version": stored.version}
 
 
-class States:
-    """The cache of session states over one store, at most `size` of them."""
+class States(Folds[SessionState]):
+    """The states of sessions."""
 
     def __init__(self, store: port.Store, size: int) -> None:
-        self._store = store
-        self._size = size
-        self._mutex = threading.Lock()
-        self._cached: OrderedDict[tuple[str, str], tuple[SessionState, int]] = OrderedDict()
+        super().__init__(store, size)
         self._tails: dict[tuple[str, str, int], str] = {}
-        self._epoch = 0
 
-    def begin_turn(self, *, alone: bool) -> None:
-        """A turn begins; unless `alone`, others may have added to any session since the last one."""
-        if not alone:
-            self._epoch += 1
-            self._tails.clear()
+    def stream(self, id_: str) -> str:
+        return stream_of(id_)
 
-    def in_turn(self, tenant: str, session_id: str) -> SessionState | None:
-        """Return the session's state for the holder of the turn, who may trust what it wrote itself."""
-        known = self._cached.get((tenant, session_id))
-        if known is not None and known[1] == self._epoch:
-            return known[0]
-        state = self.current(tenant, session_id)
-        if state is not None:
-            self.keep(tenant, state)
+    def decoded(self, snapshot: port.Snapshot) -> SessionState | None:
+        return codec.decode_state(snapshot.state) if snapshot.fold == codec.FOLD else None
+
+    def folded(
+        self, tenant: str, state: SessionState | None, page: Sequence[port.StoredEvent]
+    ) -> SessionState | None:
+        for fact in facts(self._store, tenant, page):
+            state = sessions.evolve(state, fact)
         return state
 
-    def remembered(self, tenant: str, session_id: str) -> SessionState | None:
-        """Return the session's state as it was when last heard of, None if it is not remembered."""
-        return self._cached.get((tenant, session_id), (None, -1))[0]
-
-    def current(self, tenant: str, session_id: str) -> SessionState | None:
-        """Return the session's state as of now, None if it never existed. Cost: the tail, not the history."""
-        with self._mutex:
-            state, _ = self._cached.get((tenant, session_id), (None, -1))
-        stream = stream_of(session_id)
-        known = state or self._snapshot(tenant, stream)
-        fresh = self._fold(tenant, stream, known)
-        if fresh is not None and fresh is not state:
-            self._put(tenant, fresh, -1)
-        return fresh
-
-    def _snapshot(self, tenant: str, stream: str) -> SessionState | None:
-        found = self._store.snapshot(tenant, stream)
-        return codec.decode_state(found.state) if found and found.fold == codec.FOLD else None
-
-    def _fold(self, tenant: str, stream: str, state: SessionState | None) -> SessionState | None:
-        while True:
-            after = state.version if state else 0
-            tail = self._store.read(tenant, stream, after=after, limit=limits.READ_CHUNK)
-            for fact in facts(self._store, tenant, tail):
-                state = sessions.evolve(state, fact)
-            if len(tail) < limits.READ_CHUNK:
-                return state
-
-    def keep(self, tenant: str, state: SessionState) -> None:
-        """Remember a state that the holder of the turn read or wrote."""
-        self._put(tenant, state, self._epoch)
-
-    def _put(self, tenant: str, state: SessionState, epoch: int) -> None:
-        place, cached = (tenant, state.id), self._cached
-        with self._mutex:
-            present = cached.get(place)
-            if present is None or present[0].version <= state.version:
-                cached[place] = (state, epoch)
-            cached.move_to_end(place)
-            while len(cached) > self._size:
-                cached.popitem(last=False)
+    def begin_turn(self, *, alone: bool) -> None:
+        super().begin_turn(alone=alone)
+        if not alone:
+            self._tails.clear()
 
     def tail(self, tenant: str, state: SessionState) -> str | None:
         """Return the last known session of a conversation; it may have been continued since."""
@@ -161,11 +116,3 @@ class States:
     def forget_tails(self) -> None:
         """A session leaves its chain: a conversation may go on elsewhere than remembered."""
         self._tails.clear()
-
-    def forget(self, tenant: str, session_id: str) -> None:
-        """Drop a state from the cache."""
-        with self._mutex:
-            self._cached.pop((tenant, session_id), None)
-
-    def __len__(self) -> int:
-        return len(self._cached)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from holdfast.values.context import Selection
+from holdfast.values.frame_command import AboutFrame, FrameCommand
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
 from holdfast.values.policy import Cut, Summary, Usage, WindowPolicy
@@ -121,6 +122,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A command with what the caller demands of it: whose, once only under a key, at which version."""
 
     tenant: str
-    command: SessionCommand
+    command: SessionCommand | FrameCommand
     key: str | None = None
     expected_version: int | None = None
+
+    @property
+    def session_id(self) -> str:
+        """The session that the command is about; empty if it is about a frame."""
+        return "" if isinstance(self.command, AboutFrame) else self.command.session_id

@@ -36,8 +36,8 @@ class FrameUpdatedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     """Something of a frame changed; what is not named did not.
 
     `reserved` and `released` are tokens by purpose, `used` is what was spent, out of the reservations that
-    `released` names if it does. `tool` is how a tool stands now, `output` its result where no session
-    holds it. `pack` is what a model is about to see. `suspension` is what became of the one that stands,
+    `released` names if it does. `tool` is how a tool stands now; its result is in the session and message
+    of `recorded_in`, or here: `output`, or a text by its hash. `pack` is what a model is about to see. `suspension` is what became of the one that stands,
     `token_hash` the right to end it that replaced the one before.
     """
 
@@ -51,6 +51,8 @@ class FrameUpdatedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     used: int = 0
     tool: ToolRun | None = None
     output: Json = None
+    output_hash: str | None = None
+    recorded_in: tuple[str, str] | None = None
     pack: PackSelection | None = None
     handled: tuple[str, ...] = ()
     suspension: SuspensionStatus | None = None

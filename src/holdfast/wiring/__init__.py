@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import limits
 from holdfast.engine.admin import Admin, Events
+from holdfast.engine.index import StateIndex
 from holdfast.engine.requests import Settings, Write
 from holdfast.values.policy import WindowPolicy
 from holdfast.wiring.manager import SessionManager
@@ -23,6 +24,7 @@ class Holdfast:
     def __init__(self, opened: Opened, settings: Settings) -> None:
         self._opened = opened
         self.sessions = SessionManager.over(opened.engine, settings)
+        self.index = StateIndex(opened.engine, settings)
         self.events = Events(opened.engine, settings.tenant)
         self.admin = Admin(opened.engine)
 

@@ -1,0 +1,110 @@
+"""States folded from streams: kept in a bounded cache, brought up to date from the tail."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from holdfast import limits
+from holdfast.store import port
+
+
+class Folded(Protocol):
+    """A state with the name and version of what it was folded from."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+
+
+S = TypeVar("S", bound=Folded)
+
+
+class Folds(Generic[S]):
+    """The cache of one kind of states over one store, at most `size` of them."""
+
+    def __init__(self, store: port.Store, size: int) -> None:
+        self._store = store
+        self._size = size
+        self._mutex = threading.Lock()
+        self._cached: OrderedDict[tuple[str, str], tuple[S, int]] = OrderedDict()
+        self._epoch = 0
+
+    def stream(self, id_: str) -> str:
+        """Return the name of a state's stream."""
+        raise NotImplementedError
+
+    def decoded(self, snapshot: port.Snapshot) -> S | None:
+        """Return the state of a snapshot; None if it has to be folded anew."""
+        raise NotImplementedError
+
+    def folded(self, tenant: str, state: S | None, page: Sequence[port.StoredEvent]) -> S | None:
+        """Return the state after some more of its events."""
+        raise NotImplementedError
+
+    def begin_turn(self, *, alone: bool) -> None:
+        """A turn begins; unless `alone`, others may have added to any stream since the last one."""
+        if not alone:
+            self._epoch += 1
+
+    def in_turn(self, tenant: str, id_: str) -> S | None:
+        """Return a state for the holder of the turn, who may trust what it wrote itself."""
+        known = self._cached.get((tenant, id_))
+        if known is not None and known[1] == self._epoch:
+            return known[0]
+        state = self.current(tenant, id_)
+        if state is not None:
+            self.keep(tenant, state)
+        return state
+
+    def remembered(self, tenant: str, id_: str) -> S | None:
+        """Return a state as it was when last heard of, None if it is not remembered."""
+        found = self._cached.get((tenant, id_))
+        return found[0] if found else None
+
+    def current(self, tenant: str, id_: str) -> S | None:
+        """Return a state as of now, None if it never existed. Cost: the tail, not the history."""
+        with self._mutex:
+            found = self._cached.get((tenant, id_))
+        state, stream = found[0] if found else None, self.stream(id_)
+        fresh = self._fold(tenant, stream, state or self._snapshot(tenant, stream))
+        if fresh is not None and fresh is not state:
+            self._put(tenant, fresh, -1)
+        return fresh
+
+    def _snapshot(self, tenant: str, stream: str) -> S | None:
+        found = self._store.snapshot(tenant, stream)
+        return self.decoded(found) if found else None
+
+    def _fold(self, tenant: str, stream: str, state: S | None) -> S | None:
+        while True:
+            after = state.version if state else 0
+            tail = self._store.read(tenant, stream, after=after, limit=limits.READ_CHUNK)
+            state = self.folded(tenant, state, tail) if tail else state
+            if len(tail) < limits.READ_CHUNK:
+                return state
+
+    def keep(self, tenant: str, state: S) -> None:
+        """Remember a state that the holder of the turn read or wrote."""
+        self._put(tenant, state, self._epoch)
+
+    def _put(self, tenant: str, state: S, epoch: int) -> None:
+        place, cached = (tenant, state.id), self._cached
+        with self._mutex:
+            present = cached.get(place)
+            if present is None or present[0].version <= state.version:
+                cached[place] = (state, epoch)
+            cached.move_to_end(place)
+            while len(cached) > self._size:
+                cached.popitem(last=False)
+
+    def forget(self, tenant: str, id_: str) -> None:
+        """Drop a state from the cache."""
+        with self._mutex:
+            self._cached.pop((tenant, id_), None)
+
+    def __len__(self) -> int:
+        return len(self._cached)

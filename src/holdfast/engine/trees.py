@@ -1,0 +1,266 @@
+"""Frame trees: their states, the rows by which frames and suspensions are found, and what the log says of them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.engine.folds import Folds
+from holdfast.engine.states import Blobs
+from holdfast.history import frames as rules
+from holdfast.store import port
+from holdfast.values import frame_event as e
+from holdfast.values.frame import Decision, Frame, Suspension, SuspensionStatus, TreeState
+from holdfast.wire import frames as wire
+
+PREFIX: Final = "frames/"
+FRAME: Final = "frame"
+TREE: Final = "tree"
+SUSPENSION: Final = "suspension"
+OPEN: Final = "open"
+WAITING: Final = "waiting"
+
+NEVER_US: Final = 1 << 61
+"""The alarm of a tree in which nothing can be overdue."""
+
+
+def stream_of(root_id: str) -> str:
+    """Return the name of a tree's stream."""
+    return PREFIX + root_id
+
+
+class TreeEvent(msgspec.Struct, frozen=True):
+    """An event of a frame tree as it stands in the log: what happened, where in the feed and stream, and when."""
+
+    event: e.FrameEvent
+    root_id: str
+    position: int
+    version: int
+    time_us: int
+
+    @property
+    def kind(self) -> str:
+        """The event's tag, for example frame.pushed."""
+        return self.event.kind
+
+
+def recorded(stored: port.StoredEvent) -> TreeEvent:
+    """Return a stored event as the fact it holds; raise Corrupt with its place if it can't be read."""
+    if stored.payload is None:
+        raise errors.NotFound(f"the event at position {stored.position:,} was erased.")
+    try:
+        event = wire.decode_event(stored.kind, stored.schema, stored.payload)
+    except errors.Corrupt as error:
+        error.facts |= {
+            "position": stored.position, "stream": stored.stream, "version": stored.version,
+        }  # fmt: skip
+        raise
+    root_id = stored.stream.removeprefix(PREFIX)
+    return TreeEvent(event, root_id, stored.position, stored.version, stored.time_us)
+
+
+class Trees(Folds[TreeState]):
+    """The states of frame trees."""
+
+    def __init__(self, store: port.Store, size: int) -> None:
+        super().__init__(store, size)
+        self._roots: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def stream(self, id_: str) -> str:
+        return stream_of(id_)
+
+    def decoded(self, snapshot: port.Snapshot) -> TreeState | None:
+        return wire.decode_tree(snapshot.state) if snapshot.fold == wire.FOLD else None
+
+    def folded(
+        self,
+        tenant: str,  # noqa: ARG002 - a tree needs nothing but its events
+        state: TreeState | None,
+        page: Sequence[port.StoredEvent],
+    ) -> TreeState | None:
+        for fact in map(recorded, page):
+            state = rules.evolve(state, fact.event, version=fact.version, time_us=fact.time_us)
+        return state
+
+    def root(self, tenant: str, frame_id: str) -> str | None:
+        """Return the root of a frame's tree, which never changes; None if there is no such frame."""
+        place = (tenant, frame_id)
+        found = self._roots.get(place)
+        if found is None:
+            row = self._store.find(tenant, FRAME, frame_id)
+            if row is None:
+                return None
+            found = wire.decode_frame(row.document).root_id
+            self.keep_root(tenant, frame_id, found)
+        return found
+
+    def keep_root(self, tenant: str, frame_id: str, root_id: str) -> None:
+        """Remember to which tree a frame belongs."""
+        with self._mutex:
+            self._roots[tenant, frame_id] = root_id
+            while len(self._roots) > self._size * 8:
+                self._roots.popitem(last=False)
+
+    def find(self, tenant: str, frame_id: str) -> Frame | None:
+        """Return a frame as of now, open or closed; None if there never was one."""
+        root = self.root(tenant, frame_id)
+        tree = self.current(tenant, root) if root is not None else None
+        if tree is not None and frame_id in tree.frames:
+            return tree.frames[frame_id]
+        return self.closed(tenant, frame_id)
+
+    def closed(self, tenant: str, frame_id: str) -> Frame | None:
+        """Return a frame that was closed; None if there is no such frame."""
+        row = self._store.find(tenant, FRAME, frame_id)
+        return wire.decode_frame(row.document) if row else None
+
+    def open_tree(self, tenant: str, frame_id: str) -> TreeState | None:
+        """Return the tree in which a frame is open; None if it is closed or there is none."""
+        root = self.root(tenant, frame_id)
+        tree = self.current(tenant, root) if root is not None else None
+        return tree if tree is not None and frame_id in tree.frames else None
+
+
+def unknown(frame_id: str) -> errors.FrameNotFound:
+    """Return the error for a frame that there is none of."""
+    return errors.FrameNotFound(f"there is no frame {frame_id!r}.", facts={"frame": frame_id})
+
+
+def rows(before: TreeState | None, after: Sequence[TreeState]) -> list[port.Projection]:
+    """Return the rows that change with some events: one tree before them, and one after each."""
+    known: Mapping[str, Frame] = before.frames if before else {}
+    last = after[-1]
+    made = [frame_row(tree.closed) for tree in after if tree.closed]
+    for frame_id, frame in last.frames.items():
+        past = known.get(frame_id)
+        if past is frame:
+            continue
+        if past is None or wire.encode_frame(past) != wire.encode_frame(frame):
+            made.append(frame_row(frame))
+    made += _suspensions(known, last)
+    row = tree_row(last)
+    if before is None or tree_row(before) != row:
+        made.append(row)
+    return made
+
+
+def _suspensions(known: Mapping[str, Frame], last: TreeState) -> Iterator[port.Projection]:
+    """Yield the rows of suspensions that began, changed or ended."""
+    for frame_id, frame in last.frames.items():
+        past = known.get(frame_id)
+        before = past.suspension if past else None
+        if frame is past or frame.suspension == before:
+            continue
+        if frame.suspension is not None:
+            yield suspension_row(frame.suspension)
+    for frame_id, past in known.items():
+        frame, before = last.frames.get(frame_id), past.suspension
+        if before is None or (frame is not None and frame.suspension is not None):
+            continue
+        yield suspension_row(ended(before, frame, last.updated_us))
+
+
+def ended(before: Suspension, frame: Frame | None, time_us: int) -> Suspension:
+    """Return how a suspension ended: with a decision, or because its frame was closed."""
+    told = frame.resumption if frame else None
+    if told is None or told.suspension_id != before.suspension_id:
+        return msgspec.structs.replace(before, status=SuspensionStatus.CLOSED, decided_us=time_us)
+    return msgspec.structs.replace(
+        before,
+        status=SuspensionStatus(told.decision),
+        decided_us=time_us,
+        decided_by=told.by,
+        decision_reason=told.reason,
+        payload=told.payload if told.decision is Decision.EDITED else before.payload,
+    )
+
+
+def frame_row(frame: Frame) -> port.Projection:
+    """Return the row by which a frame is found: an open one also by its actor."""
+    return port.Projection(
+        kind=FRAME,
+        id=frame.frame_id,
+        owner=frame.scope.actor_id,
+        status=str(frame.status),
+        time_us=frame.created_us,
+        lookup=frame.scope.actor_id if frame.open else "",
+        document=wire.encode_frame(frame),
+    )
+
+
+def tree_row(tree: TreeState) -> port.Projection:
+    """Return the row by which trees are found in which something is overdue."""
+    root = tree.frames.get(tree.root_id)
+    alarm = tree.alarm() if root else None
+    return port.Projection(
+        kind=TREE,
+        id=tree.root_id,
+        status=OPEN if root else "closed",
+        time_us=NEVER_US if alarm is None else alarm,
+        lookup=OPEN if root else "",
+    )
+
+
+def suspension_row(suspension: Suspension) -> port.Projection:
+    """Return the row by which a suspension is found, and listed while it waits."""
+    waits = suspension.status is SuspensionStatus.WAITING
+    return port.Projection(
+        kind=SUSPENSION,
+        id=suspension.suspension_id,
+        owner=suspension.scope.actor_id,
+        status=str(suspension.status),
+        time_us=suspension.suspended_us,
+        lookup=WAITING if waits else "",
+        document=wire.encode_suspension(suspension),
+    )
+
+
+def claims_of(event: e.FrameEvent, tree: TreeState | None) -> list[str]:
+    """Return what an event claims in its stream, given the tree before it."""
+    match event:
+        case e.FramePushedEvent():
+            return [f"frame:{event.frame_id}"]
+        case e.FrameUpdatedEvent(tool=tool) if tool is not None:
+            frame = tree.frames.get(event.frame_id) if tree else None
+            known = frame is not None and frame.tool(tool.tool_id) is not None
+            if tool.status in rules.THROUGH:
+                return [f"end:{tool.tool_id}"]
+            return [] if known else [f"tool:{tool.tool_id}"]
+        case _:
+            return []
+
+
+def derived(events: Iterator[port.StoredEvent], fetch: Blobs) -> port.Derived:
+    """Return everything that the store keeps beside a tree's log; raise Corrupt if a blob is not there."""
+    tree: TreeState | None = None
+    claims: list[tuple[str, int]] = []
+    blobs: list[tuple[bytes, int]] = []
+    found: dict[tuple[str, str], port.Projection] = {}
+    for stored in events:
+        fact = recorded(stored)
+        claims += [(claim, fact.version) for claim in claims_of(fact.event, tree)]
+        blobs += [(hash_, fact.version) for hash_ in _present(fact, fetch)]
+        before = tree
+        tree = rules.evolve(tree, fact.event, version=fact.version, time_us=fact.time_us)
+        found |= {(row.kind, row.id): row for row in rows(before, [tree])}
+    return port.Derived(tuple(claims), tuple(found.values()), tuple(blobs))
+
+
+def _present(fact: TreeEvent, fetch: Blobs) -> list[bytes]:
+    needed = wire.hashes(fact.event)
+    missing = set(needed) - fetch(needed).keys() if needed else set[bytes]()
+    if missing:
+        raise errors.Corrupt(
+            f"a text that event {fact.position:,} refers to is not there.",
+            facts={"position": fact.position, "version": fact.version},
+        )
+    return needed
+
+
+def alarms(now_us: int | None) -> port.Query:
+    """A page of open trees, or of those in which something is overdue by a moment."""
+    return port.Query(kind=TREE, lookup=OPEN, until_us=now_us, limit=limits.PAGE_SIZE_MAX)
