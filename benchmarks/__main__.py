@@ -30,6 +30,7 @@ BENCHMARKS = (
     "footprint",
     "memory",
     "windows",
+    "frames",
 )
 
 

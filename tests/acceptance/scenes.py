@@ -59,8 +59,9 @@ def set_clock(hf: Holdfast, now_us: int) -> None:
 
 def feed(hf: Holdfast) -> list[Recorded]:
     """The whole log, after a look at its numbering: 1, 2, 3 … in the feed and in each session."""
-    events = list(hf.events.feed())
-    assert [event.position for event in events] == list(range(1, len(events) + 1))
+    whole = list(hf.events.feed())
+    assert [event.position for event in whole] == list(range(1, len(whole) + 1))
+    events = [event for event in whole if isinstance(event, Recorded)]
     seen: dict[str, int] = {}
     for event in events:
         assert event.version == seen.get(event.session_id, 0) + 1

@@ -14,6 +14,8 @@ import holdfast
 from holdfast import AsyncSession, Session, SessionManager, errors
 from holdfast.engine.admin import Admin, Events
 from holdfast.engine.aio import AsyncAdmin, AsyncEvents, AsyncSessions
+from holdfast.engine.aio_index import AsyncStateIndex
+from holdfast.engine.index import StateIndex
 from holdfast.engine.sessions import Sessions
 from tests.acceptance.scenes import answer, asking, giving, own_texts, user
 
@@ -22,6 +24,7 @@ PAIRS: list[tuple[type, type]] = [
     (Session, AsyncSession),
     (Events, AsyncEvents),
     (Admin, AsyncAdmin),
+    (StateIndex, AsyncStateIndex),
 ]
 
 # A current session belongs to one caller; tasks have none. Plumbing that no caller uses is not a verb.

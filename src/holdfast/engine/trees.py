@@ -47,6 +47,11 @@ class TreeEvent(msgspec.Struct, frozen=True):
         """The event's tag, for example frame.pushed."""
         return self.event.kind
 
+    @property
+    def session_id(self) -> str:
+        """Empty: it happened to no session."""
+        return ""
+
 
 def recorded(stored: port.StoredEvent) -> TreeEvent:
     """Return a stored event as the fact it holds; raise Corrupt with its place if it can't be read."""

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from holdfast.engine.aio import AsyncAdmin, AsyncEvents, AsyncSessions
+from holdfast.engine.aio_index import AsyncStateIndex
 from holdfast.engine.requests import Settings
 from holdfast.wiring.opened import Opened
 
@@ -17,6 +18,7 @@ class AsyncHoldfast:
     def __init__(self, opened: Opened, settings: Settings) -> None:
         self._opened = opened
         self.sessions = AsyncSessions(opened.engine, settings)
+        self.index = AsyncStateIndex(opened.engine, settings)
         self.events = AsyncEvents(opened.engine, settings.tenant)
         self.admin = AsyncAdmin(opened.engine)
 

@@ -1,0 +1,208 @@
+"""Frames: a step of one against a raw commit of the same bytes, a pack of many handles, and old tenants."""
+
+import itertools
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+import holdfast
+from benchmarks import fresh, harness
+from benchmarks.harness import Bench, Figure
+from holdfast import ContextHandle, HandleType, Scope, TokenBudget
+
+CLOSED = 100_000
+TREES = 500
+"""Closed frames are spread over so many trees, as years of work would be."""
+
+WRITERS = 8
+HANDLES = 10_000
+NO_LIMITS = TokenBudget(total=2**50, timeout_ms=None, max_tool_calls=None)
+PART = TokenBudget(total=1_000, timeout_ms=None)
+SCOPE = Scope("planner", session_id="trip", thread_id="main")
+INPUTS = {"from": "HAM", "to": "OSL", "when": "2026-11-20", "seats": 2, "flexible": True}
+
+PROGRAM = """
+import json, sys, time
+import holdfast
+from holdfast import Scope
+
+store = holdfast.connect(sys.argv[1])
+began = time.perf_counter()
+state = store.index.resume_actor(Scope(sys.argv[2]))
+spent = time.perf_counter() - began
+store.close()
+print(json.dumps({"ms": spent * 1000, "frames": len(state.frame_stack)}))
+"""
+
+
+def run(bench: Bench) -> list[Figure]:
+    return [*_against_raw(bench), *_old_tenant(bench)]
+
+
+class Work:
+    """A root that children are pushed under and popped from, one at a time; each half can be timed."""
+
+    def __init__(self, store: holdfast.Holdfast) -> None:
+        self._index = store.index
+        self.root = self._index.push_frame(SCOPE, goal="plan the trip", budget=NO_LIMITS)
+
+    def push(self) -> holdfast.Frame:
+        return self._index.push_frame(
+            SCOPE, goal="compare flights of three airlines and report the cheapest", inputs=INPUTS,
+            budget=PART, parent_frame_id=self.root.frame_id,
+        )  # fmt: skip
+
+    def pop(self, frame: holdfast.Frame) -> None:
+        self._index.pop_frame(frame.frame_id, result_summary="SK 4718, direct, 214.00 EUR, two seats")
+
+    def pushing(self, seconds: float) -> tuple[int, float]:
+        return self._timed(seconds, first=True)
+
+    def popping(self, seconds: float) -> tuple[int, float]:
+        return self._timed(seconds, first=False)
+
+    def _timed(self, seconds: float, *, first: bool) -> tuple[int, float]:
+        done, spent = 0, 0.0
+        while spent < seconds:
+            before = time.perf_counter()
+            frame = self.push()
+            between = time.perf_counter()
+            self.pop(frame)
+            spent += between - before if first else time.perf_counter() - between
+            done += 1
+        return done, spent
+
+    def both(self, seconds: float) -> tuple[int, float]:
+        return harness.repeat_for(seconds, lambda: self.pop(self.push()))
+
+
+def _handles(store: holdfast.Holdfast) -> harness.Slice:
+    frame = store.index.push_frame(SCOPE, goal="read", budget=NO_LIMITS)
+    number = itertools.count()
+
+    def add() -> None:
+        store.index.add_context_handle(frame.frame_id, handle(next(number)))
+
+    return lambda seconds: harness.repeat_for(seconds, add)
+
+
+def handle(number: int) -> ContextHandle:
+    return ContextHandle(
+        handle_id=f"page-{number}", handle_type=HandleType.DOCUMENT, estimated_tokens=400,
+        description="what the airline says about luggage", target={"path": f"docs/{number}.md"},
+    )  # fmt: skip
+
+
+def _against_raw(bench: Bench) -> list[Figure]:
+    store = bench.closing.enter_context(holdfast.connect(bench.disk / "frames.db"))
+    work = Work(store)
+    contestants: dict[str, harness.Slice] = {
+        "push": work.pushing,
+        "pop": work.popping,
+        "handle": _handles(store),
+    }
+    sizes = _payload_sizes(store)
+    for name, size in sizes.items():
+        contestants[f"raw {name}"] = _raw(bench, name, size)
+    measured = harness.rates(bench, contestants)
+    figures: list[Figure] = []
+    for name, size in sizes.items():
+        rounds = harness.ratio(measured[f"raw {name}"], measured[name])
+        shown = {key: measured[key] for key in (f"raw {name}", name)}
+        figures.append(
+            Figure(
+                name=f"{name} of a frame, disk: time of a raw commit of its {size} bytes",
+                value=statistics.median(rounds), unit="x", at_most=2.0, rounds=rounds,
+                beside=harness.medians(shown),
+            )
+        )  # fmt: skip
+    return figures
+
+
+def _payload_sizes(store: holdfast.Holdfast) -> dict[str, int]:
+    """Make one of each and see how many bytes its event has."""
+    work = Work(store)
+    work.pop(work.push())
+    store.index.add_context_handle(work.root.frame_id, handle(0))
+    from holdfast.wire.frames import encode_event  # noqa: PLC0415 - to weigh what is stored
+
+    kinds = {"frame.pushed": "push", "frame.popped": "pop", "frame.handle_added": "handle"}
+    sizes: dict[str, int] = {}
+    for fact in store.events.feed():
+        if fact.kind in kinds:
+            sizes[kinds[fact.kind]] = len(encode_event(fact.event))  # pyright: ignore[reportArgumentType]
+    return sizes
+
+
+def _raw(bench: Bench, name: str, size: int) -> harness.Slice:
+    connection = apsw.Connection(str(bench.disk / f"raw-{name}.db"), vfs="unix")
+    bench.closing.callback(connection.close)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE events (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
+    body = b"x" * size
+
+    def insert() -> None:
+        connection.execute("INSERT INTO events (body) VALUES (?)", (body,))
+
+    return lambda seconds: harness.repeat_for(seconds, insert)
+
+
+def _old_tenant(bench: Bench) -> list[Figure]:
+    path = bench.ram / "old.db"
+    closed = bench.scaled(CLOSED)
+    with holdfast.connect(path) as old, holdfast.connect(bench.ram / "new.db") as new:
+        _years_of_work(old, closed)
+        working = {"old": Work(old), "new": Work(new)}
+        measured = harness.rates(bench, {name: work.both for name, work in working.items()})
+    rounds = harness.ratio(measured["new"], measured["old"])
+    shown = measured
+    cold = tuple(_resumed(path) for _ in range(bench.rounds))
+    return [
+        Figure(
+            name=f"push and pop after {CLOSED:,} frames of the actor, RAM disk: time of that in a new store",
+            value=statistics.median(rounds), unit="x", at_most=1.2, rounds=rounds,
+            beside=harness.medians(shown),
+        ),
+        Figure(
+            name=f"resume_actor in a fresh process, {CLOSED:,} closed frames in the tenant",
+            value=statistics.median(cold), unit="ms", at_most=10, rounds=cold,
+        ),
+    ]  # fmt: skip
+
+
+def _years_of_work(store: holdfast.Holdfast, frames: int) -> None:
+    """Push and pop so many frames, most of them children, by several threads at once."""
+    each = frames // WRITERS
+
+    def work() -> None:
+        done = 0
+        while done < each:
+            parent = Work(store)
+            for _ in range(min(CLOSED // TREES, each - done) - 1):
+                parent.pop(parent.push())
+                done += 1
+            parent.pop(parent.root)
+            done += 1
+
+    _together(work)
+    harness.progress(f"{frames:,} frames pushed and popped")
+
+
+def _together(work: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _resumed(path: Path) -> float:
+    found = json.loads(fresh.output_of(PROGRAM, path, "planner", compiled=path.parent / "compiled"))
+    assert found["frames"] == 1
+    return found["ms"]
