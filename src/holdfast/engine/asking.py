@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
@@ -30,6 +31,9 @@ from holdfast.values.handle import ContextHandle, ResultRef, bounded, one_of
 from holdfast.values.message import checked_id
 
 UNSET = msgspec.UNSET
+
+_GIVEN: Final = re.compile(r"\.[0-9]+\Z")
+"""How the ids of children end that callers leave to Holdfast."""
 
 DECISIONS: Final[Mapping[str, Decision]] = {
     "approve": Decision.APPROVED,
@@ -91,8 +95,13 @@ class Asking:
                 hint="For example TokenBudget(total=8_000).",
             )
         named = frame_id is not None
+        if named and _GIVEN.search(_frame_id(frame_id)):
+            raise errors.InvalidRequest(
+                "ids that end in a dot and a number are given by Holdfast.",
+                hint="Choose another frame_id, or leave it out.",
+            )
         return c.PushFrame(
-            frame_id=_frame_id(frame_id) if named else ids.new_id("frm", self._factory),
+            frame_id=frame_id or "",
             scope=scope,
             goal=_goal(goal),
             budget=cast("TokenBudget", budget),

@@ -22,6 +22,7 @@ from holdfast.engine.trees import Trees, recorded
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
+from holdfast.values.frame import Frame
 from holdfast.values.frame_command import AboutFrame
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
@@ -228,8 +229,9 @@ class Engine:
             if isinstance(outcome, port.Appended):
                 for state in plan.states:
                     self.states.keep(append.tenant, state)
-                if plan.tree is not None:
+                if plan.tree is not None and isinstance(plan.answer, Frame):
                     self.trees.keep(append.tenant, plan.tree)
+                    self.trees.keep_root(append.tenant, plan.answer.frame_id, plan.tree.id)
                 command = ticket.request.command
                 if isinstance(command, c.AddMessages) and len(plan.states) == 1:
                     self.tails.appended(

@@ -66,10 +66,11 @@ class Framing:
     def plan(self, tenant: str, command: f.FrameCommand) -> Step:
         """Decide a command; raise what the rules say against it. Nothing is kept before `accept`."""
         if isinstance(command, f.PushFrame):
-            present = self._find(tenant, command.frame_id)
+            present = self._find(tenant, command.frame_id) if command.named else None
             if present is not None:
                 return Step(None, None, self._pushed_before(tenant, command, present))
             tree = self._parent_tree(tenant, command)
+            command = replace(command, frame_id=self._id(command, tree))
         else:
             tree = self._tree(tenant, command)
         time_us = max(self._factory.now_us(), tree.updated_us if tree else 0)
@@ -85,6 +86,12 @@ class Framing:
         elif isinstance(command, (f.PopFrame, f.ExpireTree)) and tree is not None:
             saying = self._given_up(tenant, tree, made)
         return self._step(tree, command.frame_id, made, saying, time_us)
+
+    def _id(self, command: f.PushFrame, tree: TreeState | None) -> str:
+        """Return the id of a new frame. A child's begins with its root's: so its tree is found without a row."""
+        if command.named:
+            return command.frame_id
+        return f"{tree.root_id}.{tree.version + 1}" if tree else ids.new_id("frm", self._factory)
 
     def accept(self, tenant: str, step: Step) -> None:
         """Have later commands decided on what this one leads to, now that nothing of it is refused."""

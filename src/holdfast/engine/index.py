@@ -6,6 +6,7 @@ and one answer. What a verb returns is on disk.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -16,7 +17,7 @@ from holdfast.engine.commits import Answer
 from holdfast.engine.engine import Engine
 from holdfast.engine.framing import UNKNOWN_OUTCOME
 from holdfast.engine.requests import Moment, Settings, microseconds
-from holdfast.engine.resuming import Resuming
+from holdfast.engine.resuming import Resuming, checked_limit
 from holdfast.values import frame_command as c
 from holdfast.values import ids
 from holdfast.values.budget import TokenBudget
@@ -272,8 +273,16 @@ class StateIndex(Resuming):
         self, scope: Scope | None = None, *, waiting: bool = True, limit: int = 100
     ) -> list[Suspension]:
         """Return suspensions, newest first: those that wait, or all."""
-        rows = self._rows(trees.SUSPENSION, trees.WAITING if waiting else None, limit, scope)
-        return [wire.decode_suspension(row.document) for row in rows]
+        self._engine.check()
+        checked_limit(limit)
+        rows = self._rows(
+            trees.SUSPENSION,
+            lookup=trees.WAITING if waiting else None,
+            owner=scope.actor_id if scope else None,
+        )
+        every = (wire.decode_suspension(row.document) for row in rows)
+        found = (one for one in every if scope is None or scope.covers(one.scope))
+        return list(itertools.islice(found, limit))
 
     def revoke_suspension(
         self, suspension_id: str, *, by: str = "", reason: str = "", key: str | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from typing import cast
+from typing import TypeVar, cast
 
 from holdfast import errors, limits
 from holdfast.engine import trees
@@ -29,61 +30,61 @@ class Resuming:
         self._tenant = settings.tenant
 
     def _rows(
-        self, kind: str, lookup: str | None, limit: int | None, scope: Scope | None
-    ) -> list[port.Projection]:
-        """Return rows of a kind, newest first; those of a scope's actor, and of the scope itself for frames."""
-        self._engine.check()
-        if limit is not None and (type(cast("object", limit)) is not int or limit < 1):
-            raise errors.InvalidRequest("limit is a number of rows, 1 or more.")
-        _checked(scope)
-        owner = scope.actor_id if scope and kind != trees.FRAME else None
-        found: list[port.Projection] = []
+        self,
+        kind: str,
+        *,
+        lookup: str | None = None,
+        terms: tuple[str, ...] = (),
+        owner: str | None = None,
+    ) -> Iterator[port.Projection]:
+        """Yield rows of a kind, newest first, page by page."""
         after: tuple[int, str] | None = None
-        while limit is None or len(found) < limit:
-            size = (
-                limits.PAGE_SIZE_MAX
-                if limit is None
-                else min(limit - len(found), limits.PAGE_SIZE_MAX)
+        while True:
+            query = port.Query(
+                kind=kind,
+                lookup=lookup,
+                owner=owner,
+                terms=terms,
+                after=after,
+                limit=limits.PAGE_SIZE_MAX,
             )
-            query = port.Query(kind=kind, lookup=lookup, owner=owner, after=after, limit=size)
             page = self._engine.store.query(self._tenant, query)
-            found += page
-            if len(page) < size:
-                break
+            yield from page
+            if len(page) < limits.PAGE_SIZE_MAX:
+                return
             after = (page[-1].time_us, page[-1].id)
-        return found
 
     def list_frames(
         self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100
     ) -> list[Frame]:
-        """Return frames as rows show them, newest first: those that are open, or all. Handles are left out."""
-        if scope is not None and open_only:
-            return self._open_rows(scope)[:limit]
-        rows = self._rows(trees.FRAME, None, None, None)
-        found = (wire.decode_frame(row.document) for row in rows)
-        return [
-            frame
-            for frame in found
-            if (scope is None or scope.covers(frame.scope)) and (frame.open or not open_only)
-        ][:limit]
+        """Return frames: the open ones, the deepest first, then the newest; with the others, those after them."""
+        self._engine.check()
+        checked_limit(limit)
+        found = self._open_frames(_checked(scope))
+        if not open_only and len(found) < limit:
+            owner = scope.actor_id if scope else None
+            for row in self._rows(trees.FRAME, owner=owner):
+                frame = wire.decode_frame(row.document)
+                if not frame.open and (scope is None or scope.covers(frame.scope)):
+                    found.append(frame)
+                if len(found) >= limit:
+                    break
+        return found[:limit]
 
-    def _open_rows(self, scope: Scope) -> list[Frame]:
-        """Return the open frames of a scope as their rows show them, the deepest first, then the newest."""
-        rows = self._rows(trees.FRAME, _checked(scope).actor_id, None, scope)
-        found = (wire.decode_frame(row.document) for row in rows)
-        mine = [frame for frame in found if scope.covers(frame.scope)]
-        return sorted(mine, key=lambda f: (f.depth, f.created_us, f.frame_id), reverse=True)
+    def _open_frames(self, scope: Scope | None) -> list[Frame]:
+        """Return the open frames of a scope, the deepest first, then the newest."""
+        terms = trees.terms_of(scope) if scope else ()
+        found: list[Frame] = []
+        for row in self._rows(trees.TREE, lookup=trees.OPEN, terms=terms):
+            tree = self._engine.trees.current(self._tenant, row.id)
+            frames = tree.frames.values() if tree else ()
+            found += [frame for frame in frames if scope is None or scope.covers(frame.scope)]
+        return sorted(found, key=lambda f: (f.depth, f.created_us, f.frame_id), reverse=True)
 
     def leaves(self, scope: Scope) -> list[Frame]:
         """Return a scope's open frames that have no open child of its own, the deepest first, then the newest."""
-        rows = self._open_rows(scope)
-        parents = {frame.parent_frame_id for frame in rows}
-        found = (
-            self._engine.trees.find(self._tenant, frame.frame_id)
-            for frame in rows
-            if frame.frame_id not in parents
-        )
-        return [frame for frame in found if frame is not None and frame.open]
+        self._engine.check()
+        return _leaves(self._open_frames(_checked(scope)))
 
     def resume_actor(self, scope: Scope) -> ActorResumeState:
         """Come back to a scope's work after a restart: its stack, and everything that waits.
@@ -91,32 +92,32 @@ class Resuming:
         Tools that had begun and not ended are of unknown outcome from here on: settle each with
         resolve_tool. Frames of other actors are left alone. Without an open frame the state is empty.
         """
+        self._engine.check()
         began = self._engine.now_us()
-        rows = self._open_rows(scope)
-        for row in rows[:1] + [row for row in rows[1:] if _runs(row)]:
-            command = c.ResumeActor(frame_id=row.frame_id, scope=scope)
-            try:
-                self._engine.run(Request(tenant=self._tenant, command=command))
-            except (errors.InvalidTransition, errors.FrameNotFound):
-                continue
-        return self._resumed(rows, began)
+        found = self._open_frames(_checked(scope))
+        touched: set[str] = set()
+        for frame in found[:1] + [one for one in found if _runs(one)]:
+            if frame.root_id not in touched:
+                touched.add(frame.root_id)
+                self._note(scope, frame.frame_id)
+        return self._resumed(self._open_frames(scope) if touched else found, began)
 
-    def _resumed(self, rows: list[Frame], began: int) -> ActorResumeState:
-        known = self._engine.trees
-        tree = known.open_tree(self._tenant, rows[0].frame_id) if rows else None
-        if tree is None:
+    def _note(self, scope: Scope, frame_id: str) -> None:
+        command = c.ResumeActor(frame_id=frame_id, scope=scope)
+        with contextlib.suppress(errors.InvalidTransition, errors.FrameNotFound):
+            # Somebody may have closed it meanwhile.
+            self._engine.run(Request(tenant=self._tenant, command=command))
+
+    def _resumed(self, found: list[Frame], began: int) -> ActorResumeState:
+        tree = self._engine.trees.current(self._tenant, found[0].root_id) if found else None
+        if tree is None or found[0].frame_id not in tree.frames:
             return ActorResumeState()
-        stack = tree.ancestry(rows[0].frame_id)
-        seen = {frame.frame_id for frame in stack}
-        others = [
-            frame
-            for row in sorted(rows, key=lambda r: (r.created_us, r.frame_id))
-            if row.frame_id not in seen
-            and (frame := known.find(self._tenant, row.frame_id)) is not None
-            and frame.open
-        ]
-        work = pending.pending_work((*stack, *others))
-        parents = {frame.parent_frame_id for frame in rows}
+        stack = tree.ancestry(found[0].frame_id)
+        inside = {frame.frame_id for frame in stack}
+        others = sorted(found, key=lambda frame: (frame.created_us, frame.frame_id))
+        work = pending.pending_work(
+            (*stack, *(frame for frame in others if frame.frame_id not in inside))
+        )
         summary = RecoverySummary(
             frames_recovered=len(stack),
             pending_work_items=len(work),
@@ -127,7 +128,7 @@ class Resuming:
             current_frame=stack[-1],
             frame_stack=stack,
             pending_work=work,
-            leaves=tuple(row.frame_id for row in rows if row.frame_id not in parents),
+            leaves=tuple(frame.frame_id for frame in _leaves(found)),
             recovery_summary=summary,
         )
 
@@ -148,7 +149,7 @@ class Resuming:
 
     def _orphans(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield trees with frames whose sessions take no more messages, and those sessions."""
-        for row in self._rows(trees.TREE, trees.OPEN, None, None):
+        for row in self._rows(trees.TREE, lookup=trees.OPEN):
             tree = self._engine.trees.current(self._tenant, row.id)
             open_frames = tree.frames.values() if tree else ()
             named = {frame.scope.session_id for frame in open_frames} - {None}
@@ -194,10 +195,25 @@ def _runs(frame: Frame) -> bool:
     return any(tool.status is ToolStatus.STARTED for tool in frame.tools)
 
 
-def _checked(scope: Scope | None) -> Scope:
+def _leaves(found: list[Frame]) -> list[Frame]:
+    parents = {frame.parent_frame_id for frame in found}
+    return [frame for frame in found if frame.frame_id not in parents]
+
+
+def checked_limit(limit: int) -> int:
+    """Return a number of rows; raise InvalidRequest if it is none."""
+    if type(cast("object", limit)) is not int or limit < 1:
+        raise errors.InvalidRequest("limit is a number of rows, 1 or more.")
+    return limit
+
+
+S = TypeVar("S", Scope, Scope | None)
+
+
+def _checked(scope: S) -> S:
     if scope is not None and not isinstance(cast("object", scope), Scope):
         raise errors.InvalidRequest(
             f"a scope is a Scope, not {type(scope).__name__}.",
             hint='For example Scope(actor_id="planner").',
         )
-    return scope or Scope("-")
+    return scope

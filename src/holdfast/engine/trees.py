@@ -14,7 +14,7 @@ from holdfast.engine.states import Blobs
 from holdfast.history import frames as rules
 from holdfast.store import port
 from holdfast.values import frame_event as e
-from holdfast.values.frame import Decision, Frame, Suspension, SuspensionStatus, TreeState
+from holdfast.values.frame import Decision, Frame, Scope, Suspension, SuspensionStatus, TreeState
 from holdfast.wire import frames as wire
 
 PREFIX: Final = "frames/"
@@ -93,15 +93,22 @@ class Trees(Folds[TreeState]):
 
     def root(self, tenant: str, frame_id: str) -> str | None:
         """Return the root of a frame's tree, which never changes; None if there is no such frame."""
-        place = (tenant, frame_id)
-        found = self._roots.get(place)
+        found = self._roots.get((tenant, frame_id))
         if found is None:
-            row = self._store.find(tenant, FRAME, frame_id)
-            if row is None:
-                return None
-            found = wire.decode_frame(row.document).root_id
-            self.keep_root(tenant, frame_id, found)
+            found = self._root(tenant, frame_id)
+            if found is not None:
+                self.keep_root(tenant, frame_id, found)
         return found
+
+    def _root(self, tenant: str, frame_id: str) -> str | None:
+        row = self._store.find(tenant, FRAME, frame_id)
+        if row is not None:
+            return wire.decode_frame(row.document).root_id
+        if self._store.find(tenant, TREE, frame_id) is not None:
+            return frame_id
+        root = root_in(frame_id)
+        tree = self.current(tenant, root) if root else None
+        return root if tree is not None and frame_id in tree.frames else None
 
     def keep_root(self, tenant: str, frame_id: str, root_id: str) -> None:
         """Remember to which tree a frame belongs."""
@@ -135,16 +142,21 @@ def unknown(frame_id: str) -> errors.FrameNotFound:
     return errors.FrameNotFound(f"there is no frame {frame_id!r}.", facts={"frame": frame_id})
 
 
+def root_in(frame_id: str) -> str:
+    """Return the root that a child's id begins with, if Holdfast has given it; else nothing, or any text."""
+    return frame_id.rpartition(".")[0]
+
+
 def rows(before: TreeState | None, after: Sequence[TreeState]) -> list[port.Projection]:
-    """Return the rows that change with some events: one tree before them, and one after each."""
+    """Return the rows that change with some events: one tree before them, and one after each.
+
+    An open frame is in the state of its tree; it has a row of its own only if it can't be found otherwise.
+    """
     known: Mapping[str, Frame] = before.frames if before else {}
     last = after[-1]
     made = [frame_row(tree.closed) for tree in after if tree.closed]
     for frame_id, frame in last.frames.items():
-        past = known.get(frame_id)
-        if past is frame:
-            continue
-        if past is None or wire.encode_frame(past) != wire.encode_frame(frame):
+        if frame_id not in known and last.root_id not in (frame_id, root_in(frame_id)):
             made.append(frame_row(frame))
     made += _suspensions(known, last)
     row = tree_row(last)
@@ -185,29 +197,36 @@ def ended(before: Suspension, frame: Frame | None, time_us: int) -> Suspension:
 
 
 def frame_row(frame: Frame) -> port.Projection:
-    """Return the row by which a frame is found: an open one also by its actor."""
+    """Return the row by which a closed frame is found, or an open one whose id does not tell its tree."""
     return port.Projection(
         kind=FRAME,
         id=frame.frame_id,
         owner=frame.scope.actor_id,
-        status=str(frame.status),
+        status=OPEN if frame.open else str(frame.status),
         time_us=frame.created_us,
-        lookup=frame.scope.actor_id if frame.open else "",
         document=wire.encode_frame(frame),
     )
 
 
 def tree_row(tree: TreeState) -> port.Projection:
-    """Return the row by which trees are found in which something is overdue."""
-    root = tree.frames.get(tree.root_id)
-    alarm = tree.alarm() if root else None
+    """Return the row of a tree: while it is open, by its actors and sessions, and by when something is overdue."""
+    if not tree.frames:
+        return port.Projection(kind=TREE, id=tree.root_id, status="closed")
+    alarm = tree.alarm()
     return port.Projection(
         kind=TREE,
         id=tree.root_id,
-        status=OPEN if root else "closed",
+        status=OPEN,
         time_us=NEVER_US if alarm is None else alarm,
-        lookup=OPEN if root else "",
+        lookup=OPEN,
+        terms=tuple(sorted({term for f in tree.frames.values() for term in terms_of(f.scope)})),
     )
+
+
+def terms_of(scope: Scope) -> tuple[str, ...]:
+    """Return the texts by which trees with frames of a scope are found."""
+    session = () if scope.session_id is None else (f"session:{scope.session_id}",)
+    return (f"actor:{scope.actor_id}", *session)
 
 
 def suspension_row(suspension: Suspension) -> port.Projection:
@@ -228,7 +247,7 @@ def claims_of(event: e.FrameEvent, tree: TreeState | None) -> list[str]:
     """Return what an event claims in its stream, given the tree before it."""
     match event:
         case e.FramePushedEvent():
-            return [f"frame:{event.frame_id}"]
+            return [f"frame:{event.frame_id}"] if event.named else []
         case e.FrameUpdatedEvent(tool=tool) if tool is not None:
             frame = tree.frames.get(event.frame_id) if tree else None
             known = frame is not None and frame.tool(tool.tool_id) is not None
@@ -267,5 +286,5 @@ def _present(fact: TreeEvent, fetch: Blobs) -> list[bytes]:
 
 
 def alarms(now_us: int | None) -> port.Query:
-    """A page of open trees, or of those in which something is overdue by a moment."""
+    """A page of open trees in which something is overdue by a moment."""
     return port.Query(kind=TREE, lookup=OPEN, until_us=now_us, limit=limits.PAGE_SIZE_MAX)

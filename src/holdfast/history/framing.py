@@ -109,6 +109,7 @@ def _push(tree: TreeState | None, command: c.PushFrame, now_us: int) -> e.FrameP
         parent_frame_id=command.parent_frame_id,
         inputs=command.inputs,
         waits=command.waits,
+        named=command.named,
     )
 
 

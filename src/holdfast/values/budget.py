@@ -11,6 +11,9 @@ from holdfast import errors, limits
 LIMITS: Final = ("max_context_tokens", "max_tool_calls", "max_subframe_depth", "timeout_ms")
 """The fields of a budget that bound a frame instead of counting its tokens."""
 
+_NUMBERS: Final = {int}
+_NUMBERS_OR_NONE: Final = {int, type(None)}
+
 replace = msgspec.structs.replace
 
 
@@ -32,11 +35,20 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout_ms: int | None = 120_000
 
     def __post_init__(self) -> None:
-        for name in ("total", "used", "reserved", "subcall_allocation"):
-            checked_tokens(name, getattr(self, name))
-        for name in LIMITS:
-            value = getattr(self, name)
-            if value is not None:
+        taken = (self.total, self.used, self.reserved, self.subcall_allocation)
+        limited = (
+            self.max_context_tokens,
+            self.max_tool_calls,
+            self.max_subframe_depth,
+            self.timeout_ms,
+        )
+        if {*map(type, taken)} == _NUMBERS and {*map(type, limited)} <= _NUMBERS_OR_NONE:
+            given = [*taken, *filter(None, limited)]
+            if min(given) >= 0 and max(given) <= limits.TOKENS_MAX:
+                return
+        for name in ("total", "used", "reserved", "subcall_allocation", *LIMITS):
+            value: int = getattr(self, name)
+            if name not in LIMITS or cast("object", value) is not None:
                 checked_tokens(name, value)
 
     def available(self) -> int:

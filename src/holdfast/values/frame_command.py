@@ -22,7 +22,7 @@ class AboutFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushFrame(AboutFrame, frozen=True, kw_only=True):
-    """Begin a frame. `named`: the caller chose the id, and asking again is the same frame."""
+    """Begin a frame. `named`: the caller chose the id, and asking again is the same frame; else it is empty."""
 
     scope: Scope
     goal: str

@@ -20,7 +20,10 @@ from holdfast.values.pack import PackSelection
 
 
 class FramePushedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame was pushed; its total came out of its parent's account, which waits for it if `waits`."""
+    """A frame was pushed; its total came out of its parent's account, which waits for it if `waits`.
+
+    `named`: whoever pushed it chose its id.
+    """
 
     kind: ClassVar[str] = "frame.pushed"
     frame_id: str
@@ -30,6 +33,7 @@ class FramePushedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     parent_frame_id: str | None = None
     inputs: Json = None
     waits: bool = True
+    named: bool = False
 
 
 class FrameUpdatedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,6 +10,7 @@ import msgspec
 from holdfast import errors
 from holdfast.values import frame_command as c
 from holdfast.values import frame_event as e
+from holdfast.values.budget import TokenBudget
 from holdfast.values.frame import Frame, Suspension, TreeState
 
 SCHEMA: Final = 1
@@ -122,11 +123,17 @@ def decode_tree(data: bytes) -> TreeState | None:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Return the bytes of a frame's row: all of a closed one; of an open one what a list shows."""
+    """Return the bytes of a frame's row: all of a closed one; of an open one only what seldom changes."""
     if frame.open:
-        frame = msgspec.structs.replace(
-            frame, inputs=None, context_handles=(), result_refs=(), suspension=None, resumption=None,
-            failures=(), children=(), updated_us=0,
+        given = frame.budget
+        budget = TokenBudget(
+            given.total, 0, 0, 0, given.max_context_tokens, given.max_tool_calls,
+            given.max_subframe_depth, given.timeout_ms,
+        )  # fmt: skip
+        frame = Frame(
+            frame_id=frame.frame_id, root_id=frame.root_id, scope=frame.scope, goal=frame.goal,
+            budget=budget, parent_frame_id=frame.parent_frame_id, depth=frame.depth,
+            created_us=frame.created_us,
         )  # fmt: skip
     return _encoder.encode(frame)
 

@@ -69,6 +69,12 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET owner = excluded.owner, status = excluded.status, moment = excluded.moment,
     time_us = excluded.time_us,
     lookup = excluded.lookup, terms = excluded.terms, document = excluded.document, mark = excluded.mark;
+-- name: add_projection
+INSERT INTO projections (tenant, kind, id, owner, status, moment, time_us, lookup, terms, document, mark)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
+-- name: reshape
+UPDATE projections SET owner = ?, status = ?, moment = ?, time_us = ?, lookup = ?, document = ?, mark = ?
+WHERE tenant = ? AND kind = ? AND id = ? AND terms = ?;
 -- name: touch_projection
 UPDATE projections SET time_us = ?, document = ?, mark = ? WHERE tenant = ? AND kind = ? AND id = ?
   AND owner = ? AND status = ? AND moment = ? AND lookup = ? AND terms = ?;

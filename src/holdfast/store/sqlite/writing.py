@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import apsw
@@ -209,13 +209,24 @@ class Batch:
         row = (*place, p.owner, p.status, moment, p.time_us, p.lookup, terms, p.document)
         check = mark(*row)
         shape = (p.owner, p.status, moment, p.lookup, terms)
-        if self._known.shapes.get(place) == shape:
+        before = self._known.shapes.get(place)
+        if before == shape:
             self._touches[place] = (p.time_us, p.document, check, *place, *shape)
             return
         self._touches.pop(place, None)
+        self._known.shapes[place] = shape
+        if before is None:
+            added = self._connection.execute(self._sql["add_projection"], (*row, check))
+            if added.connection.changes():
+                self._add_terms(place, p.terms)
+                return
+        elif before[-1] == terms:
+            # Its terms are as remembered, or this finds no row.
+            again = (*row[3:-2], p.document, check, *place, terms)
+            if self._connection.execute(self._sql["reshape"], again).connection.changes():
+                return
         self._change_terms(place, p.terms)
         self._connection.execute(self._sql["put_projection"], (*row, check))
-        self._known.shapes[place] = shape
 
     def _change_terms(self, place: tuple[int, str, str], terms: tuple[str, ...]) -> None:
         tenant, kind, id_ = place
@@ -223,5 +234,9 @@ class Batch:
         before = set(projection_of(row).terms) if row else set[str]()
         for term in before - set(terms):
             self._connection.execute(self._sql["drop_term"], (tenant, kind, term, id_))
-        for term in set(terms) - before:
+        self._add_terms(place, set(terms) - before)
+
+    def _add_terms(self, place: tuple[int, str, str], terms: Iterable[str]) -> None:
+        tenant, kind, id_ = place
+        for term in terms:
             self._connection.execute(self._sql["add_term"], (tenant, kind, term, id_))
