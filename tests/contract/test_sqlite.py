@@ -36,6 +36,19 @@ class TestSQLiteStore(contract.StoreContract):
     def lose_blob(self, store: Store, hash_: bytes) -> None:
         vandalise(store, f"DELETE FROM blobs WHERE hash = ? AND {OURS}", hash_)
 
+    def tamper(self, store: Store) -> None:
+        for statement in (
+            "UPDATE projections SET owner = 'mallory' WHERE id LIKE '%/0'",
+            "DELETE FROM projections WHERE id LIKE '%/1'",
+            "INSERT INTO projections SELECT tenant, kind, 'made up', owner, status, moment, time_us,"
+            " lookup, terms, document, mark FROM projections LIMIT 1",
+            "DELETE FROM projection_terms WHERE term = 'x'",
+            "DELETE FROM claims WHERE version = 1",
+            "INSERT INTO claims SELECT 'c29 made up', stream, version FROM claims LIMIT 1",
+            "DELETE FROM blob_uses",
+        ):
+            vandalise(store, statement)
+
 
 OURS = f"tenant = (SELECT number FROM tenants WHERE name = '{TENANT}')"
 

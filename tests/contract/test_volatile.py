@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast import errors, limits
-from holdfast.store.port import Store
+from holdfast.store.port import Projection, Store
 from holdfast.store.volatile import VolatileStore
 from holdfast.testing import contract
 from holdfast.testing.contract.stage import TENANT, feed_all, step, take, write
@@ -37,6 +37,17 @@ class TestVolatileStore(contract.StoreContract):
     def lose_blob(self, store: Store, hash_: bytes) -> None:
         assert isinstance(store, VolatileStore)
         del store._books[TENANT].blobs[hash_]
+
+    def tamper(self, store: Store) -> None:
+        assert isinstance(store, VolatileStore)
+        books = store._books[TENANT]
+        rows = books.projections["row"]
+        for id_ in list(rows):
+            rows[id_] = msgspec.structs.replace(rows[id_], owner="mallory")
+        rows["made up"] = Projection(kind="row", id="made up")
+        for stream in books.streams.values():
+            stream.claims = {"c0": 1}
+        books.uses.clear()
 
 
 def test_salts_come_from_the_source_given():

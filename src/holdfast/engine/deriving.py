@@ -1,27 +1,29 @@
-"""Everything the store keeps beside a stream's log, made from the log alone."""
+"""Everything the store keeps beside the log, made from the log alone: one function for each kind of stream."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
+from holdfast import errors
 from holdfast.engine import planning, trees
-from holdfast.engine.states import Blobs, recorded, texts_of
+from holdfast.engine.states import PREFIX, recorded, texts_of
 from holdfast.history import sessions
-from holdfast.store.port import Derived, StoredEvent
+from holdfast.store.port import Blobs, Derived, StoredEvent
 from holdfast.values.event import MessageAdded
 from holdfast.values.session import SessionState, SessionStatus
 
 
-def derived(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
+def derived(stream: str, events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
     """Return the claims, projections and blobs of a stream; raise Corrupt if a blob is not there."""
-    first = next(events, None)
-    if first is None:
-        return Derived((), ())
-    whole = itertools.chain((first,), events)
-    if first.stream.startswith(trees.PREFIX):
-        return trees.derived(whole, fetch)
-    return _of_session(whole, fetch)
+    if stream.startswith(PREFIX):
+        return _of_session(events, fetch)
+    if stream.startswith(trees.PREFIX):
+        return trees.derived(events, fetch)
+    raise errors.NewerStore(
+        f"the store has a stream {stream!r}, which this Holdfast knows nothing of.",
+        hint="Nothing was changed. Upgrade with: pip install -U holdfast",
+        facts={"stream": stream},
+    )
 
 
 def _of_session(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:

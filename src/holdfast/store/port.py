@@ -26,11 +26,13 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
 9. **Blobs once.** A tenant's blob is kept once by the SHA-256 of its content, however many events bring
    it, and lasts as long as one of them. Its content is checked against its hash at every read; `verify`
    reports every blob that is damaged, and every event that lacks one.
+10. **The log is the truth.** Claims, projections, snapshots and the uses of blobs can be dropped and made
+   again from the log: `rebuild` does so whole or not at all, and only if the log is as it was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -123,6 +125,13 @@ class Derived(msgspec.Struct, frozen=True):
     blobs: tuple[tuple[bytes, int], ...] = ()
 
 
+Blobs = Callable[[Collection[bytes]], Mapping[bytes, bytes]]
+"""From hashes to the contents of a tenant's blobs that are there."""
+
+Derive = Callable[[str, Iterator[StoredEvent], Blobs], Derived]
+"""From a stream's name and all its events to what is derived from them. Raises Corrupt if it lacks a blob."""
+
+
 class Append(msgspec.Struct, frozen=True, kw_only=True):
     """One atomic step of one tenant: at least one write, each with at least one event, no stream twice.
 
@@ -204,6 +213,16 @@ class Report(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         """Whether everything is as it was written."""
         return not self.faults
+
+
+class Rebuilt(msgspec.Struct, frozen=True):
+    """What `rebuild` made anew, and from how many events."""
+
+    events: int = 0
+    tenants: int = 0
+    streams: int = 0
+    claims: int = 0
+    projections: int = 0
 
 
 class Store(Protocol):
@@ -316,6 +335,21 @@ class Store(Protocol):
 
     def verify(self) -> Iterator[int | Report]:
         """Check everything; yield events checked so far, and the report last."""
+        ...
+
+    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+        """Drop all that is derived, and make it again from the log, whole or not at all. Takes the turn itself.
+
+        Yields events gone through so far, each once to prove it and once to derive from it, and what was
+        made last. Snapshots are dropped only; idempotency keys are not derived, and stay. To be run to
+        its end, or closed, by one thread, which uses the store for nothing else meanwhile.
+
+        Raises Corrupt, and changes nothing, if the log or a blob is not as it was written.
+        """
+        ...
+
+    def rebuilt(self) -> int:
+        """Return how often it was rebuilt: what was cached of anything derived holds while that stays."""
         ...
 
     def status(self) -> Mapping[str, Json]:

@@ -2,26 +2,20 @@
 
 For tests and throw-away work. Rows are really sealed and linked, and checked on every read, so code
 above meets the same store as on a file. Every public verb takes the lock once and works on one
-tenant's books; `_Books` does the keeping and knows nothing of locks or other tenants.
+tenant's books; `books` does the keeping and knows nothing of locks or other tenants.
 """
 
 from __future__ import annotations
 
-import heapq
 import os
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-
-import msgspec
 
 from holdfast import errors, limits
 from holdfast.store import chain, port
+from holdfast.store.books import Books, Salts, blob_faults, faults_of
 from holdfast.values.frozen import Json
-
-Salts = Callable[[int], bytes]
-"""Gives so many random bytes."""
 
 _PROGRESS_EVERY = 1_000
 
@@ -31,11 +25,12 @@ class VolatileStore:
 
     def __init__(self, *, salts: Salts = os.urandom) -> None:
         self._salts = salts
-        self._books: dict[str, _Books] = {}
+        self._books: dict[str, Books] = {}
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._holder: threading.Thread | None = None
         self._closed = False
+        self._rebuilt = 0
 
     @property
     def durability(self) -> str:
@@ -171,15 +166,44 @@ class VolatileStore:
         checked = 0
         faults: list[str] = []
         for tenant, rows in sorted(logs.items()):
-            faults.extend(f"Tenant {tenant!r}: {why}" for why in _blob_faults(*blobs[tenant]))
+            faults.extend(f"Tenant {tenant!r}: {why}" for why in blob_faults(*blobs[tenant]))
             before = chain.GENESIS
             for position, (_, row) in enumerate(rows, start=1):
-                faults.extend(f"Tenant {tenant!r}: {why}" for why in _faults(row, position, before))
+                faults.extend(
+                    f"Tenant {tenant!r}: {why}" for why in faults_of(row, position, before)
+                )
                 before = row.link
                 checked += 1
                 if checked % _PROGRESS_EVERY == 0:
                     yield checked
         yield port.Report(events=checked, tenants=len(logs), faults=tuple(faults))
+
+    def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
+        """Make all that is derived again from the log, and put it into place at once."""
+        done, made = 0, port.Rebuilt()
+        with self.turn():
+            every = list(self._books.values())
+            for books in every:
+                books.prove()
+                done += len(books.rows)
+                yield done
+            fresh: list[dict[str, port.Derived]] = []
+            for books in every:
+                fresh.append(books.derived(derive))
+                done += len(books.rows)
+                yield done
+            with self._lock:
+                self._refuse_if_closed()
+                for books, derived in zip(every, fresh, strict=True):
+                    made = books.replace(derived, made)
+                self._rebuilt += 1
+        yield made
+
+    def rebuilt(self) -> int:
+        """Return how often it was rebuilt."""
+        with self._lock:
+            self._refuse_if_closed()
+            return self._rebuilt
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people."""
@@ -212,227 +236,17 @@ class VolatileStore:
             raise errors.EngineClosed
 
     @contextmanager
-    def _of(self, tenant: str) -> Generator[_Books]:
+    def _of(self, tenant: str) -> Generator[Books]:
         with self._lock:
             self._refuse_if_closed()
-            yield self._books.get(tenant) or _Books()
+            yield self._books.get(tenant) or Books()
 
     def _take(self, append: port.Append) -> port.Outcome:
-        books = self._books.get(append.tenant) or _Books()
+        books = self._books.get(append.tenant) or Books()
         outcome = books.take(append, self._salts)
         if isinstance(outcome, port.Appended):
             self._books[append.tenant] = books
         return outcome
-
-
-class _Stream:
-    """Where a stream's events stand: the position and the ordinal of each version."""
-
-    __slots__ = ("claims", "number", "ordinals", "positions")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.positions: list[int] = []
-        self.ordinals: list[int] = []
-        self.claims: dict[str, int] = {}
-
-    def note(self, write: port.StreamWrite) -> None:
-        """Note the ordinals and claims of a write."""
-        self.ordinals.extend(event.ordinal for event in write.events)
-        self.claims.update({claim: write.expected + 1 + at for claim, at in write.claims})
-
-
-class _Use(msgspec.Struct, frozen=True):
-    """An idempotency key's use, and when."""
-
-    replayed: port.Replayed
-    time_us: int
-
-
-class _Books:
-    """Everything kept for one tenant."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[str, chain.Row]] = []
-        self.streams: dict[str, _Stream] = {}
-        self.keys: dict[str, _Use] = {}
-        self.projections: dict[str, dict[str, port.Projection]] = {}
-        self.snapshots: dict[str, port.Snapshot] = {}
-        self.blobs: dict[bytes, bytes] = {}
-        self.uses: dict[int, tuple[bytes, ...]] = {}
-
-    def take(self, append: port.Append, salts: Salts) -> port.Outcome:
-        """Take an append whole, or refuse it and change nothing."""
-        _check(append)
-        refusal = self._replay(append.key) or self._stale(append) or self._taken(append)
-        if refusal is not None:
-            return refusal
-        # Whatever can fail is done before the first change.
-        streams = self._streams_for(append.writes)
-        rows = self._sealed(append.writes, streams, salts)
-        blobs = [_hashed(event.blobs) for write in append.writes for event in write.events]
-        first = len(self.rows) + 1
-        self.streams.update(streams)
-        for write in append.writes:
-            streams[write.stream].note(write)
-        for name, row in rows:
-            self.rows.append((name, row))
-            streams[name].positions.append(row.place.position)
-        for position, brought in enumerate(blobs, start=first):
-            if brought:
-                self.blobs.update(brought)
-                self.uses[position] = tuple(brought)
-        outcome = port.Appended(first, len(self.rows))
-        self._derive(append, outcome)
-        return outcome
-
-    def version(self, stream: str) -> int:
-        """Return the stream's version."""
-        known = self.streams.get(stream)
-        return len(known.positions) if known else 0
-
-    def read(
-        self, stream: str, after: int, until: int | None, limit: int
-    ) -> list[port.StoredEvent]:
-        """Return a range of the stream."""
-        known = self.streams.get(stream)
-        places = known.positions[after:until][:limit] if known else []
-        return [chain.opened(self.rows[position - 1][1], stream) for position in places]
-
-    def seek(self, stream: str, ordinal: int) -> int:
-        """Return the lowest version with at least this ordinal. Ordinals of a stream never fall."""
-        known = self.streams.get(stream)
-        before = bisect_left(known.ordinals, ordinal) if known else 0
-        return before + 1 if known and before < len(known.ordinals) else 0
-
-    def claim(self, stream: str, claim: str) -> int:
-        """Return the version that made the claim."""
-        known = self.streams.get(stream)
-        return known.claims.get(claim, 0) if known else 0
-
-    def replayed(self, key: str) -> port.Replayed | None:
-        """Return what a key was used for."""
-        use = self.keys.get(key)
-        return use.replayed if use else None
-
-    def forget_keys(self, before_us: int) -> int:
-        """Drop keys used before that moment."""
-        old = [key for key, use in self.keys.items() if use.time_us < before_us]
-        for key in old:
-            del self.keys[key]
-        return len(old)
-
-    def query(self, query: port.Query) -> list[port.Projection]:
-        """Return one page, newest first, the higher id first among equals."""
-        rows = self.projections.get(query.kind, {}).values()
-        found = (row for row in rows if _matches(row, query))
-        return heapq.nlargest(query.offset + query.limit, found, key=_rank)[query.offset :]
-
-    def _replay(self, key: port.KeyUse | None) -> port.Replayed | None:
-        return self.replayed(key.key) if key else None
-
-    def _stale(self, append: port.Append) -> port.Stale | None:
-        for write in append.writes:
-            actual = self.version(write.stream)
-            if actual != write.expected:
-                return port.Stale(write.stream, actual)
-        return None
-
-    def _taken(self, append: port.Append) -> port.Claimed | None:
-        for write in append.writes:
-            made: dict[str, int] = {}
-            for claim, index in write.claims:
-                version = self.claim(write.stream, claim) or made.get(claim, 0)
-                if version:
-                    return port.Claimed(write.stream, claim, version)
-                made[claim] = write.expected + 1 + index
-        return None
-
-    def _streams_for(self, writes: Sequence[port.StreamWrite]) -> dict[str, _Stream]:
-        streams: dict[str, _Stream] = {}
-        number = len(self.streams)
-        for write in writes:
-            known = self.streams.get(write.stream)
-            if known is None:
-                number += 1
-            streams[write.stream] = known or _Stream(number)
-        return streams
-
-    def _sealed(
-        self, writes: Sequence[port.StreamWrite], streams: Mapping[str, _Stream], salts: Salts
-    ) -> list[tuple[str, chain.Row]]:
-        rows: list[tuple[str, chain.Row]] = []
-        before = self.rows[-1][1].link if self.rows else chain.GENESIS
-        for write in writes:
-            number = streams[write.stream].number
-            for version, event in enumerate(write.events, start=write.expected + 1):
-                place = chain.Place(len(self.rows) + len(rows) + 1, number, version)
-                header = chain.header(event, place)
-                salt = salts(chain.SALT_BYTES)
-                digest = chain.digest(salt, header, event.payload)
-                before = chain.link(before, digest, header)
-                rows.append(
-                    (write.stream, chain.Row(place, header, event.payload, salt, digest, before))
-                )
-        return rows
-
-    def _derive(self, append: port.Append, outcome: port.Appended) -> None:
-        for row in append.projections:
-            self.projections.setdefault(row.kind, {})[row.id] = row
-        for kind, id_ in append.drops:
-            self.projections.get(kind, {}).pop(id_, None)
-        self.snapshots.update({snapshot.stream: snapshot for snapshot in append.snapshots})
-        if append.key is not None:
-            used = port.Replayed(append.key.command_hash, outcome.first, outcome.last)
-            self.keys[append.key.key] = _Use(used, append.time_us)
-
-
-def _check(append: port.Append) -> None:
-    names = {write.stream for write in append.writes}
-    assert append.writes, "an append has at least one write"
-    assert len(names) == len(append.writes), "an append writes a stream once"
-    for write in append.writes:
-        assert write.events, "a write has at least one event"
-        assert all(0 <= at < len(write.events) for _, at in write.claims), "a claim names its event"
-
-
-def _hashed(contents: Sequence[bytes]) -> dict[bytes, bytes]:
-    return {chain.blob_hash(content): content for content in contents}
-
-
-def _blob_faults(
-    blobs: Mapping[bytes, bytes], uses: Mapping[int, tuple[bytes, ...]]
-) -> Iterator[str]:
-    for hash_, content in blobs.items():
-        if not chain.is_blob(hash_, content):
-            yield chain.damaged_blob(hash_).message
-    for position, hashes in uses.items():
-        yield from (chain.missing_blob(hash_, position) for hash_ in hashes if hash_ not in blobs)
-
-
-def _rank(row: port.Projection) -> tuple[int, str]:
-    return row.time_us, row.id
-
-
-def _matches(row: port.Projection, query: port.Query) -> bool:
-    return (
-        (query.owner is None or row.owner == query.owner)
-        and (query.status is None or row.status == query.status)
-        and (query.lookup is None or row.lookup == query.lookup)
-        and (query.since_us is None or row.time_us >= query.since_us)
-        and (query.until_us is None or row.time_us <= query.until_us)
-        and set(query.terms) <= set(row.terms)
-        and (query.after is None or _rank(row) < query.after)
-    )
-
-
-def _faults(row: chain.Row, position: int, before: bytes) -> Iterator[str]:
-    try:
-        chain.opened(row, "")
-    except errors.Corrupt as error:
-        yield error.message
-    if row.place.position != position or not chain.linked(row, before):
-        yield f"the event at position {position:,} is not linked to the one before."
 
 
 _: type[port.Store] = VolatileStore

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from holdfast import errors
 from holdfast.store.port import (
     Append,
     Appended,
+    Derive,
     Outcome,
     Projection,
     Query,
+    Rebuilt,
     Replayed,
     Report,
     Snapshot,
@@ -30,7 +32,7 @@ from holdfast.values.frozen import Json
 class FaultyStore:
     """Another store, whose N-th mutating call raises Unavailable, before its effect or after it.
 
-    Mutating calls are `commit` and `forget_keys`, counted from 1; `calls` tells how many there were
+    Mutating calls are `commit`, `hand_over`, `forget_keys` and `rebuild`, counted from 1; `calls` tells how many there were
     and `failed` whether the fault has happened. All calls but that one pass through.
     """
 
@@ -92,6 +94,17 @@ class FaultyStore:
         forgotten = self._store.forget_keys(tenant, before_us=before_us)
         self._fail(fails)
         return forgotten
+
+    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+        """Rebuild, or fail if this is the call that fails."""
+        fails = self._counted()
+        self._fail(fails and self.before)
+        yield from self._store.rebuild(derive)
+        self._fail(fails)
+
+    def rebuilt(self) -> int:
+        """Pass through."""
+        return self._store.rebuilt()
 
     def version(self, tenant: str, stream: str) -> int:
         """Pass through."""

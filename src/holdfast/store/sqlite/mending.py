@@ -9,25 +9,16 @@ Whatever can't be proved raises Corrupt and leaves the file as it was.
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import apsw
 
-from holdfast import errors, limits
-from holdfast.store import chain, port
-from holdfast.store.sqlite import checks, opening, reading, rows, translate, writing
+from holdfast import limits
+from holdfast.store import port
+from holdfast.store.sqlite import checks, opening, rebuilding, rows, translate
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.files import Files
-from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.turns import Turns
-
-Blobs = Callable[[Collection[bytes]], Mapping[bytes, bytes]]
-"""From hashes to the contents of a tenant's blobs."""
-
-Derive = Callable[[Iterator[port.StoredEvent], Blobs], port.Derived]
-"""From all events of a stream to what is derived from them. Raises Corrupt if it lacks a blob."""
 
 NOTE = (
     "page checksums did not match, as after another SQLite program has opened the store;"
@@ -35,7 +26,7 @@ NOTE = (
 )
 
 
-def mend(path: str | Path, derive: Derive, files: Files | None = None) -> tuple[str, ...]:
+def mend(path: str | Path, derive: port.Derive, files: Files | None = None) -> tuple[str, ...]:
     """Rewrite a store whose log is whole; return notes on what was done. Raises Corrupt otherwise."""
     place, used = Path(path).expanduser().resolve(), files or Files()
     opening.check_file(place)
@@ -76,16 +67,9 @@ def _prove(connection: apsw.Connection, files: Files, path: Path) -> None:
         )
         for report in checks.verify(connection, anchor, (), checks.PROVABLE):
             faults += report.faults if isinstance(report, port.Report) else []
-    _refuse(path, faults + _schema_faults(connection, opening.check_format(connection, path)))
-
-
-def _refuse(path: Path, faults: list[str]) -> None:
-    if faults:
-        raise errors.Corrupt(
-            f"{path} is damaged: {faults[0]}",
-            hint="Nothing was changed. `holdfast verify` lists all damage; a backup can replace it.",
-            facts={"path": str(path), "faults": len(faults)},
-        )
+    rebuilding.refuse(
+        path, faults + _schema_faults(connection, opening.check_format(connection, path))
+    )
 
 
 def _schema_faults(connection: apsw.Connection, version: int) -> list[str]:
@@ -96,33 +80,8 @@ def _schema_faults(connection: apsw.Connection, version: int) -> list[str]:
     return [] if same else ["its schema is not ours."]
 
 
-def _rebuild(connection: apsw.Connection, path: Path, derive: Derive) -> None:
+def _rebuild(connection: apsw.Connection, path: Path, derive: port.Derive) -> None:
     with connection:
         opening.migrate(connection, opening.check_format(connection, path))
-        connection.execute(opening.queries()["clear_derived"])
-        batch = writing.Batch(connection.cursor(), Known(), bytes, careful=True)
-        for tenant in checks.tenants(connection):
-            blobs = functools.partial(reading.blobs, connection, tenant)
-            for key, name in _streams(connection, tenant):
-                batch.derive(tenant, key, derive(_events(connection, key, name), blobs))
-        # Only what is derived says which blobs there must be.
-        _refuse(path, checks.blob_faults(connection))
-
-
-def _streams(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:
-    after = 0
-    while found := connection.execute(opening.queries()["streams_of"], (tenant, after)).fetchall():
-        for key, name in found:
-            assert isinstance(key, int)
-            after = key
-            yield key, str(name)
-
-
-def _events(connection: apsw.Connection, key: int, name: str) -> Iterator[port.StoredEvent]:
-    after = 0
-    query = opening.queries()["read_stream"]
-    while found := connection.execute(query, (key, after, 1 << 60, limits.READ_CHUNK)).fetchall():
-        for row in found:
-            event = chain.opened(rows.row_of(row), name)
-            after = event.version
-            yield event
+        for _ in rebuilding.derive_all(connection, path, derive):
+            pass

@@ -128,5 +128,9 @@ SELECT key, name FROM streams WHERE tenant = ? AND key > ? ORDER BY key LIMIT 50
 SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name;
 -- name: clear_derived
 DELETE FROM claims; DELETE FROM projections; DELETE FROM projection_terms; DELETE FROM snapshots; DELETE FROM blob_uses;
+-- name: rebuilt
+SELECT value FROM store WHERE name = 'rebuilt';
+-- name: count_rebuild
+INSERT INTO store (name, value) VALUES ('rebuilt', 1) ON CONFLICT DO UPDATE SET value = value + 1;
 -- name: marked_projections
 SELECT mark, tenant, kind, id, owner, status, moment, time_us, lookup, terms, document FROM projections;

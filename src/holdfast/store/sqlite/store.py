@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import apsw
 
 from holdfast import errors, limits
-from holdfast.store import chain, port
-from holdfast.store.sqlite import checks, opening, reading, rows, translate, writing
+from holdfast.store import port
+from holdfast.store.sqlite import checks, opening, rebuilding, translate, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.connections import Readers
 from holdfast.store.sqlite.files import MEMORY, Files
 from holdfast.store.sqlite.known import Known
+from holdfast.store.sqlite.looking import Looking
 from holdfast.store.sqlite.place import Identity, Place
 from holdfast.store.sqlite.post import Post
-from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, number
 from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turn, Turns
 from holdfast.values.frozen import Json
 
 
-class SQLiteStore:
+class SQLiteStore(Looking):
     """A store on one SQLite file, for many threads and processes. Made by `open`."""
 
     def __init__(self, path: Path, *, files: Files, random: Callable[[int], bytes]) -> None:
@@ -291,117 +291,44 @@ class SQLiteStore:
                 with self._readers.borrow() as connection:
                     yield connection
 
-    def _stream(self, connection: apsw.Connection, tenant: str, stream: str) -> int:
-        known = self._known.tenant(connection, tenant)
-        return self._known.stream(connection, known, stream) if known else 0
-
-    def version(self, tenant: str, stream: str) -> int:
-        """Return the stream's version; 0 if it does not exist."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
-            return number(connection, self._sql["stream_version"], (key,)) if key else 0
-
-    def read(
-        self,
-        tenant: str,
-        stream: str,
-        *,
-        after: int = 0,
-        until: int | None = None,
-        limit: int = 256,
-    ) -> list[port.StoredEvent]:
-        """Return the stream's events with after < version <= until, in order, at most `limit`."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
-            last = rows.LATEST if until is None else until
-            found = (
-                connection.execute(self._sql["read_stream"], (key, after, last, limit))
-                if key
-                else ()
-            )
-            return [chain.opened(rows.row_of(row), stream) for row in found]
-
-    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
-        """Return the tenant's events with position > after, in order, at most `limit`."""
-        with self._reading() as connection:
-            base = self._known.tenant(connection, tenant) << TENANT_SHIFT
-            if not base or not 0 <= after < NUMBER_MASK:
-                return []
-            return reading.feed(connection, base, after, limit)
-
-    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
-        with self._reading() as connection:
-            return reading.blobs(connection, self._known.tenant(connection, tenant), hashes)
-
-    def seek(self, tenant: str, stream: str, ordinal: int) -> int:
-        """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
-            return reading.seek(connection, key, stream, ordinal) if key else 0
-
-    def find_claim(self, tenant: str, stream: str, claim: str) -> int:
-        """Return the version of the event that made the claim; 0 if it is free."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
-            return number(connection, self._sql["claim"], (key, claim)) if key else 0
-
-    def find_key(self, tenant: str, key: str) -> port.Replayed | None:
-        """Return what an idempotency key was used for."""
-        with self._reading() as connection:
-            row = first(connection, self._sql["key"], (self._known.tenant(connection, tenant), key))
-            return rows.replayed(row) if row else None
-
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
-        with self.turn() as alone, self._translated:
+        with self._changing() as writer:
+            number_ = self._known.tenant(writer, tenant)
+            writer.execute(self._sql["forget_keys"], (number_, before_us))
+            return writer.changes()
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[apsw.Connection]:
+        """A turn and a transaction for what is no append."""
+        with self.turn(), self._translated:
             try:
                 self._enter()
-                number_ = self._known.tenant(self._writer, tenant)
-                self._writer.execute(self._sql["forget_keys"], (number_, before_us))
-                forgotten = self._writer.changes()
+                yield self._writer
                 self._end()
             except BaseException:
                 self._abandon_writer()
                 raise
-            if not alone:
-                # Told to nobody here: the next turn has to hear of it.
-                self._seen = None
-            return forgotten
-
-    def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
-        """Return one projection."""
-        with self._reading() as connection:
-            row = first(
-                connection,
-                self._sql["projection"],
-                (self._known.tenant(connection, tenant), kind, id),
-            )
-            return rows.projection_of(row) if row else None
-
-    def query(self, tenant: str, query: port.Query) -> list[port.Projection]:
-        """Return one page of projections."""
-        statement, bindings = reading.page(query)
-        with self._reading() as connection:
-            bindings["tenant"] = self._known.tenant(connection, tenant)
-            return [rows.projection_of(row) for row in connection.execute(statement, bindings)]
-
-    def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
-        """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
-            return reading.snapshot(connection, key, stream) if key else None
-
-    def tenants(self) -> list[str]:
-        """Return every tenant that has events."""
-        with self._reading() as connection:
-            return [str(name) for _, name in connection.execute(self._sql["tenants"])]
+            # Told to nobody here: the next turn has to hear of it.
+            self._seen = None
 
     def verify(self) -> Iterator[int | port.Report]:
         """Check every event, blob and page, and the anchor; yield events checked so far, the report last."""
         self._check_open()
         with self._translated:
             yield from checks.verify_file(self.path, self._anchor, self.notes)
+
+    def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
+        """Prove the log, then make all that is derived again, in one transaction."""
+        self._check_open()
+        proved, made = 0, port.Rebuilt()
+        with self._translated:
+            for proved in rebuilding.prove(self.path, self._anchor):
+                yield proved
+        with self._changing() as writer:
+            for made in rebuilding.derive_all(writer, self.path, derive):
+                yield proved + made.events
+        yield made
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: path, size, versions, durability, counts."""

@@ -12,7 +12,7 @@ then skipped. `walk` drives a store with random steps against a plain model, for
 
 import pytest
 
-for _name in ("appending", "blobs", "company", "deriving", "keeping", "walking"):
+for _name in ("appending", "blobs", "company", "deriving", "keeping", "rebuilding", "walking"):
     pytest.register_assert_rewrite(f"{__name__}.{_name}")
 
 from holdfast.testing.contract.appending import Appending  # noqa: E402 - rewritten asserts explain
@@ -20,10 +20,11 @@ from holdfast.testing.contract.blobs import Blobs  # noqa: E402
 from holdfast.testing.contract.company import Company  # noqa: E402
 from holdfast.testing.contract.deriving import Deriving  # noqa: E402
 from holdfast.testing.contract.keeping import Keeping  # noqa: E402
+from holdfast.testing.contract.rebuilding import Rebuilding  # noqa: E402
 from holdfast.testing.contract.walking import walk  # noqa: E402
 
 
-class StoreContract(Appending, Blobs, Deriving, Keeping, Company):
+class StoreContract(Appending, Blobs, Deriving, Keeping, Rebuilding, Company):
     """Everything a store promises. Subclass it and say how your store is opened."""
 
 

@@ -9,7 +9,18 @@ import msgspec
 import pytest
 
 from holdfast import errors, limits
-from holdfast.store.port import KeyUse, Projection, Query, Replayed, Snapshot, Stale, Store
+from holdfast.store.port import (
+    Blobs,
+    Derived,
+    KeyUse,
+    Projection,
+    Query,
+    Replayed,
+    Snapshot,
+    Stale,
+    Store,
+    StoredEvent,
+)
 from holdfast.testing.contract import stage
 from holdfast.testing.contract.stage import (
     OTHER,
@@ -215,6 +226,8 @@ class Keeping(stage.Stage):
             lambda: store.snapshot(TENANT, "a"),
             store.tenants,
             lambda: list(store.verify()),
+            lambda: list(store.rebuild(_nothing)),
+            store.rebuilt,
             store.status,
             lambda: list(store.backup(str(folder / "backup.copy"))),
         )
@@ -242,6 +255,10 @@ def _furnish(store: Store, tenant: str) -> None:
             time_us=1,
         ),
     )
+
+
+def _nothing(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:  # noqa: ARG001
+    return Derived((), ())
 
 
 def _name_all(store: Store, text: str, at: int) -> None:

@@ -57,6 +57,10 @@ class Stage:
         """Take TENANT's blob away, beneath the store."""
         pytest.skip(f"this suite was not told how to lose blob {hash_.hex()} of {store}")
 
+    def tamper(self, store: Store) -> None:
+        """Change some of all that is derived, of TENANT, beneath the store."""
+        pytest.skip(f"this suite was not told how to tamper with {store}")
+
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         return tmp_path
