@@ -149,9 +149,7 @@ def verify(
             faults.append(
                 f"stream {int(str(stream)) & NUMBER_MASK:,} has {count} of {last} events."
             )
-        for part in tables or (20,):
-            for (text,) in connection.execute(f"PRAGMA integrity_check({part})"):
-                faults += [] if text == "ok" else [f"SQLite: {text}"]
+        faults += [f"SQLite: {said}" for said in _structure(connection, tables) if said != "ok"]
         for table in marked:
             for mark, *fields in connection.execute(opening.queries()[f"marked_{table}"]):
                 faults += [] if mark == rows.mark(*fields) else [f"a row of {table} is damaged."]
@@ -163,6 +161,14 @@ def verify(
     finally:
         _end(connection)
     yield port.Report(seen, len(named), tuple(faults), notes)
+
+
+def _structure(connection: apsw.Connection, tables: tuple[str, ...]) -> Iterator[str]:
+    if not tables:
+        yield from (str(text) for (text,) in connection.execute("PRAGMA integrity_check(20)"))
+    for table in tables:
+        found = connection.execute(opening.queries()["integrity_of"], (table,))
+        yield from (str(text) for (text,) in found)
 
 
 def blob_faults(connection: apsw.Connection) -> list[str]:

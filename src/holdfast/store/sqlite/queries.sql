@@ -128,6 +128,8 @@ SELECT key, name FROM streams WHERE tenant = ? AND key > ? ORDER BY key LIMIT 50
 SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name;
 -- name: clear_derived
 DELETE FROM claims; DELETE FROM projections; DELETE FROM projection_terms; DELETE FROM snapshots; DELETE FROM blob_uses;
+-- name: integrity_of
+SELECT integrity_check FROM pragma_integrity_check(?);
 -- name: rebuilt
 SELECT value FROM store WHERE name = 'rebuilt';
 -- name: count_rebuild

@@ -77,7 +77,13 @@ def row_of(row: tuple[apsw.SQLiteValue, ...]) -> chain.Row:
                 return chain.Row(place, header, payload, salt, digest, link)
         case _:
             pass
-    raise errors.Corrupt("a stored event's columns are not what was written.")
+    match row:
+        case (int(key), _, int(version), *_):
+            raise chain.damaged(
+                chain.Place(key & NUMBER_MASK, 0, version), "its columns are others"
+            )
+        case _:
+            raise errors.Corrupt("a stored event's columns are not what was written.")
 
 
 def projection_of(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
