@@ -108,6 +108,10 @@ class Machine(RuleBasedStateMachine):
         self.world.expire()
 
     @rule()
+    def rebuild(self) -> None:
+        self.world.rebuild()
+
+    @rule()
     def reopen(self) -> None:
         self.world.reopen()
 

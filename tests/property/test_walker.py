@@ -27,10 +27,10 @@ TALKS_MAX, SAID_MAX, PARTS_MAX = 8, 40, 6
 
 # How often each step is taken, in a thousand.
 STEPS = {
-    "add": 470, "add_many": 120, "add_wrong": 90, "repeat": 30, "repeat_partly": 10, "add_keyed": 40, "repeat_key": 30,
+    "add": 469, "add_many": 120, "add_wrong": 90, "repeat": 30, "repeat_partly": 10, "add_keyed": 40, "repeat_key": 30,
     "reuse_key": 10, "stale": 20, "check": 60, "update": 30, "create": 20, "create_twice": 5,
     "go_on": 10, "close_calls": 15, "end": 6, "reset": 10, "delete": 8, "listing": 8, "log": 3,
-    "expire": 1, "reopen": 3, "crash": 1,
+    "expire": 1, "reopen": 3, "crash": 1, "rebuild": 1,
 }  # fmt: skip
 
 
@@ -132,6 +132,9 @@ class Walker:
 
     def expire(self) -> None:
         self.world.expire()
+
+    def rebuild(self) -> None:
+        self.world.rebuild()
 
     def reopen(self) -> None:
         self.world.reopen()

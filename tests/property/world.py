@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast import Message, Session, errors
+from holdfast.store import port
 from holdfast.values.event import MessageAdded
 from tests.faults import pairing
 from tests.property.homes import Home
@@ -196,6 +197,17 @@ class World:
             talk.ended = True
             if talk.parts > 1:
                 self.delete(talk)
+
+    def rebuild(self) -> None:
+        """Make all that is derived again: it is what it was."""
+        before = self._rows()
+        made = self.home.admin.rebuild()
+        assert self._rows() == before
+        assert (made.projections, made.events) == (len(before), self.home.admin.status()["events"])
+
+    def _rows(self) -> list[port.Projection]:
+        engine = self.home.sessions._engine
+        return engine.store.query("default", port.Query(kind="session", limit=100_000))
 
     def reopen(self) -> None:
         self.home.reopen()

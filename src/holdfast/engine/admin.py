@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import cast
 
 from holdfast import errors, limits
-from holdfast.engine import trees
+from holdfast.engine import deriving, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.states import facts
-from holdfast.store.port import Report, StoredEvent
+from holdfast.store.port import Rebuilt, Report, StoredEvent
 from holdfast.values.event import Recorded
 from holdfast.values.frozen import Json
 
@@ -82,6 +83,27 @@ class Admin:
             else:
                 progress(step, max(step, total))
         return report
+
+    def rebuild(self, progress: Progress = no_progress) -> Rebuilt:
+        """Drop all that is derived from the log and make it again; return what was made. All or nothing.
+
+        Others may read meanwhile, and write until the log is proved; then they wait. `progress` must not
+        use the store. Raises Corrupt, and changes nothing, if the log is not as it was written.
+        """
+        self._engine.check()
+        store, made = self._engine.store, Rebuilt()
+        total = 2 * int(store.status().get("events", 0)) if progress is not no_progress else 0
+        try:
+            with closing(store.rebuild(deriving.derived)) as steps:
+                for step in steps:
+                    if isinstance(step, Rebuilt):
+                        made = step
+                    else:
+                        progress(step, max(step, total))
+        finally:
+            # An interrupt can come before the turn was given back.
+            store.leave_turn()
+        return made
 
     def backup(self, target: str | Path, progress: Progress = no_progress) -> Path:
         """Copy the store, consistent while others write, to a file that does not exist yet."""

@@ -24,7 +24,7 @@ from holdfast.engine.recordings import AsyncRecalling
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Requests, Settings
 from holdfast.engine.session import Session
 from holdfast.engine.sessions import Sessions
-from holdfast.store.port import Report
+from holdfast.store.port import Rebuilt, Report
 from holdfast.values import ids
 from holdfast.values.command import Request
 from holdfast.values.frozen import Json
@@ -420,6 +420,10 @@ class AsyncAdmin:
     async def verify(self, progress: admin.Progress = admin.no_progress) -> Report:
         """Check every event and every page against what was written; return what was found."""
         return await asyncio.to_thread(self._admin.verify, progress)
+
+    async def rebuild(self, progress: admin.Progress = admin.no_progress) -> Rebuilt:
+        """Drop all that is derived from the log and make it again, whole or not at all."""
+        return await asyncio.to_thread(self._admin.rebuild, progress)
 
     async def backup(
         self, target: str | Path, progress: admin.Progress = admin.no_progress

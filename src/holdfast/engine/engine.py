@@ -60,9 +60,9 @@ class Engine:
         self.store = store
         self.factory = factory
         self.now_us = factory.now_us
-        self.states = States(store, cached_sessions)
-        self.trees = Trees(store, cached_trees)
         self.tails = Tails(store)
+        self.states = States(store, cached_sessions, self.tails.clear)
+        self.trees = Trees(store, cached_trees)
         self._policies = Policies(self.tails)
         self._commits = CommitQueue(self._process)
         self._born = _forks
@@ -109,6 +109,8 @@ class Engine:
                     if not pending:
                         return
             with self.store.turn() as alone:
+                if early and self.states.outdated():
+                    early = []
                 self._begin_turn(alone=alone)
                 if early:
                     pending = self._contended(self._commit(early))
@@ -178,6 +180,7 @@ class Engine:
         Those can that add messages to sessions that stand alone, each to another: they depend on one
         version of one stream, which the store checks, and are known again if they are repeated.
         """
+        self.states.begin_early()
         deciding = self._deciding(early=True)
         planned: list[Planned] = []
         for ticket in batch:

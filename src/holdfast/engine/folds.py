@@ -24,7 +24,10 @@ S = TypeVar("S", bound=Folded)
 
 
 class Folds(Generic[S]):
-    """The cache of one kind of states over one store, at most `size` of them."""
+    """The cache of one kind of states over one store, at most `size` of them.
+
+    A state may have begun with a snapshot, which a rebuild of the store drops: then all are forgotten.
+    """
 
     def __init__(self, store: port.Store, size: int) -> None:
         self._store = store
@@ -32,6 +35,8 @@ class Folds(Generic[S]):
         self._mutex = threading.Lock()
         self._cached: OrderedDict[tuple[str, str], tuple[S, int]] = OrderedDict()
         self._epoch = 0
+        self._rebuilt = 0
+        self._early: int | None = None
 
     def stream(self, id_: str) -> str:
         """Return the name of a state's stream."""
@@ -47,8 +52,31 @@ class Folds(Generic[S]):
 
     def begin_turn(self, *, alone: bool) -> None:
         """A turn begins; unless `alone`, others may have added to any stream since the last one."""
+        self._early = None
         if not alone:
             self._epoch += 1
+
+    def begin_early(self) -> None:
+        """What follows is decided before the turn, on what is remembered."""
+        self._early = self.look()
+
+    def outdated(self) -> bool:
+        """Whether what was decided early rests on what a rebuild has put in question since."""
+        early = self._early
+        return early is not None and early != self._store.rebuilt()
+
+    def look(self) -> int:
+        """Forget everything if the store was rebuilt; return how often it was."""
+        rebuilt = self._store.rebuilt()
+        if rebuilt != self._rebuilt:
+            with self._mutex:
+                self._cached.clear()
+                self.forget_more()
+                self._rebuilt = rebuilt
+        return rebuilt
+
+    def forget_more(self) -> None:
+        """Forget what else rests on what is derived: the store was rebuilt."""
 
     def in_turn(self, tenant: str, id_: str) -> S | None:
         """Return a state for the holder of the turn, who may trust what it wrote itself."""
@@ -67,12 +95,13 @@ class Folds(Generic[S]):
 
     def current(self, tenant: str, id_: str) -> S | None:
         """Return a state as of now, None if it never existed. Cost: the tail, not the history."""
+        rebuilt = self.look()
         with self._mutex:
             found = self._cached.get((tenant, id_))
         state, stream = found[0] if found else None, self.stream(id_)
         fresh = self._fold(tenant, stream, state or self._snapshot(tenant, stream))
         if fresh is not None and fresh is not state:
-            self._put(tenant, fresh, -1)
+            self._put(tenant, fresh, -1, rebuilt)
         return fresh
 
     def _snapshot(self, tenant: str, stream: str) -> S | None:
@@ -89,11 +118,14 @@ class Folds(Generic[S]):
 
     def keep(self, tenant: str, state: S) -> None:
         """Remember a state that the holder of the turn read or wrote."""
-        self._put(tenant, state, self._epoch)
+        self._put(tenant, state, self._epoch, self._early)
 
-    def _put(self, tenant: str, state: S, epoch: int) -> None:
+    def _put(self, tenant: str, state: S, epoch: int, rebuilt: int | None) -> None:
+        """Remember a state, unless the store was rebuilt since the one it goes back to was read."""
         place, cached = (tenant, state.id), self._cached
         with self._mutex:
+            if rebuilt is not None and rebuilt != self._rebuilt:
+                return
             present = cached.get(place)
             if present is None or present[0].version <= state.version:
                 cached[place] = (state, epoch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from holdfast import errors
@@ -23,11 +23,7 @@ def stream_of(session_id: str) -> str:
     return PREFIX + session_id
 
 
-Blobs = Callable[[Collection[bytes]], Mapping[bytes, bytes]]
-"""From hashes to the contents of a tenant's blobs that are there."""
-
-
-def texts_of(page: Sequence[port.StoredEvent], fetch: Blobs) -> Mapping[bytes, str]:
+def texts_of(page: Sequence[port.StoredEvent], fetch: port.Blobs) -> Mapping[bytes, str]:
     """Return the large texts that events refer to, by hash, all fetched in one look."""
     wanted: set[bytes] = set()
     for stored in page:
@@ -78,10 +74,11 @@ def _place(stored: port.StoredEvent) -> dict[str, Json]:
 
 
 class States(Folds[SessionState]):
-    """The states of sessions."""
+    """The states of sessions; `forget_too` forgets what others keep that rests on them."""
 
-    def __init__(self, store: port.Store, size: int) -> None:
+    def __init__(self, store: port.Store, size: int, forget_too: Callable[[], None]) -> None:
         super().__init__(store, size)
+        self._forget_too = forget_too
         self._tails: dict[tuple[str, str, int], str] = {}
 
     def stream(self, id_: str) -> str:
@@ -101,6 +98,10 @@ class States(Folds[SessionState]):
         super().begin_turn(alone=alone)
         if not alone:
             self._tails.clear()
+
+    def forget_more(self) -> None:
+        self._tails.clear()
+        self._forget_too()
 
     def tail(self, tenant: str, state: SessionState) -> str | None:
         """Return the last known session of a conversation; it may have been continued since."""

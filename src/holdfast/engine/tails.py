@@ -207,6 +207,11 @@ class Tails:
             fresh.append(Said(state.version - behind, number, message, event.tokens or 0, {}))
         tail.add(write.expected, fresh)
 
+    def clear(self) -> None:
+        """Forget every tail."""
+        with self._mutex:
+            self._kept.clear()
+
     def of(self, tenant: str, state: SessionState) -> Tail:
         """Return the tail of a session's present generation."""
         place = (tenant, state.id, state.began)

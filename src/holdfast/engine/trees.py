@@ -10,7 +10,6 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.engine.folds import Folds
-from holdfast.engine.states import Blobs
 from holdfast.history import frames as rules
 from holdfast.store import port
 from holdfast.values import frame_event as e
@@ -91,8 +90,12 @@ class Trees(Folds[TreeState]):
             state = rules.evolve(state, fact.event, version=fact.version, time_us=fact.time_us)
         return state
 
+    def forget_more(self) -> None:
+        self._roots.clear()
+
     def root(self, tenant: str, frame_id: str) -> str | None:
         """Return the root of a frame's tree, which never changes; None if there is no such frame."""
+        self.look()
         found = self._roots.get((tenant, frame_id))
         if found is None:
             found = self._root(tenant, frame_id)
@@ -258,7 +261,7 @@ def claims_of(event: e.FrameEvent, tree: TreeState | None) -> list[str]:
             return []
 
 
-def derived(events: Iterator[port.StoredEvent], fetch: Blobs) -> port.Derived:
+def derived(events: Iterator[port.StoredEvent], fetch: port.Blobs) -> port.Derived:
     """Return everything that the store keeps beside a tree's log; raise Corrupt if a blob is not there."""
     tree: TreeState | None = None
     claims: list[tuple[str, int]] = []
@@ -274,7 +277,7 @@ def derived(events: Iterator[port.StoredEvent], fetch: Blobs) -> port.Derived:
     return port.Derived(tuple(claims), tuple(found.values()), tuple(blobs))
 
 
-def _present(fact: TreeEvent, fetch: Blobs) -> list[bytes]:
+def _present(fact: TreeEvent, fetch: port.Blobs) -> list[bytes]:
     needed = wire.hashes(fact.event)
     missing = set(needed) - fetch(needed).keys() if needed else set[bytes]()
     if missing:

@@ -1,0 +1,429 @@
+"""All that is derived is made again from the log: the same as before, right if it was wrong, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import Message, ToolCallRequest, errors, limits
+from holdfast.engine.states import stream_of
+from holdfast.store.port import Rebuilt, Snapshot
+from holdfast.store.sqlite import SQLiteStore, opening, rows
+from holdfast.wire import codec
+
+DERIVED = ("claims", "projections", "projection_terms", "blob_uses", "snapshots")
+KEPT = ("store", "tenants", "streams", "events", "keys", "blobs")
+LONG = limits.SNAPSHOT_EVERY + 10
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store in which everything has happened that leads to something derived."""
+    made = tmp_path / "state.db"
+    for tenant in ("default", "other"):
+        with holdfast.connect(made, tenant=tenant) as hf:
+            fill(hf.sessions)
+    return made
+
+
+def fill(sessions: holdfast.SessionManager) -> None:
+    long = sessions.create_session("long", user_id="ada", title="Long", metadata={"n": 1})
+    long.add_messages([Message("user", f"m{number}") for number in range(LONG)])
+    sessions.create_session("gone", user_id="ada").add_message(Message("user", "x"))
+    sessions.delete_session("gone")
+    large = sessions.create_session("large", metadata={"n": 1, "team": "north"})
+    for _ in range(2):
+        large.add_message(Message("user", "y" * (limits.BLOB_BYTES_MIN + 1)), key="once")
+    call = Message("assistant", "", tool_calls=(ToolCallRequest("c1", "look"),))
+    large.add_message(call)
+    chained = sessions.create_session("chained", user_id="bob")
+    chained.add_message(Message("user", "before"))
+    sessions.create_continuation_session(chained).add_message(Message("user", "after"))
+    reset = sessions.create_session("reset")
+    reset.add_message(Message("user", "old"))
+    sessions.end_session("reset")
+    sessions.reset_session("reset")
+    sessions.update_session("reset", metadata={"n": None})
+
+
+def tables(path: Path, names: tuple[str, ...] = DERIVED[:-1]) -> dict[str, list[object]]:
+    """Return all rows of tables."""
+    connection = opening.connect(path, write=False)
+    try:
+        return {
+            name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names
+        }
+    finally:
+        connection.close()
+
+
+def vandalise(path: Path, statement: str, bindings: tuple[bytes | int | str, ...] = ()) -> None:
+    """Change a store beneath it, page checksums and all."""
+    connection = opening.connect(path, write=True)
+    connection.execute(statement, bindings)
+    connection.close()
+
+
+def shown(hf: holdfast.Holdfast) -> list[object]:
+    """Return what a caller sees of all sessions."""
+    listed = list(hf.sessions.list_sessions(limit=100))
+    return [listed, [list(hf.sessions.get_session(row["id"]).messages) for row in listed]]
+
+
+def test_a_rebuild_gives_the_same_rows(path: Path):
+    with holdfast.connect(path) as hf:
+        before, truth, seen = tables(path), tables(path, KEPT[1:]), shown(hf)
+        assert all(before.values()), "there is something of everything"
+        assert tables(path, DERIVED[-1:])["snapshots"], "snapshots too"
+        made = hf.admin.rebuild()
+        assert (tables(path), tables(path, KEPT[1:])) == (before, truth)
+        assert not tables(path, DERIVED[-1:])["snapshots"]
+        assert shown(hf) == seen
+        assert hf.admin.verify().ok
+    assert made == Rebuilt(
+        events=len(truth["events"]),
+        tenants=2,
+        streams=len(truth["streams"]),
+        claims=len(before["claims"]),
+        projections=len(before["projections"]),
+    )
+    with holdfast.connect(path) as hf:
+        assert shown(hf) == seen
+        with pytest.raises(errors.KeyReused):
+            hf.sessions.get_session("large").add_message(Message("user", "another"), key="once")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE projections SET owner = 'mallory'",
+        "UPDATE projections SET mark = x'00'",
+        "DELETE FROM projections",
+        "INSERT INTO projections SELECT 1, kind, 'x' || id, owner, status, moment, time_us, lookup, terms,"
+        " document, mark FROM projections WHERE tenant = 2",
+        "UPDATE projection_terms SET term = 'n' || term",
+        "DELETE FROM projection_terms",
+        "DELETE FROM claims",
+        "UPDATE claims SET version = version + 1",
+        "DELETE FROM blob_uses",
+        "UPDATE blob_uses SET event = event + 1",
+    ],
+)
+def test_what_is_wrong_is_put_right(path: Path, statement: str):
+    before = tables(path)
+    vandalise(path, statement)
+    assert tables(path) != before
+    with holdfast.connect(path) as hf:
+        hf.admin.rebuild()
+        assert tables(path) == before
+        assert hf.admin.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("statement", "place"),
+    [
+        ("UPDATE events SET payload = CAST(replace(payload, 'm7', 'm8') AS BLOB)", "position 9 "),
+        ("UPDATE events SET payload = CAST(payload AS TEXT) WHERE version = 9", "position 9 "),
+        ("DELETE FROM events WHERE version = 9", "events 9 to 9 are missing"),
+        ("DELETE FROM events WHERE key = (SELECT max(key) FROM events)", "1 more event"),
+        ("UPDATE events SET link = x'00' WHERE version = 9", "position 9 "),
+        ("UPDATE streams SET name = 'session/other' WHERE name = 'session/long'", "streams"),
+        ("UPDATE keys SET first = 1", "keys"),
+        ("DELETE FROM blobs", "blob"),
+        ("UPDATE blobs SET content = x'00'", "blob"),
+        ("UPDATE blobs SET tenant = tenant + 7", "blob"),
+    ],
+)
+def test_what_the_log_can_not_prove_is_refused(path: Path, statement: str, place: str):
+    with holdfast.connect(path) as hf:
+        vandalise(path, "UPDATE projections SET owner = 'mallory'")
+        vandalise(path, statement)
+        before = tables(path, DERIVED + KEPT)
+        with pytest.raises(holdfast.Corrupt, match=place):
+            hf.admin.rebuild()
+        assert tables(path, DERIVED + KEPT) == before
+
+
+def test_a_stream_of_a_later_version_is_refused(path: Path):
+    number = "SELECT max(key) FROM streams"
+    vandalise(path, f"UPDATE streams SET name = 'novel/1' WHERE key = ({number})")
+    mark = rows.mark(*tables_row(path, number))
+    vandalise(path, f"UPDATE streams SET mark = ? WHERE key = ({number})", (mark,))
+    before = tables(path, DERIVED + KEPT)
+    with holdfast.connect(path) as hf, pytest.raises(holdfast.NewerStore, match="novel/1"):
+        hf.admin.rebuild()
+    assert tables(path, DERIVED + KEPT) == before
+
+
+def tables_row(path: Path, number: str) -> tuple[object, ...]:
+    connection = opening.connect(path, write=False)
+    try:
+        query = f"SELECT key, tenant, name FROM streams WHERE key = ({number})"
+        return tuple(next(connection.execute(query)))
+    finally:
+        connection.close()
+
+
+def lie(path: Path) -> None:
+    """Put a snapshot into the store that says something else than the log, its mark right."""
+    store = holdfast.connect(path)
+    kept = store._opened.engine.store
+    assert isinstance(kept, SQLiteStore)
+    stream = stream_of("long")
+    truth = kept.snapshot("default", stream)
+    assert truth is not None
+    state = codec.decode_state(truth.state)
+    assert state is not None
+    state = msgspec.structs.replace(state, title="A lie")
+    (link,) = [e.link for e in kept.read("default", stream, after=truth.version - 1, limit=1)]
+    lied = codec.encode_state(state)
+    store.close()
+    connection = opening.connect(path, write=True)
+    key = connection.execute("SELECT key FROM streams WHERE tenant = 1 AND name = ?", (stream,)).get
+    mark = rows.mark(key, truth.version, truth.fold, lied, link)
+    connection.execute(
+        "UPDATE snapshots SET state = ?, mark = ? WHERE stream = ?", (lied, mark, key)
+    )
+    connection.close()
+
+
+def elsewhere(path: Path) -> None:
+    """Rebuild in another process."""
+    program = "import sys, holdfast\nwith holdfast.connect(sys.argv[1]) as hf: hf.admin.rebuild()"
+    subprocess.run([sys.executable, "-W", "error", "-c", program, str(path)], check=True)
+
+
+def beside(path: Path) -> None:
+    """Rebuild in this process, by another engine."""
+    with holdfast.connect(path) as hf:
+        hf.admin.rebuild()
+
+
+@pytest.mark.parametrize("where", ["here", "beside", "elsewhere"])
+@pytest.mark.parametrize("first", ["read", "write"])
+def test_nobody_answers_from_what_it_cached_before(path: Path, where: str, first: str):
+    lie(path)
+    with holdfast.connect(path) as hf:
+        assert hf.sessions.get_session("long").title == "A lie"
+        hf.sessions.get_session("long").add_message(Message("user", "one more"))
+        assert hf.sessions.list_sessions(user_id="ada")[0]["title"] == "A lie"
+        if where == "here":
+            hf.admin.rebuild()
+        else:
+            (beside if where == "beside" else elsewhere)(path)
+        if first == "read":
+            assert hf.sessions.get_session("long").title == "Long"
+        hf.sessions.add_messages("long", [Message("user", "yet one")])
+        assert hf.sessions.get_session("long").title == "Long"
+        assert hf.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
+        assert hf.sessions.get_session("long").message_count == LONG + 2
+        before = tables(path)
+        hf.admin.rebuild()
+        assert tables(path) == before
+
+
+def test_nothing_is_decided_early_on_what_a_rebuild_has_put_in_question(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In a crowd an engine decides on what it remembers, and hands that over."""
+    lie(path)
+    with holdfast.connect(path) as hf:
+        assert hf.sessions.get_session("long").title == "A lie"
+        elsewhere(path)
+        monkeypatch.setattr(SQLiteStore, "crowded", property(lambda _: True))
+        hf.sessions.add_messages("long", [Message("user", "one more")])
+        assert hf.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
+
+
+def test_a_rebuild_between_deciding_and_the_turn_is_noticed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lie(path)
+    with holdfast.connect(path) as hf:
+        assert hf.sessions.get_session("long").title == "A lie"
+        monkeypatch.setattr(SQLiteStore, "crowded", property(lambda _: True))
+        monkeypatch.setattr(SQLiteStore, "hand_over", lambda *_: elsewhere(path))
+        hf.sessions.add_messages("long", [Message("user", "one more")])
+        assert hf.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
+
+
+def test_a_state_read_before_a_rebuild_is_not_kept_after_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lie(path)
+    real, rebuilt = SQLiteStore.snapshot, list[str]()
+    with holdfast.connect(path) as hf:
+
+        def slow(store: SQLiteStore, tenant: str, stream: str) -> Snapshot | None:
+            found = real(store, tenant, stream)
+            if not rebuilt:
+                rebuilt.append(stream)
+                beside(path)
+                assert hf.sessions.get_session("large"), "somebody else hears of it first"
+            return found
+
+        monkeypatch.setattr(SQLiteStore, "snapshot", slow)
+        assert hf.sessions.get_session("long").title == "A lie", "it was asked for before"
+        assert hf.sessions.get_session("long").title == "Long"
+
+
+def test_a_volatile_store_is_rebuilt_too():
+    with holdfast.connect("volatile:") as hf:
+        fill(hf.sessions)
+        seen = shown(hf)
+        assert hf.admin.rebuild().tenants == 1
+        assert shown(hf) == seen
+
+
+def test_progress_comes_to_its_end(path: Path):
+    told: list[tuple[int, int]] = []
+    with holdfast.connect(path) as hf:
+        made = hf.admin.rebuild(lambda done, total: told.append((done, total)))
+    assert {total for _, total in told} == {2 * made.events}
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1][0] == 2 * made.events
+
+
+def test_one_whose_progress_fails_changes_nothing_and_lets_others_write(path: Path):
+    vandalise(path, "UPDATE projections SET owner = 'mallory'")
+    before = tables(path, DERIVED)
+    with holdfast.connect(path) as hf:
+        for last in (1, 3, 6):
+            seen: list[int] = []
+
+            def told(done: int, total: int, seen: list[int] = seen, last: int = last) -> None:
+                seen.append(done)
+                if len(seen) == last:
+                    raise ZeroDivisionError(total)
+
+            with pytest.raises(ZeroDivisionError):
+                hf.admin.rebuild(told)
+            assert tables(path, DERIVED) == before
+        other = threading.Thread(target=hf.sessions.create_session, args=("after",))
+        other.start()
+        other.join(20)
+        assert hf.sessions.get_session("after")
+
+
+def test_async_callers_rebuild(path: Path):
+    before = tables(path)
+    vandalise(path, "DELETE FROM claims")
+
+    async def rebuild() -> Rebuilt:
+        async with holdfast.connect_async(path) as hf:
+            return await hf.admin.rebuild()
+
+    assert asyncio.run(rebuild()).tenants == 2
+    assert tables(path) == before
+
+
+KILLED = """
+import os, signal, sys
+import holdfast
+
+left = int(sys.argv[2])
+def told(done, total):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+holdfast.connect(sys.argv[1]).admin.rebuild(told)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 5, 8, 12])
+def test_killed_anywhere_the_old_rows_stand(path: Path, after: int):
+    vandalise(path, "UPDATE projections SET owner = 'mallory'")
+    before = tables(path, DERIVED)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path), str(after)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert tables(path, DERIVED) == before
+    with holdfast.connect(path) as hf:
+        hf.admin.rebuild()
+        assert hf.sessions.list_sessions(user_id="mallory") == []
+        assert hf.admin.verify().ok
+
+
+WRITER = """
+import sys
+import holdfast
+
+path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with holdfast.connect(path) as hf:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(count):
+        if number % 10 == 0:
+            hf.sessions.create_session(f"{name}-{number}", user_id=name, metadata={"n": number})
+        for session in ("shared", f"{name}-{number - number % 10}"):
+            hf.sessions.add_messages(session, [holdfast.Message("user", f"{name} {number}")])
+"""
+REBUILDER = """
+import sys
+import holdfast
+
+with holdfast.connect(sys.argv[1]) as hf:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(int(sys.argv[2])):
+        print(hf.admin.rebuild().events, flush=True)
+"""
+
+
+def test_processes_write_while_another_rebuilds(path: Path):
+    count, rebuilds, names = 80, 12, ("a", "b", "c")
+    with holdfast.connect(path) as hf:
+        hf.sessions.create_session("shared")
+
+    def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", program, str(path), *map(str, arguments)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    running = [start(WRITER, name, count) for name in names] + [start(REBUILDER, rebuilds)]
+    for one in running:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+    for one in running:
+        assert one.stdin is not None
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    outputs = [one.communicate(timeout=120)[0] for one in running]
+    assert [one.returncode for one in running] == [0] * len(running)
+    seen = [int(line) for line in outputs[-1].split()]
+    assert len(seen) == rebuilds
+    assert len(set(seen)) > 2, "some of them while others wrote"
+    with holdfast.connect(path) as hf:
+        said = [str(message.content) for message in hf.sessions.get_session("shared").messages]
+        assert sorted(said) == sorted(
+            f"{name} {number}" for name in names for number in range(count)
+        )
+        for name in names:
+            assert len(hf.sessions.list_sessions(user_id=name, limit=100)) == count // 10
+        before = tables(path)
+        hf.admin.rebuild()
+        assert tables(path) == before
+        assert hf.admin.verify().ok
+
+
+def test_a_forked_child_does_not_rebuild(path: Path):
+    with holdfast.connect(path) as hf:
+        child = os.fork()
+        if child == 0:
+            try:
+                hf.admin.rebuild()
+            except errors.ForkedEngine:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
