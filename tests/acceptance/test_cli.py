@@ -147,10 +147,14 @@ def test_target_is_argument_then_url_then_environment_then_here(folder: Path, tm
 @pytest.mark.parametrize(
     ("words", "target"),
     [
-        *((words, None) for words in ("status", "verify", "sessions list", "backup copy.db")),
+        *(
+            (words, None)
+            for words in ("status", "verify", "rebuild", "sessions list", "backup copy.db")
+        ),
         *(("sessions show @last", path) for path in ("state.db", "new/state.db")),
         *(("status", path) for path in ("state.db", "sqlite:///nowhere/state.db")),
         ("verify", "state.db"),
+        ("rebuild", "state.db"),
     ],
 )
 def test_looking_creates_nothing(tmp_path: Path, words: str, target: str | None):
@@ -326,3 +330,15 @@ def test_verify_says_whole(folder: Path):
     assert run("verify", cwd=folder) == (0, f"ok\t{told['events']}\t0\tstate.db\n", "")
     shown = on_terminal("verify", cwd=folder, env={"NO_COLOR": "1"})
     assert "✓ whole" in shown.out
+
+
+def test_rebuild_says_what_it_made(folder: Path):
+    told = document(run("rebuild", "--json", "--quiet", cwd=folder))
+    assert told["events"] == document(run("status", "--json", cwd=folder))["events"]
+    assert (told["store"], told["tenants"], told["projections"]) == ("state.db", 1, 7)
+    piped = run("rebuild", "state.db", cwd=folder)
+    assert piped.out == f"{told['events']}\t7\t{told['claims']}\tstate.db\n"
+    assert piped.err == "Check it with: holdfast verify --url state.db\n"
+    shown = on_terminal("rebuild", cwd=folder, env={"NO_COLOR": "1"})
+    assert "✓ made again   7 rows" in shown.out
+    assert run("verify", cwd=folder).code == 0

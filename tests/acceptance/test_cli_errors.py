@@ -180,6 +180,15 @@ def test_damage_stops_other_commands_too(store: Path):
     assert json.loads(done.err)["code"] == "corrupt"
 
 
+def test_a_damaged_store_is_not_rebuilt(store: Path):
+    damage(store, store.stat().st_size // 2)
+    before = store.read_bytes()
+    done = run("rebuild", "--json", cwd=store.parent)
+    assert (done.code, done.out) == (7, "")
+    assert json.loads(done.err)["code"] == "corrupt"
+    assert store.read_bytes() == before
+
+
 @contextlib.contextmanager
 def held(store: Path) -> Iterator[None]:
     """Hold the store's turn as a process that never passes it on."""

@@ -21,6 +21,7 @@ Commands
   sessions show   one session
   context         what a model sees of a session, what not, and why
   verify          is everything as it was written?
+  rebuild         make all that is derived from the log again
   backup          a consistent copy, while others write
   version         versions of Holdfast, Python and SQLite
   help            help on a command or a topic: exit-codes, environment, json, ids
@@ -52,6 +53,7 @@ Without --json a pipe gets TSV without a header; control characters in stored te
     --diff        = - or +, first, last, messages, tokens, role, text
   status          name, value
   verify          ok or damage, events, faults, store; then lines "fault" and "note"
+  rebuild         events, rows, claims, store
   backup          file, bytes"""
 
 IDS: Final = """\

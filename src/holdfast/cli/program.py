@@ -78,6 +78,22 @@ def verify(store: str | None = None, /, *, common: Common = _COMMON) -> int:
 
 
 @app.command
+def rebuild(store: str | None = None, /, *, common: Common = _COMMON) -> int:
+    """Drop all that is derived from the log and make it again, whole or not at all. Exit 7 if the log is damaged.
+
+    Example: holdfast rebuild state.db
+
+    Parameters
+    ----------
+    store
+        A path or sqlite:///path.
+    """
+    from holdfast.cli import rebuild as command  # noqa: PLC0415
+
+    return command.run(store, common)
+
+
+@app.command
 def backup(target: str, /, *, common: Common = _COMMON) -> int:
     """Copy the store, consistent while others write, to a file that does not exist yet.
 

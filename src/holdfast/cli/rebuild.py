@@ -1,0 +1,36 @@
+"""`holdfast rebuild`: drop all that is derived from the log, and make it again."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from holdfast.cli import again, exits, figures, target
+from holdfast.cli.options import Common
+from holdfast.cli.surface import Face, Surface
+
+
+def run(store: str | None, common: Common) -> int:
+    """Make it all again, whole or not at all."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    url = target.choose(store or common.url)
+    started = time.monotonic()
+    with target.opened(common, store) as hf, surface.progress("going through events") as bar:
+        made = hf.admin.rebuild(bar)
+    seconds = time.monotonic() - started
+    if surface.face is Face.JSON:
+        document = {"store": url, **msgspec.structs.asdict(made), "seconds": round(seconds, 3)}
+        surface.document(document)
+    elif surface.face is Face.PIPE:
+        surface.row(made.events, made.projections, made.claims, url)
+    else:
+        surface.console.print(f"{surface.glyphs.good} made again", style="bold green", end="")
+        surface.console.print(
+            f"   {figures.count(made.projections, 'row')} and {figures.count(made.claims, 'claim')}"
+            f" from {figures.count(made.events, 'event')} ({seconds:.1f} s)"
+        )
+    surface.note(
+        f"Check it with: {again.command('verify', on=again.on(store or common.url, common.tenant))}"
+    )
+    return exits.DONE
