@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Message, ToolCallRequest, errors, limits
+from holdfast import Message, Scope, ToolCallRequest, errors, limits
 from holdfast.engine.states import stream_of
 from holdfast.store.port import Rebuilt, Snapshot
 from holdfast.store.sqlite import SQLiteStore, opening, rows
@@ -32,6 +31,7 @@ def path(tmp_path: Path) -> Path:
     for tenant in ("default", "other"):
         with holdfast.connect(made, tenant=tenant) as hf:
             fill(hf.sessions)
+            frame(hf.index)
     return made
 
 
@@ -53,6 +53,19 @@ def fill(sessions: holdfast.SessionManager) -> None:
     sessions.end_session("reset")
     sessions.reset_session("reset")
     sessions.update_session("reset", metadata={"n": None})
+
+
+def frame(index: holdfast.StateIndex) -> None:
+    """Leave frames that work, that wait, and that are closed, with tools, handles and decisions."""
+    root = index.push_frame(Scope("ada"), goal="plan", budget=10_000, frame_id="root")
+    child = index.push_frame(Scope("bob"), goal="book", budget=1_000, parent_frame_id=root.frame_id)
+    tool = index.begin_tool(child.frame_id, "pay")
+    index.end_tool(child.frame_id, tool.tool_id, "z" * (limits.BLOB_BYTES_MIN + 1))
+    index.resume_frame(index.suspend_frame(child.frame_id, reason="may I?", payload={"n": 1}))
+    index.pop_frame(child.frame_id, result_summary="booked")
+    waiting = index.push_frame(Scope("eve"), goal="ask", budget=1_000, parent_frame_id="root")
+    index.begin_tool(waiting.frame_id, "look")
+    index.suspend_frame(waiting.frame_id, reason="and now?")
 
 
 def tables(path: Path, names: tuple[str, ...] = DERIVED[:-1]) -> dict[str, list[object]]:
@@ -256,6 +269,16 @@ def test_a_rebuild_between_deciding_and_the_turn_is_noticed(
         assert hf.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
 
 
+def test_the_root_of_a_frame_is_looked_for_again(path: Path):
+    """It is remembered from a row, which may have been wrong."""
+    with holdfast.connect(path) as hf:
+        hf._opened.engine.trees.keep_root("default", "root", "another")
+        with pytest.raises(errors.Error):
+            hf.index.update_frame("root", goal="go on")
+        beside(path)
+        assert hf.index.update_frame("root", goal="go on").goal == "go on"
+
+
 def test_a_state_read_before_a_rebuild_is_not_kept_after_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -415,15 +438,3 @@ def test_processes_write_while_another_rebuilds(path: Path):
         hf.admin.rebuild()
         assert tables(path) == before
         assert hf.admin.verify().ok
-
-
-def test_a_forked_child_does_not_rebuild(path: Path):
-    with holdfast.connect(path) as hf:
-        child = os.fork()
-        if child == 0:
-            try:
-                hf.admin.rebuild()
-            except errors.ForkedEngine:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
