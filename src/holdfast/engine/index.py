@@ -18,6 +18,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.framing import UNKNOWN_OUTCOME
 from holdfast.engine.requests import Moment, Settings, microseconds
 from holdfast.engine.resuming import Resuming, checked_limit
+from holdfast.history.suspending import waits
 from holdfast.values import frame_command as c
 from holdfast.values import ids
 from holdfast.values.budget import TokenBudget
@@ -272,7 +273,7 @@ class StateIndex(Resuming):
     def list_suspensions(
         self, scope: Scope | None = None, *, waiting: bool = True, limit: int = 100
     ) -> list[Suspension]:
-        """Return suspensions, newest first: those that wait, or all."""
+        """Return suspensions, newest first: those that can still be resumed or decided, or all."""
         self._engine.check()
         checked_limit(limit)
         rows = self._rows(
@@ -281,7 +282,12 @@ class StateIndex(Resuming):
             owner=scope.actor_id if scope else None,
         )
         every = (wire.decode_suspension(row.document) for row in rows)
-        found = (one for one in every if scope is None or scope.covers(one.scope))
+        now = self._engine.now_us()
+        found = (
+            one
+            for one in every
+            if (scope is None or scope.covers(one.scope)) and (not waiting or waits(one, now))
+        )
         return list(itertools.islice(found, limit))
 
     def revoke_suspension(
