@@ -58,7 +58,9 @@ class Work:
         )  # fmt: skip
 
     def pop(self, frame: holdfast.Frame) -> None:
-        self._index.pop_frame(frame.frame_id, result_summary="SK 4718, direct, 214.00 EUR, two seats")
+        self._index.pop_frame(
+            frame.frame_id, result_summary="SK 4718, direct, 214.00 EUR, two seats"
+        )
 
     def pushing(self, seconds: float) -> tuple[int, float]:
         return self._timed(seconds, first=True)
@@ -129,7 +131,7 @@ def _payload_sizes(store: holdfast.Holdfast) -> dict[str, int]:
     work = Work(store)
     work.pop(work.push())
     store.index.add_context_handle(work.root.frame_id, handle(0))
-    from holdfast.wire.frames import encode_event  # noqa: PLC0415 - to weigh what is stored
+    from holdfast.wire.frames import encode_event
 
     kinds = {"frame.pushed": "push", "frame.popped": "pop", "frame.handle_added": "handle"}
     sizes: dict[str, int] = {}

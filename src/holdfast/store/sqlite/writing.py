@@ -218,7 +218,7 @@ class Batch:
         if before is None:
             added = self._connection.execute(self._sql["add_projection"], (*row, check))
             if added.connection.changes():
-                self._add_terms(place, p.terms)
+                self._add_terms(place, dict.fromkeys(p.terms))
                 return
         elif before[-1] == terms:
             # Its terms are as remembered, or this finds no row.
