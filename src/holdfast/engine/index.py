@@ -133,6 +133,10 @@ class StateIndex(Resuming):
 
     def get_frame_ancestry(self, frame_id: str) -> list[Frame]:
         """Return the frames from the root down to one, itself included. Raises FrameNotFound."""
+        self._engine.check()
+        tree = self._engine.trees.open_tree(self._tenant, checked_id("a frame's id", frame_id))
+        if tree is not None:
+            return list(tree.ancestry(frame_id))
         found = [self.get_frame(frame_id)]
         while found[0].parent_frame_id is not None:
             found.insert(0, self.get_frame(found[0].parent_frame_id))

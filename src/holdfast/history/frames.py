@@ -25,7 +25,7 @@ from holdfast.values.frame import (
     ToolStatus,
     TreeState,
 )
-from holdfast.values.frozen import freeze
+from holdfast.values.frozen import EMPTY
 
 _S = FrameStatus
 
@@ -164,7 +164,7 @@ def _push(tree: TreeState, frames: Frames, event: e.FramePushedEvent, time_us: i
         goal=event.goal,
         budget=event.budget,
         parent_frame_id=event.parent_frame_id,
-        inputs=freeze(event.inputs),
+        inputs=event.inputs,
         depth=parent.depth + 1 if parent else 0,
         created_us=time_us,
         updated_us=time_us,
@@ -193,7 +193,7 @@ def _pop(frames: Frames, event: e.FramePoppedEvent, time_us: int) -> Frame:
         result_summary=event.result_summary,
         reason=event.reason,
         budget=replace(frame.budget, reserved=0),
-        reservations=freeze({}),
+        reservations=EMPTY,
         tools=(),
         failures=(),
         suspension=replace(suspension, status=SuspensionStatus.CLOSED) if suspension else None,
@@ -247,7 +247,7 @@ def _update(frame: Frame, event: e.FrameUpdatedEvent, time_us: int) -> Frame:
     if event.goal is not msgspec.UNSET:
         frame = replace(frame, goal=event.goal)
     if event.inputs is not msgspec.UNSET:
-        frame = replace(frame, inputs=freeze(event.inputs))
+        frame = replace(frame, inputs=event.inputs)
     if event.status is not None:
         frame = replace(frame, status=event.status)
     if event.reserved or event.released or event.used:
@@ -287,7 +287,7 @@ def _account(frame: Frame, event: e.FrameUpdatedEvent) -> Frame:
     budget: TokenBudget = replace(
         frame.budget, reserved=sum(left.values()), used=frame.budget.used + event.used
     )
-    return replace(frame, budget=budget, reservations=freeze(left))
+    return replace(frame, budget=budget, reservations=left)
 
 
 def _tool(frame: Frame, tool: ToolRun) -> Frame:
@@ -310,7 +310,7 @@ def _suspend(frame: Frame, event: e.FrameSuspendedEvent, time_us: int) -> Frame:
         scope=frame.scope,
         reason=event.reason,
         purpose=event.purpose,
-        payload=freeze(event.payload),
+        payload=event.payload,
         previous=before.previous if before else frame.status,
         suspended_us=time_us,
         expires_us=event.expires_us,
@@ -324,7 +324,7 @@ def _resume(frame: Frame, event: e.FrameResumedEvent) -> Frame:
     resumption = Resumption(
         suspension_id=event.suspension_id,
         decision=event.decision,
-        payload=freeze(event.payload),
+        payload=event.payload,
         purpose=before.purpose if before else "",
         by=event.by,
         reason=event.reason,

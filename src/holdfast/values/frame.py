@@ -11,10 +11,11 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from holdfast.values import ids
 from holdfast.values.budget import TokenBudget
-from holdfast.values.frozen import EMPTY, Json
+from holdfast.values.frozen import EMPTY, Json, freeze
 from holdfast.values.handle import ContextHandle, ResultRef
 from holdfast.values.message import checked_id
 
@@ -146,6 +147,9 @@ class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decision_reason: str = ""
     token_hash: str = ""
 
+    def __post_init__(self) -> None:
+        force_setattr(self, "payload", freeze(self.payload))
+
     @property
     def suspended_at(self) -> str:
         """When, as ISO 8601."""
@@ -166,6 +170,9 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     purpose: str = ""
     by: str = ""
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "payload", freeze(self.payload))
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -203,6 +210,10 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resumption: Resumption | None = None
     deadline_us: int | None = None
     stood_us: int | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "inputs", freeze(self.inputs))
+        force_setattr(self, "reservations", freeze(self.reservations))
 
     @property
     def open(self) -> bool:
