@@ -15,6 +15,7 @@ from holdfast import Holdfast, Message, limits
 from holdfast.store.port import Store
 from holdfast.store.sqlite import opening
 from holdfast.values.event import MessageAdded
+from tests.acceptance.older import lowered
 from tests.acceptance.scenes import Opener
 
 PICTURE = "data:image/png;base64," + "iVBORw0KGgo" * 50_000
@@ -228,10 +229,10 @@ def test_a_use_of_no_event_is_reported(fast_dir: Path):
 def first_version(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a store as it was before there were blobs."""
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "SCHEMA", 1)
         patch.setattr(limits, "BLOB_BYTES_MIN", limits.MESSAGE_BYTES_MAX)
         with holdfast.connect(path) as hf:
             hf.sessions.create_session("s").add_messages(TURN)
+    lowered(path, 1)
 
 
 def schema_of(path: Path) -> list[tuple[Any, ...]]:
@@ -246,7 +247,7 @@ def test_a_store_of_the_first_version_is_lifted(fast_dir: Path, monkeypatch: pyt
     first_version(old, monkeypatch)
     assert "blobs" not in str(schema_of(old))
     with holdfast.connect(old) as hf:
-        assert hf.admin.status()["schema"] == 2
+        assert hf.admin.status()["schema"] == opening.SCHEMA
         assert blobs_kept(hf) == 0
         session = hf.sessions.get_session("s")
         assert [message.raw() for message in session.messages] == TURN

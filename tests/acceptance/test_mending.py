@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast import Message, limits
 from holdfast.store.sqlite import mending, opening
+from tests.acceptance.older import lowered
 
 ROWS = 40
 LARGE = 7
@@ -94,13 +95,17 @@ def test_a_store_of_the_first_version_is_mended_and_lifted(
 ):
     path = tmp_path / "state.db"
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "SCHEMA", 1)
         patch.setattr(limits, "BLOB_BYTES_MIN", limits.MESSAGE_BYTES_MAX)
         abandon(path)
+    lowered(path, 1)
     visit(path, "SELECT 1 FROM sessions")
     with holdfast.connect(path) as hf:
         facts = hf.admin.status()
-        assert (facts["notes"][0], facts["schema"], facts["blobs"]) == (mending.NOTE, 2, 0)
+        assert (facts["notes"][0], facts["schema"], facts["blobs"]) == (
+            mending.NOTE,
+            opening.SCHEMA,
+            0,
+        )
         assert len(texts(hf, "a")) == ROWS
         assert hf.admin.verify().ok
 

@@ -63,8 +63,8 @@ class CutsClaimsAtNul(Rewriting):
     def rewritten_write(self, append: Append, write: StreamWrite) -> StreamWrite:
         return replace(write, claims=tuple((c.split("\x00")[0], at) for c, at in write.claims))
 
-    def find_claim(self, tenant: str, stream: str, claim: str) -> int:
-        return super().find_claim(tenant, stream, claim.split("\x00", maxsplit=1)[0])
+    def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
+        return super().find_claim(tenant, stream, claim.split("\x00", maxsplit=1)[0], at=at)
 
 
 class ForgetsKeys(Rewriting):
@@ -175,14 +175,43 @@ class ReadsUntilExclusively(VolatileStore):
         after: int = 0,
         until: int | None = None,
         limit: int = 256,
+        at: int | None = None,
+        newest: bool = False,
     ) -> list[StoredEvent]:
         last = until - 1 if until else until
-        return super().read(tenant, stream, after=after, until=last, limit=limit)
+        return super().read(
+            tenant, stream, after=after, until=last, limit=limit, at=at, newest=newest
+        )
+
+
+class ForgetsHowItWas(VolatileStore):
+    """Reads every stream as it is now."""
+
+    def read(
+        self,
+        tenant: str,
+        stream: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+        at: int | None = None,
+        newest: bool = False,
+    ) -> list[StoredEvent]:
+        last = at if until is None else until
+        return super().read(tenant, stream, after=after, until=last, limit=limit, newest=newest)
+
+
+class KeepsClaimsOfTheRewound(VolatileStore):
+    def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
+        versions = range(self.version(tenant, stream), 0, -1) if at is None else [at]
+        found = (super(KeepsClaimsOfTheRewound, self).find_claim(tenant, stream, claim, at=v) for v in versions)  # fmt: skip
+        return next(filter(None, found), 0)
 
 
 class SeeksPastEquals(VolatileStore):
-    def seek(self, tenant: str, stream: str, ordinal: int) -> int:
-        return super().seek(tenant, stream, ordinal + 1)
+    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
+        return super().seek(tenant, stream, ordinal + 1, at=at)
 
 
 class LeaksKeys(VolatileStore):
@@ -375,6 +404,8 @@ PLANTED: dict[type[VolatileStore], str] = {
     SkipsPositionsOfTheRefused: "test_positions_and_versions_have_no_gaps",
     ShowsAnEventLate: "test_threads_leave_no_gap_and_no_reader_is_passed_by",
     ReadsUntilExclusively: "test_a_stream_is_read_in_ranges",
+    ForgetsHowItWas: "test_a_version_is_for_ever_what_it_was",
+    KeepsClaimsOfTheRewound: "test_claims_of_the_base_count_as_far_as_it_goes",
     SeeksPastEquals: "test_a_stream_is_sought_by_ordinal",
     LeaksKeys: "test_tenants_do_not_see_one_another",
     LeaksRows: "test_tenants_do_not_see_one_another",
@@ -408,6 +439,8 @@ UNSEEN_BY_THE_WALK = {
     CutsClaimsAtNul: "its claims have no NUL",
     CutsPayloads: "its payloads are small",
     ChecksClaimsBeforeVersions: "it hardly ever breaks two conditions at once",
+    ForgetsHowItWas: "its streams have no bases",
+    KeepsClaimsOfTheRewound: "its streams have no bases",
     LeaksKeys: "it looks for keys only where they were used",
     LosesEmptySnapshots: "its snapshots are never empty",
     ReadsBlobsUnchecked: "it damages nothing",

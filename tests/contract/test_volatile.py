@@ -46,7 +46,7 @@ class TestVolatileStore(contract.StoreContract):
             rows[id_] = msgspec.structs.replace(rows[id_], owner="mallory")
         rows["made up"] = Projection(kind="row", id="made up")
         for stream in books.streams.values():
-            stream.claims = {"c0": 1}
+            stream.claims = {stream.number: {"c0": 1}}
         books.uses.clear()
 
 

@@ -3,33 +3,57 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from holdfast import errors
-from holdfast.store import chain, port
+from holdfast.store import chain, paths, port
 
 Salts = Callable[[int], bytes]
 """Gives so many random bytes."""
 
 
 class Stream:
-    """Where a stream's events stand: the position and the ordinal of each version."""
+    """Where a stream's own events stand: the position and the ordinal of each, from version `first` on.
 
-    __slots__ = ("claims", "number", "ordinals", "positions")
+    Its number is the position of its first event; a stretch's key likewise.
+    """
 
-    def __init__(self, number: int) -> None:
+    __slots__ = ("bases", "claims", "first", "number", "ordinals", "positions")
+
+    def __init__(self, number: int, first: int) -> None:
         self.number = number
+        self.first = first
         self.positions: list[int] = []
         self.ordinals: list[int] = []
-        self.claims: dict[str, int] = {}
+        self.bases: list[paths.Base] = []
+        self.claims: dict[int, dict[str, int]] = {}
 
-    def note(self, write: port.StreamWrite) -> None:
-        """Note the ordinals and claims of a write."""
+    @property
+    def version(self) -> int:
+        """The version of its last event."""
+        return self.first + len(self.positions) - 1
+
+    def claim_anew(self, claims: Iterable[tuple[str, int]]) -> None:
+        """Take claims and their versions in the place of those that are here."""
+        self.claims = {}
+        for claim, version in claims:
+            later = [base.stretch for base in self.bases if base.first <= version]
+            made = self.claims.setdefault(later[-1] if later else self.number, {})
+            made[claim] = version
+
+    def note(self, write: port.StreamWrite, first: int, source: int | None) -> None:
+        """Note a write whose first event is at a position; `source` is the stream that it is based on."""
+        if write.base is not None and source is not None:
+            base = paths.Base(first, write.before + 1, source, write.base[1])
+            self.bases.append(base)
+        stretch = self.bases[-1].stretch if self.bases else self.number
+        made = {claim: write.before + 1 + at for claim, at in write.claims}
+        self.claims.setdefault(stretch, {}).update(made)
         self.ordinals.extend(event.ordinal for event in write.events)
-        self.claims.update({claim: write.expected + 1 + at for claim, at in write.claims})
+        self.positions.extend(range(first, first + len(write.events)))
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -45,6 +69,7 @@ class Books:
     def __init__(self) -> None:
         self.rows: list[tuple[str, chain.Row]] = []
         self.streams: dict[str, Stream] = {}
+        self.numbered: dict[int, Stream] = {}
         self.keys: dict[str, Use] = {}
         self.projections: dict[str, dict[str, port.Projection]] = {}
         self.snapshots: dict[str, port.Snapshot] = {}
@@ -61,13 +86,14 @@ class Books:
         streams = self._streams_for(append.writes)
         rows = self._sealed(append.writes, streams, salts)
         blobs = [_hashed(event.blobs) for write in append.writes for event in write.events]
-        first = len(self.rows) + 1
+        first = position = len(self.rows) + 1
         self.streams.update(streams)
+        self.numbered.update({stream.number: stream for stream in streams.values()})
         for write in append.writes:
-            streams[write.stream].note(write)
-        for name, row in rows:
-            self.rows.append((name, row))
-            streams[name].positions.append(row.place.position)
+            source = self.streams[write.base[0]].number if write.base else None
+            streams[write.stream].note(write, position, source)
+            position += len(write.events)
+        self.rows += rows
         for position, brought in enumerate(blobs, start=first):
             if brought:
                 self.blobs.update(brought)
@@ -76,29 +102,73 @@ class Books:
         self._derive(append, outcome)
         return outcome
 
-    def version(self, stream: str) -> int:
-        """Return the stream's version."""
+    def version(self, stream: str, position: int | None = None) -> int:
+        """Return the stream's version, now or at a position."""
         known = self.streams.get(stream)
-        return len(known.positions) if known else 0
+        if known is None or (position is not None and position < known.number):
+            return 0
+        if position is None:
+            return known.version
+        return known.first + bisect_right(known.positions, position) - 1
+
+    def path(self, stream: str, at: int | None) -> tuple[paths.Span, ...]:
+        """Return what a stream is made of, now or at a version."""
+        known = self.streams.get(stream)
+        if known is None:
+            return ()
+        latest = known.version if at is None else min(at, known.version)
+        return paths.path(known.number, latest, lambda number: self.numbered[number].bases)
 
     def read(
-        self, stream: str, after: int, until: int | None, limit: int
+        self,
+        stream: str,
+        after: int,
+        until: int | None,
+        limit: int,
+        at: int | None,
+        *,
+        newest: bool,
     ) -> list[port.StoredEvent]:
         """Return a range of the stream."""
-        known = self.streams.get(stream)
-        places = known.positions[after:until][:limit] if known else []
-        return [chain.opened(self.rows[position - 1][1], stream) for position in places]
+        spans = self.path(stream, at)
+        places: list[int] = []
+        for span in paths.within(spans, after, paths.end(spans) if until is None else until):
+            own = self.numbered[span.stream]
+            places += own.positions[span.low - own.first : span.high - own.first + 1]
+        chosen = places[max(0, len(places) - limit) :] if newest else places[:limit]
+        return [chain.opened(self.rows[position - 1][1], stream) for position in chosen]
 
-    def seek(self, stream: str, ordinal: int) -> int:
+    def seek(self, stream: str, ordinal: int, at: int | None) -> int:
         """Return the lowest version with at least this ordinal. Ordinals of a stream never fall."""
-        known = self.streams.get(stream)
-        before = bisect_left(known.ordinals, ordinal) if known else 0
-        return before + 1 if known and before < len(known.ordinals) else 0
+        spans = self.path(stream, at)
+        for span in spans:
+            own = self.numbered[span.stream]
+            low, end = span.low - own.first, span.high - own.first + 1
+            found = bisect_left(own.ordinals, ordinal, low, end)
+            if found < end:
+                return own.first + found
+        return 0
 
-    def claim(self, stream: str, claim: str) -> int:
+    def claim(self, stream: str, claim: str, at: int | None = None) -> int:
         """Return the version that made the claim."""
-        known = self.streams.get(stream)
-        return known.claims.get(claim, 0) if known else 0
+        spans = self.path(stream, at)
+        return self._claim(spans, claim)
+
+    def _claim(self, spans: Sequence[paths.Span], claim: str) -> int:
+        found = ((span, self.numbered[span.stream].claims) for span in spans)
+        made = [
+            (span.stretch, claims.get(span.stretch, {}).get(claim, 0)) for span, claims in found
+        ]
+        return paths.made(spans, [one for one in made if one[1]])
+
+    def snapshot(self, stream: str) -> port.Snapshot | None:
+        """Return the stream's newest snapshot, if its version was not left out by a rewind."""
+        found = self.snapshots.get(stream)
+        if found is None or not paths.within(
+            self.path(stream, None), found.version - 1, found.version
+        ):
+            return None
+        return found
 
     def replayed(self, key: str) -> port.Replayed | None:
         """Return what a key was used for."""
@@ -129,7 +199,9 @@ class Books:
         """Return what each stream leads to; raise Corrupt for a blob that is damaged or gone."""
         made: dict[str, port.Derived] = {}
         for name in self.streams:
-            events = iter(self.read(name, 0, None, len(self.rows)))
+            events = (
+                chain.opened(self.rows[at - 1][1], name) for at in self.streams[name].positions
+            )
             made[name] = derive(name, events, self._fetched)
         _refuse(blob_faults(self.blobs, self._uses(made)))
         return made
@@ -138,7 +210,7 @@ class Books:
         """Put what is derived into the place of what was; return what was made, added to what is given."""
         self.projections, self.snapshots, self.uses = {}, {}, self._uses(derived)
         for name, found in derived.items():
-            self.streams[name].claims = dict(found.claims)
+            self.streams[name].claim_anew(found.claims)
             for row in found.projections:
                 self.projections.setdefault(row.kind, {})[row.id] = row
         return port.Rebuilt(
@@ -155,9 +227,9 @@ class Books:
     def _uses(self, derived: Mapping[str, port.Derived]) -> dict[int, tuple[bytes, ...]]:
         uses: dict[int, tuple[bytes, ...]] = {}
         for name, found in derived.items():
-            positions = self.streams[name].positions
+            stream = self.streams[name]
             for hash_, version in found.blobs:
-                at = positions[version - 1]
+                at = stream.positions[version - stream.first]
                 uses[at] = (*uses.get(at, ()), hash_)
         return uses
 
@@ -173,22 +245,23 @@ class Books:
 
     def _taken(self, append: port.Append) -> port.Claimed | None:
         for write in append.writes:
-            made: dict[str, int] = {}
+            base, at = write.base or (write.stream, None)
+            spans, made = self.path(base, at), dict[str, int]()
+            assert write.base is None or paths.end(spans) == at, "a base names a version that was"
             for claim, index in write.claims:
-                version = self.claim(write.stream, claim) or made.get(claim, 0)
+                version = self._claim(spans, claim) or made.get(claim, 0)
                 if version:
                     return port.Claimed(write.stream, claim, version)
-                made[claim] = write.expected + 1 + index
+                made[claim] = write.before + 1 + index
         return None
 
     def _streams_for(self, writes: Sequence[port.StreamWrite]) -> dict[str, Stream]:
         streams: dict[str, Stream] = {}
-        number = len(self.streams)
+        position = len(self.rows) + 1
         for write in writes:
             known = self.streams.get(write.stream)
-            if known is None:
-                number += 1
-            streams[write.stream] = known or Stream(number)
+            streams[write.stream] = known or Stream(position, write.before + 1)
+            position += len(write.events)
         return streams
 
     def _sealed(
@@ -198,7 +271,7 @@ class Books:
         before = self.rows[-1][1].link if self.rows else chain.GENESIS
         for write in writes:
             number = streams[write.stream].number
-            for version, event in enumerate(write.events, start=write.expected + 1):
+            for version, event in enumerate(write.events, start=write.before + 1):
                 place = chain.Place(len(self.rows) + len(rows) + 1, number, version)
                 header = chain.header(event, place)
                 salt = salts(chain.SALT_BYTES)
@@ -226,6 +299,8 @@ def _check(append: port.Append) -> None:
     assert len(names) == len(append.writes), "an append writes a stream once"
     for write in append.writes:
         assert write.events, "a write has at least one event"
+        own = write.base is None or write.base[0] == write.stream or not write.expected
+        assert own, "only a new stream is based on another"
         assert all(0 <= at < len(write.events) for _, at in write.claims), "a claim names its event"
 
 

@@ -14,7 +14,8 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
 3. **Acknowledged means kept.** When `commit` returns, its appends are durable at the level that
    `durability` names, and visible to every read that begins afterwards, in any process.
 4. **Gapless feed.** Positions of a tenant's events are 1, 2, 3 … in commit order; a reader that has
-   seen position n never finds a lower one appearing later. Versions of a stream likewise.
+   seen position n never finds a lower one appearing later. Versions of a stream likewise, but for those
+   that a rewind leaves out.
 5. **Isolation.** No call sees, changes or reveals another tenant's data.
 6. **Damage is found.** Every event read is checked against its digest; `verify` checks the chain.
    Damage raises Corrupt with the place; it is never skipped, never read as truth.
@@ -28,6 +29,11 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
    reports every blob that is damaged, and every event that lacks one.
 10. **The log is the truth.** Claims, projections, snapshots and the uses of blobs can be dropped and made
    again from the log: `rebuild` does so whole or not at all, and only if the log is as it was written.
+11. **Based by reference.** A write with a base makes its stream go on from a version of a stream: a new
+   stream from any other (a fork), or a stream from its own past (a rewind). Nothing is copied. Up to the
+   base's version the stream is what the base was there, events, ordinals and claims; then come its own
+   events, numbered above all that either had. What it had beyond the base is not in it any more, and is
+   still there for whoever asks how it was `at` a version. That never changes, whatever becomes of the base.
 """
 
 from __future__ import annotations
@@ -79,13 +85,21 @@ class StreamWrite(msgspec.Struct, frozen=True):
     """Events for one stream, on condition that it is at version `expected` (0: it does not exist).
 
     `claims` are texts unique in the stream for ever, each paired with the index of the event that
-    makes it.
+    makes it. `base` names a stream and a version, which that stream has or had: this one goes on from
+    there, with the version after the higher of `expected` and the base's. It is the stream itself, or
+    another, and then `expected` is 0.
     """
 
     stream: str
     expected: int
     events: tuple[NewEvent, ...]
     claims: tuple[tuple[str, int], ...] = ()
+    base: tuple[str, int] | None = None
+
+    @property
+    def before(self) -> int:
+        """The version after which the events are numbered."""
+        return self.expected if self.base is None else max(self.expected, self.base[1])
 
 
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,8 +288,8 @@ class Store(Protocol):
         """Commit appends together, each with its own outcome, in order. Called inside `turn`."""
         ...
 
-    def version(self, tenant: str, stream: str) -> int:
-        """Return the stream's version; 0 if it does not exist."""
+    def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
+        """Return the stream's version, now or when the feed was at a position; 0 if it did not exist."""
         ...
 
     def read(
@@ -286,8 +300,14 @@ class Store(Protocol):
         after: int = 0,
         until: int | None = None,
         limit: int = 256,
+        at: int | None = None,
+        newest: bool = False,
     ) -> list[StoredEvent]:
-        """Return the stream's events with after < version <= until, in order, at most `limit`."""
+        """Return the stream's events with after < version <= until, in order, at most `limit`.
+
+        Of more than that the first, or the `newest`. `at`: of the stream as it was at that version, which
+        it has or had; None: as it is now. What a base brings has this stream's name, as if it were here.
+        """
         ...
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
@@ -301,11 +321,11 @@ class Store(Protocol):
         """
         ...
 
-    def seek(self, tenant: str, stream: str, ordinal: int) -> int:
+    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         ...
 
-    def find_claim(self, tenant: str, stream: str, claim: str) -> int:
+    def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
         """Return the version of the event that made the claim; 0 if it is free."""
         ...
 
@@ -326,7 +346,10 @@ class Store(Protocol):
         ...
 
     def snapshot(self, tenant: str, stream: str) -> Snapshot | None:
-        """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
+        """Return the stream's newest snapshot. One that fails its checksum counts as absent.
+
+        So does one of a version that a rewind has left out. A base's snapshots are not the stream's.
+        """
         ...
 
     def tenants(self) -> list[str]:

@@ -84,10 +84,10 @@ class VolatileStore:
             self._refuse_if_closed()
             return [self._take(append) for append in appends]
 
-    def version(self, tenant: str, stream: str) -> int:
-        """Return the stream's version; 0 if it does not exist."""
+    def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
+        """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
         with self._of(tenant) as books:
-            return books.version(stream)
+            return books.version(stream, position)
 
     def read(
         self,
@@ -97,10 +97,12 @@ class VolatileStore:
         after: int = 0,
         until: int | None = None,
         limit: int = 256,
+        at: int | None = None,
+        newest: bool = False,
     ) -> list[port.StoredEvent]:
         """Return the stream's events with after < version <= until, in order, at most `limit`."""
         with self._of(tenant) as books:
-            return books.read(stream, after, until, limit)
+            return books.read(stream, after, until, limit, at, newest=newest)
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
@@ -116,15 +118,15 @@ class VolatileStore:
                 raise chain.damaged_blob(hash_)
         return found
 
-    def seek(self, tenant: str, stream: str, ordinal: int) -> int:
+    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         with self._of(tenant) as books:
-            return books.seek(stream, ordinal)
+            return books.seek(stream, ordinal, at)
 
-    def find_claim(self, tenant: str, stream: str, claim: str) -> int:
+    def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
         """Return the version of the event that made the claim; 0 if it is free."""
         with self._of(tenant) as books:
-            return books.claim(stream, claim)
+            return books.claim(stream, claim, at)
 
     def find_key(self, tenant: str, key: str) -> port.Replayed | None:
         """Return what an idempotency key was used for."""
@@ -149,7 +151,7 @@ class VolatileStore:
     def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
         """Return the stream's newest snapshot."""
         with self._of(tenant) as books:
-            return books.snapshots.get(stream)
+            return books.snapshot(stream)
 
     def tenants(self) -> list[str]:
         """Return every tenant that has events."""

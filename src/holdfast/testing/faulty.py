@@ -106,9 +106,9 @@ class FaultyStore:
         """Pass through."""
         return self._store.rebuilt()
 
-    def version(self, tenant: str, stream: str) -> int:
+    def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
         """Pass through."""
-        return self._store.version(tenant, stream)
+        return self._store.version(tenant, stream, position=position)
 
     def read(
         self,
@@ -118,9 +118,13 @@ class FaultyStore:
         after: int = 0,
         until: int | None = None,
         limit: int = 256,
+        at: int | None = None,
+        newest: bool = False,
     ) -> list[StoredEvent]:
         """Pass through."""
-        return self._store.read(tenant, stream, after=after, until=until, limit=limit)
+        return self._store.read(
+            tenant, stream, after=after, until=until, limit=limit, at=at, newest=newest
+        )
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
         """Pass through."""
@@ -130,13 +134,13 @@ class FaultyStore:
         """Pass through."""
         return self._store.blobs(tenant, hashes)
 
-    def seek(self, tenant: str, stream: str, ordinal: int) -> int:
+    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Pass through."""
-        return self._store.seek(tenant, stream, ordinal)
+        return self._store.seek(tenant, stream, ordinal, at=at)
 
-    def find_claim(self, tenant: str, stream: str, claim: str) -> int:
+    def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
         """Pass through."""
-        return self._store.find_claim(tenant, stream, claim)
+        return self._store.find_claim(tenant, stream, claim, at=at)
 
     def find_key(self, tenant: str, key: str) -> Replayed | None:
         """Pass through."""

@@ -19,7 +19,7 @@ from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
 from holdfast.values.frozen import Json
 
-PROVABLE = ("tenants", "streams", "keys")
+PROVABLE = ("tenants", "streams", "keys", "bases")
 """Tables that nothing but their marks can prove."""
 
 MARKED = (*PROVABLE, "projections")
@@ -145,12 +145,10 @@ def verify(
                 seen += checked
                 faults += [fault] if fault else []
                 yield seen
-        for stream, count, last in connection.execute(opening.queries()["holes"]):
-            faults.append(
-                f"stream {int(str(stream)) & NUMBER_MASK:,} has {count} of {last} events."
-            )
+        based = number(connection, "PRAGMA user_version", ()) >= opening.BASES_SINCE
+        faults += _stream_faults(connection, based=based)
         faults += [f"SQLite: {said}" for said in _structure(connection, tables) if said != "ok"]
-        for table in marked:
+        for table in marked if based else (each for each in marked if each != "bases"):
             for mark, *fields in connection.execute(opening.queries()[f"marked_{table}"]):
                 faults += [] if mark == rows.mark(*fields) else [f"a row of {table} is damaged."]
         if marked == MARKED:
@@ -161,6 +159,17 @@ def verify(
     finally:
         _end(connection)
     yield port.Report(seen, len(named), tuple(faults), notes)
+
+
+def _stream_faults(connection: apsw.Connection, *, based: bool) -> Iterator[str]:
+    """Yield what is missing of streams; `based`: some may go on from others."""
+    queries = opening.queries()
+    for stream, count, last in connection.execute(
+        queries["holes_beside_bases" if based else "holes"]
+    ):
+        yield f"stream {int(str(stream)) & NUMBER_MASK:,} has {count} of {last} events."
+    if based and number(connection, queries["strayed_bases"], ()):
+        yield "streams are said to go on from what is not there."
 
 
 def _structure(connection: apsw.Connection, tables: tuple[str, ...]) -> Iterator[str]:

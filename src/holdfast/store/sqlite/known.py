@@ -3,12 +3,15 @@
 Numbers of tenants and keys of streams never change once committed, and any thread may use them.
 The rest belongs to the holder of the turn. Heads hold only while nobody else commits. Versions and
 shapes of rows are hints: what is written by them fails if they are wrong, and is then written carefully.
+Stretches, in which a stream's claims are made, and what of it came before them, hold as long as its
+version does.
 """
 
 from __future__ import annotations
 
 import apsw
 
+from holdfast.store.paths import Span
 from holdfast.store.sqlite import opening
 from holdfast.store.sqlite.anchor import Head
 from holdfast.store.sqlite.rows import mark, number
@@ -31,6 +34,7 @@ class Known:
         self._new_streams: dict[tuple[int, str], int] = {}
         self.heads: dict[int, Head] = {}
         self.versions: dict[int, int] = {}
+        self.stretches: dict[int, tuple[int, tuple[Span, ...]]] = {}
         self.shapes: dict[tuple[int, str, str], Shape] = {}
         self.anchored = False
 
@@ -66,7 +70,7 @@ class Known:
     def committed(self) -> None:
         """Keep what the transaction found and made."""
         if len(self.versions) > ENTRIES_MAX or len(self.shapes) > ENTRIES_MAX:
-            for entries in (self._streams, self.versions, self.shapes):
+            for entries in (self._streams, self.versions, self.stretches, self.shapes):
                 entries.clear()
         if self._new_tenants or self._new_streams:
             self._tenants |= self._new_tenants
@@ -84,5 +88,6 @@ class Known:
         self._new_tenants.clear()
         self._new_streams.clear()
         self.versions.clear()
+        self.stretches.clear()
         self.shapes.clear()
         self.others_wrote()

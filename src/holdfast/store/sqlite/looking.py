@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import apsw
 
-from holdfast.store import chain, port
+from holdfast.store import port
 from holdfast.store.sqlite import reading, rows
 from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, number
@@ -28,10 +28,12 @@ class Looking:
         known = self._known.tenant(connection, tenant)
         return self._known.stream(connection, known, stream) if known else 0
 
-    def version(self, tenant: str, stream: str) -> int:
-        """Return the stream's version; 0 if it does not exist."""
+    def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
+        """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
         with self._reading() as connection:
             key = self._stream(connection, tenant, stream)
+            if key and position is not None:
+                return reading.version_at(connection, key, position)
             return number(connection, self._sql["stream_version"], (key,)) if key else 0
 
     def read(
@@ -42,17 +44,15 @@ class Looking:
         after: int = 0,
         until: int | None = None,
         limit: int = 256,
+        at: int | None = None,
+        newest: bool = False,
     ) -> list[port.StoredEvent]:
         """Return the stream's events with after < version <= until, in order, at most `limit`."""
         with self._reading() as connection:
             key = self._stream(connection, tenant, stream)
-            last = rows.LATEST if until is None else until
-            found = (
-                connection.execute(self._sql["read_stream"], (key, after, last, limit))
-                if key
-                else ()
+            return reading.stream(
+                connection, key, stream, after, until, limit=limit, at=at, newest=newest
             )
-            return [chain.opened(rows.row_of(row), stream) for row in found]
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
@@ -67,17 +67,17 @@ class Looking:
         with self._reading() as connection:
             return reading.blobs(connection, self._known.tenant(connection, tenant), hashes)
 
-    def seek(self, tenant: str, stream: str, ordinal: int) -> int:
+    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         with self._reading() as connection:
             key = self._stream(connection, tenant, stream)
-            return reading.seek(connection, key, stream, ordinal) if key else 0
+            return reading.seek(connection, key, stream, ordinal, at) if key else 0
 
-    def find_claim(self, tenant: str, stream: str, claim: str) -> int:
+    def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
         """Return the version of the event that made the claim; 0 if it is free."""
         with self._reading() as connection:
             key = self._stream(connection, tenant, stream)
-            return number(connection, self._sql["claim"], (key, claim)) if key else 0
+            return reading.claim(connection, reading.path(connection, key, at), claim) if key else 0
 
     def find_key(self, tenant: str, key: str) -> port.Replayed | None:
         """Return what an idempotency key was used for."""

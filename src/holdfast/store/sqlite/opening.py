@@ -20,7 +20,7 @@ from holdfast.store.sqlite import anchor, post
 from holdfast.store.sqlite.files import NETWORK, Files
 
 APPLICATION_ID: Final = 0x48464453
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 """The newest schema that this version knows; also `PRAGMA user_version` of a store."""
 
 VFS: Final = "cksmvfs"
@@ -28,7 +28,10 @@ RESERVE_BYTES: Final = 8
 LIBRARY_MIN: Final = (3, 51, 3)
 """Older SQLite can corrupt a file that two connections checkpoint (the WAL-reset bug)."""
 
-MIGRATIONS: Final[dict[int, str]] = {1: "schema-2.sql"}
+BASES_SINCE: Final = 3
+"""The first schema whose streams may have bases."""
+
+MIGRATIONS: Final[dict[int, str]] = {1: "schema-2.sql", 2: "schema-3.sql"}
 """From a schema version to the SQL file that lifts a store to the next one."""
 
 _loading = threading.Lock()

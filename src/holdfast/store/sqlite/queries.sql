@@ -16,6 +16,15 @@ SELECT name FROM streams WHERE key = ?;
 INSERT INTO streams (key, tenant, name, mark) VALUES (?, ?, ?, ?);
 -- name: stream_version
 SELECT version FROM events WHERE stream = ? ORDER BY version DESC LIMIT 1;
+-- name: stream_extent
+SELECT (SELECT version FROM events WHERE stream = ?1 ORDER BY version DESC LIMIT 1),
+       EXISTS (SELECT 1 FROM bases WHERE stream = ?1);
+-- name: stream_first
+SELECT version FROM events WHERE stream = ? ORDER BY version LIMIT 1;
+-- name: bases_of
+SELECT mark, key, stream, first, source, version FROM bases WHERE stream = ? ORDER BY first;
+-- name: add_base
+INSERT INTO bases (key, stream, first, source, version, mark) VALUES (?, ?, ?, ?, ?, ?);
 -- name: head
 SELECT key, link FROM events WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1;
 -- name: link_at
@@ -27,6 +36,9 @@ INSERT INTO events (key, stream, version, header, payload, salt, digest, link) V
 -- name: read_stream
 SELECT key, stream, version, header, payload, salt, digest, link FROM events
 WHERE stream = ? AND version > ? AND version <= ? ORDER BY version LIMIT ?;
+-- name: read_stream_back
+SELECT key, stream, version, header, payload, salt, digest, link FROM events
+WHERE stream = ? AND version > ? AND version <= ? ORDER BY version DESC LIMIT ?;
 -- name: read_feed
 SELECT key, stream, version, header, payload, salt, digest, link FROM events
 WHERE key > ? AND key <= ? ORDER BY key LIMIT ?;
@@ -52,6 +64,8 @@ SELECT key FROM events WHERE stream = ? AND version = ?;
 SELECT key, stream, version, header, payload, salt, digest, link FROM events WHERE stream = ? AND version = ?;
 -- name: claim
 SELECT version FROM claims WHERE stream = ? AND claim = ?;
+-- name: claims_among
+SELECT stream, version FROM claims WHERE claim = ? AND stream IN (SELECT value FROM json_each(?));
 -- name: add_claim
 INSERT INTO claims (stream, claim, version) VALUES (?, ?, ?);
 -- name: key
@@ -112,6 +126,15 @@ ON CONFLICT DO UPDATE SET version = excluded.version, fold = excluded.fold, stat
     mark = excluded.mark;
 -- name: holes
 SELECT stream, count(*), max(version) FROM events GROUP BY stream HAVING count(*) <> max(version) LIMIT 100;
+-- name: holes_beside_bases
+SELECT e.stream, count(*) + coalesce(b.first - 1, 0), max(e.version) FROM events AS e
+LEFT JOIN bases AS b ON b.stream = e.stream AND b.source <> b.stream
+GROUP BY e.stream HAVING count(*) + coalesce(b.first - 1, 0) <> max(e.version) LIMIT 100;
+-- name: strayed_bases
+SELECT count(*) FROM bases AS b
+LEFT JOIN events AS e ON e.key = b.key AND e.stream = b.stream AND e.version = b.first
+LEFT JOIN streams AS s ON s.key = b.source AND s.key >> 40 = b.stream >> 40
+WHERE e.key IS NULL OR s.key IS NULL OR b.version >= b.first OR (b.source = b.stream) = (b.key = b.stream);
 -- name: counts
 SELECT kind, status, count(*) FROM projections GROUP BY kind, status;
 -- name: store_id
@@ -120,6 +143,8 @@ SELECT value FROM store WHERE name = 'id';
 SELECT mark, number, name FROM tenants;
 -- name: marked_streams
 SELECT mark, key, tenant, name FROM streams;
+-- name: marked_bases
+SELECT mark, key, stream, first, source, version FROM bases;
 -- name: marked_keys
 SELECT mark, tenant, key, command_hash, first, last, time_us FROM keys;
 -- name: streams_of

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+from collections.abc import Collection, Sequence
 
 import apsw
 import msgspec
 
 from holdfast import errors
-from holdfast.store import chain, port
+from holdfast.store import chain, paths, port
+from holdfast.store.paths import Base, Span
 from holdfast.store.sqlite import opening
-from holdfast.store.sqlite.rows import LATEST, NUMBER_MASK, first, mark, number, row_of
+from holdfast.store.sqlite.rows import (
+    LATEST,
+    NUMBER_MASK,
+    TENANT_SHIFT,
+    first,
+    mark,
+    number,
+    row_of,
+)
 
 
 def feed(connection: apsw.Connection, base: int, after: int, limit: int) -> list[port.StoredEvent]:
@@ -41,31 +51,116 @@ def blobs(
     return found
 
 
-def seek(connection: apsw.Connection, key: int, stream: str, ordinal: int) -> int:
-    """Return the lowest version of a stream whose event has at least this ordinal; 0 if there is none."""
+def bases(connection: apsw.Connection, key: int) -> list[Base]:
+    """Return the bases of a stream's stretches, in order; raise Corrupt for a damaged one."""
+    found: list[Base] = []
+    for row in connection.execute(opening.queries()["bases_of"], (key,)):
+        match row:
+            case (bytes(check), int(stretch), int(), int(since), int(source), int(version)) if (
+                check == mark(*row[1:])
+            ):
+                found.append(Base(stretch, since, source, version))
+            case _:
+                raise errors.Corrupt("a stored base of a stream is not what was written.")
+    return found
+
+
+def path(connection: apsw.Connection, key: int, at: int | None) -> tuple[Span, ...]:
+    """Return what a stream is made of, now or at a version.
+
+    What it was made of at a version never changes: so it holds for the statements that follow, even
+    if others write meanwhile.
+    """
+    row = first(connection, opening.queries()["stream_extent"], (key,))
+    latest, based = row if row else (0, 0)
+    last = latest if isinstance(latest, int) else 0
+    last = last if at is None else min(at, last)
+    if not based:
+        return (Span(key, key, 1, last),) if last > 0 else ()
+    return paths.path(key, last, functools.partial(bases, connection))
+
+
+def stream(
+    connection: apsw.Connection,
+    key: int,
+    name: str,
+    after: int,
+    until: int | None,
+    *,
+    limit: int,
+    at: int | None,
+    newest: bool,
+) -> list[port.StoredEvent]:
+    """Return a stream's events after and until two versions, the first of them or the newest."""
+    found: list[port.StoredEvent] = []
+    query = opening.queries()["read_stream_back" if newest else "read_stream"]
+    spans = paths.within(path(connection, key, at), after, LATEST if until is None else until)
+    for part in reversed(spans) if newest else spans:
+        bindings = (part.stream, part.low - 1, part.high, limit - len(found))
+        found += [chain.opened(row_of(row), name) for row in connection.execute(query, bindings)]
+        if len(found) >= limit:
+            break
+    return found[::-1] if newest else found
+
+
+def version_at(connection: apsw.Connection, key: int, position: int) -> int:
+    """Return the version that a stream had when the feed was at a position; 0 if it did not exist."""
     sql = opening.queries()
-    low, last = 1, number(connection, sql["stream_version"], (key,)) + 1
-    high = last
+    begin = low = number(connection, sql["stream_first"], (key,))
+    high = number(connection, sql["stream_version"], (key,)) + 1
+    most = key >> TENANT_SHIFT << TENANT_SHIFT | min(position, NUMBER_MASK)
     while low < high:
         middle = (low + high) // 2
-        row = first(connection, sql["header_at"], (key, middle))
-        if row is None:
-            raise errors.Corrupt(
-                f"version {middle:,} of a stream is missing.", facts={"version": middle}
-            )
-        if chain.opened(row_of(row), stream).ordinal >= ordinal:
+        if number(connection, sql["event_key"], (key, middle)) > most:
             high = middle
         else:
             low = middle + 1
-    return low if low < last else 0
+    return low - 1 if low > begin else 0
 
 
-def snapshot(connection: apsw.Connection, key: int, stream: str) -> port.Snapshot | None:
-    """Return a stream's newest snapshot, None if there is none or its mark is wrong."""
+def seek(connection: apsw.Connection, key: int, name: str, ordinal: int, at: int | None) -> int:
+    """Return the lowest version of a stream whose event has at least this ordinal; 0 if there is none."""
+    sql = opening.queries()
+    spans = path(connection, key, at)
+    low, last = 0, paths.count(spans)
+    high = last
+    while low < high:
+        middle = (low + high) // 2
+        place = paths.place(spans, middle)
+        row = first(connection, sql["header_at"], place)
+        if row is None:
+            raise errors.Corrupt(
+                f"version {place[1]:,} of a stream is missing.", facts={"version": place[1]}
+            )
+        if chain.opened(row_of(row), name).ordinal >= ordinal:
+            high = middle
+        else:
+            low = middle + 1
+    return paths.place(spans, low)[1] if low < last else 0
+
+
+def claim(connection: apsw.Connection, spans: Sequence[Span], text: str) -> int:
+    """Return the version at which a path has a claim; 0 if it has not."""
+    if not spans:
+        return 0
+    if len(spans) == 1:
+        made = number(connection, opening.queries()["claim"], (spans[0].stretch, text))
+        return made if made <= spans[0].high else 0
+    stretches = msgspec.json.encode([span.stretch for span in spans]).decode()
+    found = connection.execute(opening.queries()["claims_among"], (text, stretches))
+    return paths.made(
+        spans, [(s, v) for s, v in found if isinstance(s, int) and isinstance(v, int)]
+    )
+
+
+def snapshot(connection: apsw.Connection, key: int, name: str) -> port.Snapshot | None:
+    """Return a stream's newest snapshot, None if there is none, its mark is wrong, or it was left out."""
     match first(connection, opening.queries()["snapshot"], (key,)):
         case (int(version), int(fold), bytes(state), bytes(check), bytes(link)):
             whole = mark(key, version, fold, state, link) == check
-            return port.Snapshot(stream, version, fold, state) if whole else None
+            if not whole or not paths.within(path(connection, key, None), version - 1, version):
+                return None
+            return port.Snapshot(name, version, fold, state)
         case _:
             return None
 

@@ -21,7 +21,7 @@ from holdfast.store.sqlite import checks, opening, reading, rows, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.known import Known
 
-TRUTH = ("store", "tenants", "streams", "events", "keys", "blobs")
+TRUTH = ("store", "tenants", "streams", "events", "keys", "blobs", "bases")
 """Tables that nothing can be put in the place of."""
 
 
@@ -59,8 +59,9 @@ def derive_all(
         for key, name in _streams(connection, tenant):
             derived = derive(name, _events(connection, key, name), blobs)
             batch.derive(tenant, key, derived)
-            events = rows.number(connection, queries["stream_version"], (key,))
-            made = _added(made, derived, events)
+            begin = rows.number(connection, queries["stream_first"], (key,))
+            last = rows.number(connection, queries["stream_version"], (key,))
+            made = _added(made, derived, last - begin + 1)
             yield made
     # Only what is derived says which blobs there must be.
     refuse(path, checks.blob_faults(connection))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
 
-from holdfast.store import chain, port
+from holdfast.store import chain, paths, port
+from holdfast.store.paths import Span
+from holdfast.store.sqlite import reading
 from holdfast.store.sqlite.anchor import Head
 from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.rows import (
+    LATEST,
     NUMBER_MASK,
     TENANT_SHIFT,
     first,
@@ -68,14 +72,19 @@ class Batch:
             if row is not None:
                 return replayed(row)
         keys: list[int] = []
+        earlier = self._careful
         for write in append.writes:
             key = known.stream(connection, tenant, write.stream) if tenant else 0
             if known.versions.get(key) != write.expected:
+                if key not in self._links:
+                    known.stretches.pop(key, None)
                 actual = self._version(key) if key else 0
                 if actual != write.expected:
                     return port.Stale(write.stream, actual)
             keys.append(key)
-        if self._careful and (taken := self._claimed(append, keys)):
+            earlier = earlier or write.base is not None or (key and bool(self._stretch(key)[1]))
+        # A row that is there already tells of a claim in the stretch that is written, not before it.
+        if earlier and (taken := self._claimed(append, keys)):
             return taken
         tenant = tenant or known.add_tenant(connection, append.tenant)
         head = self._head(tenant)
@@ -117,15 +126,41 @@ class Batch:
 
     def _claimed(self, append: port.Append, keys: list[int]) -> port.Claimed | None:
         for write, key in zip(append.writes, keys, strict=True):
-            if not key and len(write.claims) <= 1:
+            spans = self._before(append.tenant, write, key)
+            if not spans and len(write.claims) <= 1:
                 continue
             made: dict[str, int] = {}
             for claim, index in write.claims:
-                taken = number(self._connection, self._sql["claim"], (key, claim)) if key else 0
+                taken = reading.claim(self._connection, spans, claim)
                 if taken or claim in made:
                     return port.Claimed(write.stream, claim, taken or made[claim])
-                made[claim] = write.expected + index + 1
+                made[claim] = write.before + index + 1
         return None
+
+    def _before(self, tenant: str, write: port.StreamWrite, key: int) -> tuple[Span, ...]:
+        """Return what a write goes on from."""
+        if write.base is not None:
+            return self._based(self._known.tenant(self._connection, tenant), write.base)[1]
+        if not key:
+            return ()
+        stretch, spans = self._stretch(key)
+        return (*spans, Span(key, stretch, 1, LATEST))
+
+    def _based(self, tenant: int, base: tuple[str, int]) -> tuple[int, tuple[Span, ...]]:
+        """Return the stream that a base names, and what that is made of there."""
+        source = self._known.stream(self._connection, tenant, base[0])
+        assert source and base[1] <= self._version(source), "a base names a stream that is there"
+        spans = paths.path(source, base[1], functools.partial(reading.bases, self._connection))
+        assert paths.end(spans) == base[1], "a base names a version that was"
+        return source, spans
+
+    def _stretch(self, key: int) -> tuple[int, tuple[Span, ...]]:
+        """Return the stretch that a stream is written in, and what of it came before."""
+        found = self._known.stretches.get(key)
+        if found is None:
+            *spans, last = reading.path(self._connection, key, None)
+            found = self._known.stretches[key] = (last.stretch, tuple(spans))
+        return found
 
     def _version(self, key: int) -> int:
         if key in self._links:
@@ -141,13 +176,20 @@ class Batch:
 
     def _write(self, tenant: int, write: port.StreamWrite, key: int, head: Head) -> Head:
         base = tenant << TENANT_SHIFT
+        begin = base | (head.position + 1)
         if not key:
-            key = base | (head.position + 1)
+            key = begin
             self._connection.execute(
                 self._sql["add_stream"],
                 (key, tenant, write.stream, mark(key, tenant, write.stream)),
             )
-        position, version, link = head.position, write.expected, head.link
+            self._known.stretches[key] = (key, ())
+        if write.base is not None:
+            source, spans = self._based(tenant, write.base)
+            row = (begin, key, write.before + 1, source, write.base[1])
+            self._connection.execute(self._sql["add_base"], (*row, mark(*row)))
+            self._known.stretches[key] = (begin, spans)
+        position, version, link = head.position, write.before, head.link
         for event in write.events:
             position, version, payload = position + 1, version + 1, event.payload
             header = chain.header(event, chain.Place(position, key & NUMBER_MASK, version))
@@ -159,8 +201,10 @@ class Batch:
             )
             if event.blobs:
                 self._bring(tenant, base | position, event.blobs)
-        for claim, index in write.claims:
-            self._claims.append((key, claim, write.expected + index + 1))
+        if write.claims:
+            stretch = self._stretch(key)[0]
+            for claim, index in write.claims:
+                self._claims.append((stretch, claim, write.before + index + 1))
         self._links[key] = link
         self._known.versions[key] = version
         return Head(position, link)
@@ -195,7 +239,10 @@ class Batch:
 
     def derive(self, tenant: int, key: int, derived: port.Derived) -> None:
         """Write what a whole stream leads to, where nothing derived is left."""
-        self._claims += [(key, claim, version) for claim, version in derived.claims]
+        stretches = [(each.first, each.stretch) for each in reading.bases(self._connection, key)]
+        for claim, version in derived.claims:
+            made = [stretch for since, stretch in stretches if since <= version]
+            self._claims.append((made[-1] if made else key, claim, version))
         for projection in derived.projections:
             self._put(tenant, projection)
         for hash_, version in derived.blobs:

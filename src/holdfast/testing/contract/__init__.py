@@ -12,10 +12,20 @@ then skipped. `walk` drives a store with random steps against a plain model, for
 
 import pytest
 
-for _name in ("appending", "blobs", "company", "deriving", "keeping", "rebuilding", "walking"):
+for _name in (
+    "appending",
+    "basing",
+    "blobs",
+    "company",
+    "deriving",
+    "keeping",
+    "rebuilding",
+    "walking",
+):
     pytest.register_assert_rewrite(f"{__name__}.{_name}")
 
 from holdfast.testing.contract.appending import Appending  # noqa: E402 - rewritten asserts explain
+from holdfast.testing.contract.basing import Basing  # noqa: E402
 from holdfast.testing.contract.blobs import Blobs  # noqa: E402
 from holdfast.testing.contract.company import Company  # noqa: E402
 from holdfast.testing.contract.deriving import Deriving  # noqa: E402
@@ -24,7 +34,7 @@ from holdfast.testing.contract.rebuilding import Rebuilding  # noqa: E402
 from holdfast.testing.contract.walking import walk  # noqa: E402
 
 
-class StoreContract(Appending, Blobs, Deriving, Keeping, Rebuilding, Company):
+class StoreContract(Appending, Basing, Blobs, Deriving, Keeping, Rebuilding, Company):
     """Everything a store promises. Subclass it and say how your store is opened."""
 
 

@@ -1,0 +1,26 @@
+"""Stores as older versions of Holdfast left them."""
+
+from pathlib import Path
+
+from holdfast.store.sqlite import opening
+
+_UNDONE = {
+    2: "DROP TABLE bases;",
+    1: "DROP TABLE blobs; DROP TABLE blob_uses; DROP VIEW messages;",
+}
+
+
+def lowered(path: Path, version: int) -> None:
+    """Undo the schemas after a version in a store that uses nothing of them."""
+    connection = opening.connect(path, write=True)
+    with connection:
+        for step in range(opening.SCHEMA - 1, version - 1, -1):
+            connection.execute(_UNDONE[step])
+        if version == 1:
+            connection.execute("CREATE VIEW messages" + _view(opening.sql("schema.sql")))
+        connection.pragma("user_version", version)
+    connection.close()
+
+
+def _view(schema: str) -> str:
+    return schema.split("CREATE VIEW messages", 1)[1]
