@@ -11,6 +11,7 @@ import typing as _typing
 from holdfast.context.window import Window
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.index import StateIndex
+from holdfast.engine.past import Moment, PastSession
 from holdfast.engine.recordings import RecordedWindow
 from holdfast.engine.session import Session
 from holdfast.engine.state_manager import StateManager
@@ -49,6 +50,7 @@ from holdfast.errors import (
     OpenChildren,
     PairingError,
     ParentFrameNotFound,
+    PastIsReadOnly,
     Refused,
     ResultWithoutCall,
     SecondResult,
@@ -142,6 +144,7 @@ __all__ = [
     "MaxDepthExceeded",
     "Message",
     "MessageCategory",
+    "Moment",
     "NewerStore",
     "NoCurrentSession",
     "NotAStore",
@@ -151,6 +154,8 @@ __all__ = [
     "OpenChildren",
     "PairingError",
     "ParentFrameNotFound",
+    "PastIsReadOnly",
+    "PastSession",
     "PendingCall",
     "PendingWork",
     "PendingWorkType",

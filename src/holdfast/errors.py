@@ -24,7 +24,7 @@
     │   ├── InvalidTransition
     │   │   └── OpenChildren
     │   ├── InvalidSuspensionToken, SuspensionExpired, HandleUnresolved
-    │   ├── ContextOverflow, SessionEnded, EngineClosed, ForkedEngine
+    │   ├── ContextOverflow, SessionEnded, PastIsReadOnly, EngineClosed, ForkedEngine
     │   └── UnknownScheme, WrongTokenizer, UnsafeStore, NotAStore, NewerStore
     ├── Unavailable    the store can't take it now: retry later, the same key is safe
     │   └── StoreBusy, StoreFull, StoreReadOnly
@@ -354,6 +354,12 @@ class SessionEnded(Refused):
     """The session has ended. reset_session starts its next generation."""
 
     code: ClassVar[str] = "session_ended"
+
+
+class PastIsReadOnly(Refused):
+    """A session as it was can't be changed. Fork it, and go on in the fork."""
+
+    code: ClassVar[str] = "past_is_read_only"
 
 
 class EngineClosed(Refused):

@@ -13,9 +13,17 @@ import pytest
 import holdfast
 from holdfast import AsyncSession, Session, SessionManager, errors
 from holdfast.engine.admin import Admin, Events
-from holdfast.engine.aio import AsyncAdmin, AsyncEvents, AsyncSessions
+from holdfast.engine.aio import AsyncSessions
 from holdfast.engine.aio_index import AsyncStateIndex
+from holdfast.engine.aio_log import (
+    AsyncAdmin,
+    AsyncBetween,
+    AsyncEvents,
+    AsyncMoment,
+    AsyncPastSession,
+)
 from holdfast.engine.index import StateIndex
+from holdfast.engine.past import Between, Moment, PastSession
 from holdfast.engine.sessions import Sessions
 from tests.acceptance.scenes import answer, asking, giving, own_texts, user
 
@@ -24,12 +32,24 @@ PAIRS: list[tuple[type, type]] = [
     (Session, AsyncSession),
     (Events, AsyncEvents),
     (Admin, AsyncAdmin),
+    (PastSession, AsyncPastSession),
+    (Moment, AsyncMoment),
+    (Between, AsyncBetween),
     (StateIndex, AsyncStateIndex),
 ]
 
 # A current session belongs to one caller; tasks have none. Plumbing that no caller uses is not a verb.
-BLOCKING_ONLY = {"append", "boundary", "settled", "flush", "id_now", "last"}
-ASYNC_ONLY = {"append_to", "in_thread", "run"}
+BLOCKING_ONLY = {
+    "append",
+    "boundary",
+    "settled",
+    "flush",
+    "id_now",
+    "last",
+    "ahead",
+    "fork_version",
+}
+ASYNC_ONLY = {"append_to", "in_thread", "run", "blocking", "fork_past"}
 NO_CURRENT_SESSION = {"check_session_boundary", "create_continuation_session"}
 
 
@@ -111,6 +131,17 @@ STEPS: list[Step] = [
     lambda s: s.end_session("t"),
     lambda s: s.add_messages("t", [user()]),
     lambda s: s.reset_session("t", system="again"),
+    lambda s: s.fork_session("t", new_id="u", metadata={"from": "t"}, key="f"),
+    lambda s: s.fork_session("t", new_id="u", metadata={"from": "t"}, key="f"),
+    lambda s: s.fork_session("t", new_id="u"),
+    lambda s: s.fork_session("t", 2),
+    lambda s: s.add_messages("u", [user("1"), asking("a"), giving("a"), answer("2")]),
+    lambda s: s.rewind_session("u", 3, expected_version=1),
+    lambda s: s.rewind_session("u", 3, key="b"),
+    lambda s: s.rewind_session("u", 3, key="b"),
+    lambda s: s.pending_calls("u"),
+    lambda s: s.rewind_session("u", 5),
+    lambda s: s.rewind_session("u", "nothing"),
     lambda s: s.expire(0),
     lambda s: s.delete_session("t"),
     lambda s: s.delete_session("t"),

@@ -26,7 +26,7 @@ def test_two_tenants_never_see_each_other(hf: Holdfast):
     theirs.add_message(user("theirs"))
     assert texts(theirs) == ["theirs"]
     assert texts(hf.sessions.get_session("s")) == ["mine"]
-    events = list(Events(engine_of(hf), "other").feed())
+    events = list(Events(engine_of(hf), "other", other).feed())
     assert [event.position for event in events] == [1, 2], "each tenant counts for itself"
     assert said(hf) == ["mine"]
 

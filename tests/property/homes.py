@@ -45,7 +45,7 @@ class VolatileHome:
     def _open(self) -> None:
         engine = Engine(self._store, factory=ids.SYSTEM, cached_sessions=self._cached)
         self.sessions = SessionManager.over(engine, self._settings)
-        self.events = Events(engine, self._settings.tenant)
+        self.events = Events(engine, self._settings.tenant, self.sessions)
         self.admin = Admin(engine)
 
     def reopen(self) -> None:

@@ -14,6 +14,18 @@ from holdfast.values.policy import Cut, Summary
 from holdfast.values.session import EndReason, OpenCall, SessionState, SessionStatus, info
 from holdfast.wire import codec
 
+STATE = SessionState(
+    id="t",
+    version=8,
+    user_id="ada",
+    metadata={"a": [1]},
+    open_calls=(OpenCall("m", "c", "f"),),
+    kept=(2, 3),
+    cut=Cut(7, 5, 1_000, -3, 2),
+    forked_from=("s", 7),
+    rebased=8,
+)
+
 FACTS: list[event.SessionEvent] = [
     event.SessionCreated(id="s", user_id="ada", title="T", metadata={"a": [1]}),
     event.SessionCreated(id="t", root_id="r", continued_from="s", continuation_index=2),
@@ -44,6 +56,8 @@ FACTS: list[event.SessionEvent] = [
     event.WindowCut(Cut(7, 5, 1_000, -3, 2)),
     event.SessionSummarized(Summary(2, 6, "Summary of previous context: x", "", 9)),
     event.SessionContinued("t"),
+    event.SessionForked("t", "s", 7, STATE),
+    event.SessionRewound(7, STATE),
     event.SessionReset(),
     event.SessionEnded(EndReason.TIMEOUT),
 ]

@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from holdfast import errors, limits
 from holdfast.engine import deriving, trees
 from holdfast.engine.engine import Engine
+from holdfast.engine.past import Moment
 from holdfast.engine.states import facts
 from holdfast.store.port import Rebuilt, Report, StoredEvent
 from holdfast.values.event import Recorded
 from holdfast.values.frozen import Json
 
+if TYPE_CHECKING:
+    from holdfast.engine.sessions import Sessions
 Fact = Recorded | trees.TreeEvent
 """An event of the log: of a session, or of a frame tree."""
 
@@ -30,9 +33,25 @@ def no_progress(done: int, total: int) -> None:
 class Events:
     """The tenant's log, in order."""
 
-    def __init__(self, engine: Engine, tenant: str) -> None:
+    def __init__(self, engine: Engine, tenant: str, sessions: Sessions) -> None:
         self._engine = engine
         self._tenant = tenant
+        self._sessions = sessions
+
+    def at(self, position: int) -> Moment:
+        """Return the moment when the log was at a position: everything as it was then, read-only.
+
+        Raises NotFound if the log has no such position.
+        """
+        self._engine.check()
+        moment = Moment(self._sessions, self._engine, self._tenant, position)
+        if position and not self._engine.store.feed(self._tenant, after=position - 1, limit=1):
+            raise errors.NotFound(
+                f"the log has no position {position:,}.",
+                hint="Take one from an event of the feed.",
+                facts={"position": position},
+            )
+        return moment
 
     def feed(self, after: int = 0) -> Iterator[Fact]:
         """Yield events after a position up to the present end, in order, without gaps."""

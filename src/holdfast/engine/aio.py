@@ -7,24 +7,22 @@ disk, run in a thread. Cancelling an awaiting task does not undo what it submitt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from holdfast import limits
 from holdfast.context.window import Window
-from holdfast.engine import admin
+from holdfast.engine import past
+from holdfast.engine.aio_log import AsyncMessages, AsyncPastSession
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.loops import Loop
-from holdfast.engine.messages import Reader
 from holdfast.engine.recordings import AsyncRecalling
-from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Requests, Settings
+from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Requests, Settings, When
 from holdfast.engine.session import Session
 from holdfast.engine.sessions import Sessions
-from holdfast.store.port import Rebuilt, Report
 from holdfast.values import ids
 from holdfast.values.command import Request
 from holdfast.values.frozen import Json
@@ -33,40 +31,6 @@ from holdfast.values.policy import WindowPolicy
 from holdfast.values.session import EndReason, SessionState
 
 T = TypeVar("T")
-
-
-class AsyncMessages:
-    """The same for async callers: `async for`, `await messages.at(i)`, `await messages.slice(i, j)`."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    def __len__(self) -> int:
-        return self._reader.count()
-
-    async def at(self, index: int) -> Message:
-        """Return one message; negative indices count from the end."""
-        at = index + len(self) if index < 0 else index
-        if not 0 <= at < len(self):
-            raise IndexError("the session has no message at that index")
-        return await asyncio.to_thread(self._reader.at, at)
-
-    async def slice(self, start: int | None = None, stop: int | None = None) -> list[Message]:
-        """Return the messages from start up to stop, as a slice of a list would."""
-        return await asyncio.to_thread(self._reader.slice, slice(start, stop))
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        after, remaining = self._reader.start(), len(self)
-        while remaining:
-            found, after = await asyncio.to_thread(
-                self._reader.chunk, after, min(remaining, limits.READ_CHUNK)
-            )
-            remaining -= len(found)
-            for message in found:
-                yield message
-
-    def __repr__(self) -> str:
-        return f"<AsyncMessages {len(self):,}>"
 
 
 class AsyncSessions:
@@ -81,6 +45,11 @@ class AsyncSessions:
         self._blocking = Sessions(engine, settings, factory)
         self._loops: dict[int, Loop] = {}
         self.max_messages_per_session = settings.max_messages_per_session
+
+    @property
+    def blocking(self) -> Sessions:
+        """The same sessions for blocking callers, who run in a thread here."""
+        return self._blocking
 
     @staticmethod
     async def in_thread(work: Callable[[], T]) -> T:
@@ -193,8 +162,8 @@ class AsyncSessions:
         cursor: str | None = None,
         user_id: str | None = None,
         status: str | None = None,
-        active_after: Moment | None = None,
-        active_before: Moment | None = None,
+        active_after: When | None = None,
+        active_before: When | None = None,
         metadata: Mapping[str, Json] | None = None,
     ) -> Page:
         """Return a page of sessions, last active first. `.next_cursor` of the page gets the next one."""
@@ -261,12 +230,45 @@ class AsyncSessions:
         """End the present generation and begin the next, empty, under the same id."""
         return await self.run(self._requests.reset(session_id, system=system, key=key))
 
+    async def fork_session(
+        self,
+        session_id: str,
+        at: str | int | None = None,
+        *,
+        new_id: str | None = None,
+        user_id: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        key: str | None = None,
+    ) -> AsyncSession:
+        """Begin a session that is what this one was at a message. Nothing is copied."""
+        request = self._requests.fork(
+            session_id, at, new_id=new_id, user_id=user_id, title=title, metadata=metadata, key=key
+        )
+        return await self.run(await self.in_thread(lambda: self._blocking.ahead(request)))
+
+    async def rewind_session(
+        self,
+        session_id: str,
+        at: str | int,
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+    ) -> AsyncSession:
+        """Take the session back to a message: later ones leave the conversation. Nothing is deleted."""
+        request = self._requests.rewind(session_id, at, key=key, expected_version=expected_version)
+        return await self.run(await self.in_thread(lambda: self._blocking.ahead(request)))
+
+    async def fork_past(self, fork: Callable[[Sessions], Session]) -> AsyncSession:
+        """Fork for a handle on a session as it was."""
+        return self._converted(await self.in_thread(lambda: fork(self._blocking)))
+
     async def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
         """Delete the session: no verb finds it any more. False if there was none."""
         return await self.in_thread(lambda: self._blocking.delete_session(session_id, key=key))
 
     async def expire(
-        self, now: Moment | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S
+        self, now: When | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S
     ) -> list[str]:
         """End every session that nobody touched for `idle_s` seconds; return their ids."""
         return await self.in_thread(lambda: self._blocking.expire(now, idle_s=idle_s))
@@ -361,6 +363,38 @@ class AsyncSession(AsyncRecalling):
         self._state = after.state
         return self
 
+    async def fork(
+        self,
+        at: str | int | None = None,
+        *,
+        new_id: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        key: str | None = None,
+    ) -> AsyncSession:
+        """Begin a session that is what this one was at a message (its id or number; None: the last)."""
+        return await self._manager.fork_session(
+            self.id, at, new_id=new_id, title=title, metadata=metadata, key=key
+        )
+
+    async def rewind(
+        self, at: str | int, *, key: str | None = None, expected_version: int | None = None
+    ) -> AsyncSession:
+        """Go back to a message (its id or number): later ones leave the conversation."""
+        self._state = (
+            await self._manager.rewind_session(
+                self.id, at, key=key, expected_version=expected_version
+            )
+        ).state
+        return self
+
+    async def at(self, version: int) -> AsyncPastSession:
+        """Return the session as it was at one of its versions, rewound since or not; read-only."""
+        there = await asyncio.to_thread(
+            past.at_version, self._engine, self._tenant, self.state, version
+        )
+        return AsyncPastSession(self._manager, self._engine, self._tenant, there)
+
     async def reload(self) -> AsyncSession:
         """Move the handle to the session's present state; raise UnknownSession if it was deleted."""
         self._state = (await self._manager.get_session(self.id)).state
@@ -387,46 +421,3 @@ class AsyncSession(AsyncRecalling):
         )
         self._state = closed.state
         return self
-
-
-class AsyncEvents:
-    """The tenant's log, in order."""
-
-    def __init__(self, engine: Engine, tenant: str) -> None:
-        self._events = admin.Events(engine, tenant)
-
-    async def feed(self, after: int = 0) -> AsyncIterator[admin.Fact]:
-        """Yield events after a position up to the present end, in order, without gaps."""
-        while found := await self.page(after):
-            for event in found:
-                yield event
-            after = found[-1].position
-
-    async def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[admin.Fact]:
-        """Return up to `limit` events after a position."""
-        return await asyncio.to_thread(self._events.page, after, limit)
-
-
-class AsyncAdmin:
-    """The store as a whole: all tenants."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._admin = admin.Admin(engine)
-
-    async def status(self) -> Mapping[str, Json]:
-        """Return facts about the store: where, how large, how durable, what it holds."""
-        return await asyncio.to_thread(self._admin.status)
-
-    async def verify(self, progress: admin.Progress = admin.no_progress) -> Report:
-        """Check every event and every page against what was written; return what was found."""
-        return await asyncio.to_thread(self._admin.verify, progress)
-
-    async def rebuild(self, progress: admin.Progress = admin.no_progress) -> Rebuilt:
-        """Drop all that is derived from the log and make it again, whole or not at all."""
-        return await asyncio.to_thread(self._admin.rebuild, progress)
-
-    async def backup(
-        self, target: str | Path, progress: admin.Progress = admin.no_progress
-    ) -> Path:
-        """Copy the store, consistent while others write, to a file that does not exist yet."""
-        return await asyncio.to_thread(self._admin.backup, target, progress)

@@ -26,12 +26,15 @@ class Log:
     def read(self, after: int, until: int) -> list[port.StoredEvent]:
         """Return the events after < version <= until, of which there are few."""
         return self._store.read(
-            self._tenant, self._stream, after=after, until=until, limit=until - after
-        )
+            self._tenant, self._stream, after=after, until=until, limit=until - after, at=self.state.version
+        )  # fmt: skip
 
-    def _messages_until(self, version: int) -> int:
-        found = self.read(version - 1, version) if version else []
-        return found[0].ordinal if found else 0
+    def _last(self, version: int) -> tuple[int, int]:
+        """Return version and ordinal of the last event up to a version; a rewind may have left that one out."""
+        found = self._store.read(
+            self._tenant, self._stream, until=version, limit=1, at=self.state.version, newest=True
+        )
+        return (found[0].version, found[0].ordinal) if found else (0, 0)
 
     def versions(self, kind: str, low: int, high: int, *, newest: bool) -> Iterator[int]:
         """Yield the versions of events of a kind, no messages, with low < version <= high.
@@ -44,7 +47,9 @@ class Log:
                 [e.version for e in self.read(low, high) if e.kind == kind] if high > low else []
             )
             yield from reversed(found) if newest else found
-        elif self._messages_until(high) - self._messages_until(low) < high - low:
+            return
+        (high, after), (_, before) = self._last(high), self._last(low)
+        if after - before < high - low:
             middle = (low + high) // 2
             halves = ((low, middle), (middle, high))
             for first, last in reversed(halves) if newest else halves:

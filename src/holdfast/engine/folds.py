@@ -108,10 +108,12 @@ class Folds(Generic[S]):
         found = self._store.snapshot(tenant, stream)
         return self.decoded(found) if found else None
 
-    def _fold(self, tenant: str, stream: str, state: S | None) -> S | None:
+    def _fold(
+        self, tenant: str, stream: str, state: S | None, *, at: int | None = None
+    ) -> S | None:
         while True:
             after = state.version if state else 0
-            tail = self._store.read(tenant, stream, after=after, limit=limits.READ_CHUNK)
+            tail = self._store.read(tenant, stream, after=after, limit=limits.READ_CHUNK, at=at)
             state = self.folded(tenant, state, tail) if tail else state
             if len(tail) < limits.READ_CHUNK:
                 return state

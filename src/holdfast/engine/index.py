@@ -16,7 +16,7 @@ from holdfast.engine import asking, trees
 from holdfast.engine.commits import Answer
 from holdfast.engine.engine import Engine
 from holdfast.engine.framing import UNKNOWN_OUTCOME
-from holdfast.engine.requests import Moment, Settings, microseconds
+from holdfast.engine.requests import Settings, When, microseconds
 from holdfast.engine.resuming import Resuming, checked_limit
 from holdfast.history.suspending import waits
 from holdfast.values import frame_command as c
@@ -373,7 +373,7 @@ class StateIndex(Resuming):
             )
         return self._run(command, key).frame
 
-    def expire(self, now: Moment | None = None) -> list[str]:
+    def expire(self, now: When | None = None) -> list[str]:
         """Fail frames whose time is up or whose session has ended, expire suspensions; return their frames.
 
         Time that a frame, or anything below it, is suspended does not count.

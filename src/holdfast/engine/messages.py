@@ -40,7 +40,8 @@ class Reader:
             return self._state.began
         ordinal = self._state.ordinal_began + index + 1
         return (
-            self._engine.store.seek(self._tenant, self._stream, ordinal) or self._state.version + 1
+            self._engine.store.seek(self._tenant, self._stream, ordinal, at=self._state.version)
+            or self._state.version + 1
         ) - 1
 
     def chunk(self, after: int, limit: int) -> tuple[list[Message], int]:
@@ -49,7 +50,7 @@ class Reader:
         until, found = self._state.version, list[Message]()
         while after < until and len(found) < limit:
             stored = self._engine.store.read(
-                self._tenant, self._stream, after=after, until=until, limit=limit
+                self._tenant, self._stream, after=after, until=until, limit=limit, at=until
             )
             if not stored:
                 raise errors.Corrupt(

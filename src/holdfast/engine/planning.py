@@ -12,6 +12,7 @@ from typing import Final, TypeGuard
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.engine import forking
 from holdfast.engine.framing import Framing, Step
 from holdfast.engine.policies import NotYet, Policies
 from holdfast.engine.states import States, messages_of, stream_of
@@ -123,6 +124,8 @@ class Round:
             command = self._trimming(
                 tenant, sessions.open_state(state, command.session_id), command
             )
+        elif isinstance(command, forking.Going):
+            command = self._placed(tenant, sessions.known(state, command.session_id), command)
         writings = sessions.decide(state, command)
         if not writings:
             return sessions.known(state, command.session_id)
@@ -137,6 +140,14 @@ class Round:
             return self._policies.applied(tenant, state, writing, drafted=drafted)
         except NotYet:
             raise Later from None
+
+    def _placed(self, tenant: str, state: SessionState, command: forking.Going) -> forking.Going:
+        if isinstance(command, c.ForkSession) and self.state(tenant, command.fork_id) is not None:
+            # A fork begins a stream: not even one of a session that was deleted can be had again.
+            raise sessions.taken(command.fork_id)
+        if (tenant, state.id) in self._drafts:
+            raise Later
+        return forking.placed(self._store, self._states, tenant, state, command)
 
     def _trimming(self, tenant: str, state: SessionState, command: c.TrimSession) -> c.TrimSession:
         if (tenant, state.id) in self._drafts:
@@ -286,9 +297,10 @@ class Round:
                 drops.append((KIND, state.id))
             else:
                 projections.append(projection(state))
-            if state.version // limits.SNAPSHOT_EVERY > write.expected // limits.SNAPSHOT_EVERY:
+            every = limits.SNAPSHOT_EVERY
+            if write.base or state.version // every > write.expected // every:
                 snapshots.append(_snapshot(state))
-            if deleted or (state.generation and state.began > write.expected):
+            if deleted or write.base or (state.generation and state.began > write.expected):
                 # It leaves its chain.
                 self._states.forget_tails()
         # Only now, when nothing of it can be refused any more.
@@ -339,8 +351,9 @@ class Round:
                 )
             )  # fmt: skip
         assert state is not None
+        base = writing.base and (stream_of(writing.base[0]), writing.base[1])
         write = port.StreamWrite(
-            stream_of(writing.session_id), before, tuple(events), tuple(claims)
+            stream_of(writing.session_id), before, tuple(events), tuple(claims), base
         )
         return state, write
 

@@ -28,7 +28,7 @@ from holdfast.values.session import EndReason, OpenCall, SessionStatus
 from holdfast.wire import codec, intake
 
 MessageLike = intake.MessageLike
-Moment = str | datetime | int
+When = str | datetime | int
 """ISO 8601 text, a datetime, or microseconds since 1970 UTC."""
 
 Write = Literal["durable", "deferred"]
@@ -232,6 +232,33 @@ class Requests:
             None,
         )
 
+    def fork(
+        self, session_id: str, at: str | int | None, *, new_id: str | None, user_id: str | None, title: str | None,
+        metadata: Mapping[str, Json] | None, key: str | None, version: int | None = None,
+    ) -> c.Request:  # fmt: skip
+        """A request that begins a session as another was at a message, or at a version."""
+        command = c.ForkSession(
+            session_id=checked_id("a session's id", session_id),
+            fork_id=checked_id(
+                "a session's id", ids.new_session_id(self._factory) if new_id is None else new_id
+            ),
+            at=None if at is None else _message(at),
+            version=version,
+            user_id=user_id if user_id is None else checked_id("a user's id", user_id),
+            title=title,
+            metadata=None if metadata is None else freeze_object("metadata", metadata),
+            named=new_id is not None,
+        )
+        return self._request(command, key, None)
+
+    def rewind(
+        self, session_id: str, at: str | int, *, key: str | None, expected_version: int | None
+    ) -> c.Request:
+        """A request that takes a session back to a message."""
+        named = checked_id("a session's id", session_id)
+        command = c.RewindSession(session_id=named, at=_message(at))
+        return self._request(command, key, expected_version)
+
     def continue_(self, session_id: str, *, key: str | None) -> c.Request:
         """A request that goes on in a new session."""
         command = c.ContinueSession(
@@ -258,7 +285,7 @@ class Requests:
 
     def query(
         self, *, limit: int, offset: int, cursor: str | None, user_id: str | None, status: str | None,
-        active_after: Moment | None, active_before: Moment | None, metadata: Mapping[str, Json] | None,
+        active_after: When | None, active_before: When | None, metadata: Mapping[str, Json] | None,
     ) -> port.Query:  # fmt: skip
         """A page of the session listing."""
         if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
@@ -282,6 +309,17 @@ class Requests:
         )
 
 
+def _message(at: str | int) -> str | int:
+    """Return a message's id, or its number in the conversation."""
+    if isinstance(cast("object", at), str):
+        return checked_id("a message's id", cast("str", at))
+    if type(cast("object", at)) is not int or cast("int", at) < 1:
+        raise errors.InvalidRequest(
+            "a message is named by its id, or by its number: a whole number from 1 on."
+        )
+    return at
+
+
 def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     frozen = freeze_object("a metadata filter", metadata)
     made = planning.terms(frozen)
@@ -296,7 +334,7 @@ def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     return made
 
 
-def microseconds(moment: Moment | None) -> int | None:
+def microseconds(moment: When | None) -> int | None:
     """Return a moment as microseconds since 1970; raise InvalidRequest if it is none."""
     if moment is None:
         return None
@@ -311,7 +349,7 @@ def microseconds(moment: Moment | None) -> int | None:
         ) from error
 
 
-def cutoff(now: Moment | None, clock: Callable[[], int], idle_s: float) -> int:
+def cutoff(now: When | None, clock: Callable[[], int], idle_s: float) -> int:
     """Return the moment before which a session's last activity makes it idle."""
     if not isinstance(cast("object", idle_s), (int, float)) or not 0 <= idle_s < math.inf:
         raise errors.InvalidRequest("idle_s is a number of seconds, 0 or more.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.context.window import Window
@@ -10,6 +10,7 @@ from holdfast.engine import handles
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.messages import Messages, Reader
+from holdfast.engine.past import PastSession, at_version
 from holdfast.engine.recordings import Recalling
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike
 from holdfast.values.frozen import Json
@@ -85,6 +86,34 @@ class Session(Recalling):
         else:
             self._state = after
         return self
+
+    def fork(
+        self,
+        at: str | int | None = None,
+        *,
+        new_id: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        key: str | None = None,
+    ) -> Session:
+        """Begin a session that is what this one was at a message (its id or number; None: the last)."""
+        return self._manager.fork_session(
+            self.id, at, new_id=new_id, title=title, metadata=metadata, key=key
+        )
+
+    def rewind(
+        self, at: str | int, *, key: str | None = None, expected_version: int | None = None
+    ) -> Session:
+        """Go back to a message (its id or number): later ones leave the conversation."""
+        self._state = self._manager.rewind_session(
+            self.id, at, key=key, expected_version=expected_version
+        ).state
+        return self
+
+    def at(self, version: int) -> PastSession:
+        """Return the session as it was at one of its versions, rewound since or not; read-only."""
+        there = at_version(self._engine, self._tenant, self.state, version)
+        return PastSession(self._manager, self._engine, self._tenant, there)
 
     def reload(self) -> Session:
         """Move the handle to the session's present state; raise UnknownSession if it was deleted."""

@@ -10,11 +10,11 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.context.window import Window
-from holdfast.engine import deferred, requests
+from holdfast.engine import deferred, forking, requests
 from holdfast.engine.commits import Answer
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import PendingCall
-from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Moment, Page, Settings
+from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Settings, When
 from holdfast.engine.session import Session
 from holdfast.history import continuation
 from holdfast.history import sessions as rules
@@ -169,8 +169,8 @@ class Sessions:
         cursor: str | None = None,
         user_id: str | None = None,
         status: str | None = None,
-        active_after: Moment | None = None,
-        active_before: Moment | None = None,
+        active_after: When | None = None,
+        active_before: When | None = None,
         metadata: Mapping[str, Json] | None = None,
     ) -> Page:
         """Return a page of sessions, last active first. `.next_cursor` of the page gets the next one.
@@ -234,6 +234,67 @@ class Sessions:
             self._run(self._requests.reset(session_id, system=system, key=key)).state
         )
 
+    def fork_session(
+        self,
+        session_id: str,
+        at: str | int | None = None,
+        *,
+        new_id: str | None = None,
+        user_id: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        key: str | None = None,
+    ) -> Session:
+        """Begin a session that is what this one was at a message; it becomes the current one.
+
+        `at` is the message's id, or its number from 1 on; None: the last one. Nothing is copied, and the
+        two know nothing of each other from here on. Title and metadata are the source's unless given.
+        Raises UnknownMessage, UnknownSession, DuplicateSession.
+        """
+        request = self._requests.fork(
+            session_id, at, new_id=new_id, user_id=user_id, title=title, metadata=metadata, key=key
+        )
+        return self._opened(self.ahead(request))
+
+    def fork_version(
+        self,
+        session_id: str,
+        version: int,
+        *,
+        new_id: str | None,
+        title: str | None,
+        metadata: Mapping[str, Json] | None,
+        key: str | None,
+    ) -> Session:
+        """Fork for a handle on a session as it was."""
+        request = self._requests.fork(
+            session_id, None, version=version, new_id=new_id, user_id=None, title=title,
+            metadata=metadata, key=key,
+        )  # fmt: skip
+        return self._opened(self.ahead(request))
+
+    def rewind_session(
+        self,
+        session_id: str,
+        at: str | int,
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+    ) -> Session:
+        """Take the session back to a message: later ones leave the conversation.
+
+        `at` is the message's id, or its number from 1 on. Nothing is deleted: `session.at(version)` and
+        `events.at(position)` show what was. Title and metadata stay. Raises UnknownMessage, SessionEnded.
+        """
+        request = self._requests.rewind(session_id, at, key=key, expected_version=expected_version)
+        return self._handle(self._run(self.ahead(request)).state)
+
+    def ahead(self, request: Request) -> Request:
+        """Return the request of a fork or a rewind with what can be found out before its turn."""
+        self._engine.check()
+        self._deferred.wait(request.session_id)
+        return forking.ahead(self._engine.store, self._engine.states, request)
+
     def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
         """Delete the session: no verb finds it any more. False if there was none."""
         try:
@@ -247,7 +308,7 @@ class Sessions:
         return True
 
     def expire(
-        self, now: Moment | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S
+        self, now: When | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S
     ) -> list[str]:
         """End every session that nobody touched for `idle_s` seconds; return their ids."""
         self._engine.check()

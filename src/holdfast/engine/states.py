@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
 from holdfast import errors
 from holdfast.engine.folds import Folds
 from holdfast.history import sessions
@@ -102,6 +104,17 @@ class States(Folds[SessionState]):
     def forget_more(self) -> None:
         self._tails.clear()
         self._forget_too()
+
+    def at(self, tenant: str, session_id: str, version: int) -> SessionState | None:
+        """Return the session's state as it was at a version that it has or had; None if it has not."""
+        stream = stream_of(session_id)
+        state = self._snapshot(tenant, stream)
+        if state is None or state.version > version:
+            state = None
+        state = self._fold(tenant, stream, state, at=version)
+        if state is None or state.version != version:
+            return None
+        return msgspec.structs.replace(state, id=session_id)
 
     def tail(self, tenant: str, state: SessionState) -> str | None:
         """Return the last known session of a conversation; it may have been continued since."""

@@ -71,7 +71,7 @@ class Tail:
             return
         fresh, until = list[Said](), self.until
         while until < version:
-            found = self._events(until, version, limits.READ_CHUNK)
+            found = self._events(until, version, limits.READ_CHUNK, at=version)
             until = found[-1].version
             fresh += self._said(found)
         # All at once: a read that fails leaves all as it was.
@@ -87,8 +87,13 @@ class Tail:
             self.after = self.said[over - 1].version
             del self.said[:over]
 
-    def _events(self, after: int, until: int, limit: int) -> list[port.StoredEvent]:
-        found = self._store.read(self._tenant, self._stream, after=after, until=until, limit=limit)
+    def _events(
+        self, after: int, until: int, limit: int, *, newest: bool = False, at: int = 0
+    ) -> list[port.StoredEvent]:
+        found = self._store.read(
+            self._tenant, self._stream, after=after, until=until, limit=limit,
+            at=at or self.until, newest=newest,
+        )  # fmt: skip
         if not found:
             raise errors.Corrupt(
                 f"the log of {self._stream} ends before its state does.",
@@ -144,7 +149,8 @@ class Tail:
         found = self._versions.get(number)
         if found is None:
             ordinal = self._ordinal_began + number
-            self._versions = {number: self._store.seek(self._tenant, self._stream, ordinal)}
+            at = self._store.seek(self._tenant, self._stream, ordinal, at=self.until)
+            self._versions = {number: at}
             found = self._versions[number]
         return found
 
@@ -162,11 +168,13 @@ class Tail:
 
     def _read_group(self, version: int, until: int) -> tuple[list[Said], bool]:
         """Return a group, and whether it is whole."""
-        (said,) = self._said(self._events(version - 1, version, 1))
+        (said,) = self._said(self._events(version - 1, version, 1, at=until))
         if said.message.role != "tool" and not said.message.tool_calls:
             return [said], True
-        after, end = max(self.began, version - CHUNK), min(until, version + CHUNK)
-        near = self._said(self._events(after, end, 2 * CHUNK))
+        stored = self._events(self.began, version, CHUNK, newest=True, at=until)
+        if version < until:
+            stored += self._events(version, until, CHUNK, at=until)
+        near = self._said(stored)
         for group in grouping.grouped([one.message for one in near]):
             members = near[group.first : group.last + 1]
             if members[0].version <= version <= members[-1].version:
@@ -178,8 +186,9 @@ class Tail:
         with self._lock:
             if self.after <= self.began:
                 return False
-            low = max(self.began, self.after - CHUNK)
-            found = self._events(low, self.after, CHUNK)
+            # Versions that a rewind has left out are not there: the newest are asked for, not a range.
+            found = self._events(self.began, self.after, CHUNK, newest=True)
+            low = found[0].version - 1 if len(found) == CHUNK else self.began
             self.said[:0], self.after = self._said(found), low
             return True
 
@@ -190,13 +199,13 @@ class Tails:
     def __init__(self, store: port.Store) -> None:
         self._store = store
         self._mutex = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str, int], Tail] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, int, int], Tail] = OrderedDict()
 
     def appended(
         self, tenant: str, state: SessionState, write: port.StreamWrite, messages: Sequence[Message]
     ) -> None:
         """Take note of messages that were just appended, so that a window need not read them again."""
-        tail = self._kept.get((tenant, state.id, state.began))
+        tail = self._kept.get((tenant, state.id, state.began, state.rebased))
         if tail is None:
             return
         behind = len(messages)
@@ -214,7 +223,7 @@ class Tails:
 
     def of(self, tenant: str, state: SessionState) -> Tail:
         """Return the tail of a session's present generation."""
-        place = (tenant, state.id, state.began)
+        place = (tenant, state.id, state.began, state.rebased)
         with self._mutex:
             tail = self._kept.get(place)
             if tail is None or tail.after > state.version:

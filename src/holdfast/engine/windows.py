@@ -149,7 +149,8 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
     """Return the window that was recorded with a message of a session."""
     engine.check()
     stream = stream_of(state.id)
-    version = engine.store.find_claim(tenant, stream, checked_id("a message's id", message_id))
+    named = checked_id("a message's id", message_id)
+    version = engine.store.find_claim(tenant, stream, named, at=state.version)
     log = Log(engine.store, tenant, state)
     if version <= log.floor():
         raise errors.UnknownMessage(f"there is no message {message_id!r} in the session.")
@@ -178,17 +179,18 @@ class _Spoken:
         """Return how many there were."""
         version = self._chosen.version
         found = self._store.read(
-            self._tenant, self._stream, after=version - 1, until=version, limit=1
+            self._tenant, self._stream, after=version - 1, until=version, limit=1, at=version
         )
         return found[0].ordinal - self._chosen.began if found else 0
 
     def read(self, first: int, last: int) -> list[Message]:
         """Return some of them by their numbers."""
-        after = self._store.seek(self._tenant, self._stream, self._chosen.began + first) - 1
+        at, ordinal = self._chosen.version, self._chosen.began + first
+        after = self._store.seek(self._tenant, self._stream, ordinal, at=at) - 1
         messages: list[Message] = []
         while len(messages) <= last - first:
             found = self._store.read(
-                self._tenant, self._stream, after=after, until=self._chosen.version, limit=limits.READ_CHUNK
+                self._tenant, self._stream, after=after, until=at, limit=limits.READ_CHUNK, at=at
             )  # fmt: skip
             if not found:
                 break

@@ -7,20 +7,21 @@ happened; `decide` is the only place where something can be forbidden.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import assert_never, cast
+from typing import assert_never
 
 import msgspec
 
-from holdfast import errors, limits
-from holdfast.history import pairing
+from holdfast import errors
+from holdfast.history import forking, pairing
+from holdfast.history.checking import checked_metadata, checked_title
 from holdfast.values import command as c
 from holdfast.values import estimate
 from holdfast.values import event as e
 from holdfast.values.context import Selection, stands_out
-from holdfast.values.frozen import Json, checked_text, freeze
+from holdfast.values.frozen import Json, freeze
 from holdfast.values.message import Message, MessageCategory
 from holdfast.values.policy import Cut, Summary, Usage, corrected
-from holdfast.values.session import DERIVED_METADATA, EndReason, SessionState, SessionStatus
+from holdfast.values.session import EndReason, SessionState, SessionStatus
 
 GIVEN = "given"
 """The counter's name where the caller vouched for the count."""
@@ -34,10 +35,11 @@ encode = msgspec.json.encode
 
 
 class Writing(msgspec.Struct, frozen=True):
-    """Events that one session gets from a command."""
+    """Events that one session gets from a command; `base` is a session and the version it goes on from."""
 
     session_id: str
     events: tuple[e.SessionEvent, ...]
+    base: tuple[str, int] | None = None
 
 
 def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writing, ...]:
@@ -60,6 +62,12 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
         case c.ResetSession():
             fresh = evolve_one(known(state, command.session_id), e.SessionReset(), time_us=0)
             return _write(command.session_id, [e.SessionReset(), *_added(fresh, command.messages)])
+        case c.ForkSession():
+            begun = forking.forked(known(state, command.session_id), command)
+            return (Writing(begun.id, (begun,), (begun.source, begun.version)),)
+        case c.RewindSession():
+            back = forking.rewound(open_state(state, command.session_id), command)
+            return (Writing(back.state.id, (back,), (back.state.id, back.to)),) if back else ()
         case c.TrimSession():
             open_state(state, command.session_id)
             return _write(command.session_id, cut_events(command.cut, command.summary))
@@ -115,11 +123,7 @@ def _create(state: SessionState | None, command: c.CreateSession) -> list[e.Sess
         if command.or_get:
             fresh = evolve_one(state, e.SessionReset(), time_us=0)
             return [e.SessionReset(), *_added(fresh, command.messages)]
-        raise errors.DuplicateSession(
-            f"a session {command.session_id!r} exists already.",
-            hint="Use get_or_create_session to open it, or choose another id.",
-            facts={"session": command.session_id},
-        )
+        raise taken(command.session_id)
     created = e.SessionCreated(
         id=command.session_id,
         user_id=command.user_id,
@@ -128,6 +132,15 @@ def _create(state: SessionState | None, command: c.CreateSession) -> list[e.Sess
         policy=command.policy,
     )
     return [created, *_added(evolve_one(state, created, time_us=0), command.messages)]
+
+
+def taken(session_id: str) -> errors.DuplicateSession:
+    """Return the error for a session whose id another one has."""
+    return errors.DuplicateSession(
+        f"a session {session_id!r} exists already.",
+        hint="Use get_or_create_session to open it, or choose another id.",
+        facts={"session": session_id},
+    )
 
 
 def _answered(state: SessionState, command: c.AddMessages) -> list[e.SessionEvent]:
@@ -219,40 +232,6 @@ def _metadata(state: SessionState, event: e.SessionUpdated) -> Mapping[str, Json
     return freeze({key: value for key, value in merged.items() if key not in event.drop_metadata})
 
 
-def checked_title(title: str | None) -> str | None:
-    """Return the title; raise TooLarge past its limit."""
-    if title is None:
-        return None
-    if not isinstance(cast("object", title), str):
-        raise errors.InvalidRequest(f"a title is text, not {type(title).__name__}.")
-    text = checked_text(title)
-    size = len(text.encode())
-    if size > limits.TITLE_BYTES_MAX:
-        raise errors.TooLarge(
-            f"the title has {size:,} bytes; at most {limits.TITLE_BYTES_MAX:,} are kept.",
-            facts={"bytes": size, "bytes_max": limits.TITLE_BYTES_MAX},
-        )
-    return text
-
-
-def checked_metadata(metadata: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return frozen metadata; raise TooLarge past its limit, InvalidRequest for derived keys."""
-    frozen = freeze(metadata)
-    size = len(msgspec.json.encode(frozen))
-    if size > limits.METADATA_BYTES_MAX:
-        raise errors.TooLarge(
-            f"the metadata has {size:,} bytes; at most {limits.METADATA_BYTES_MAX:,} are kept.",
-            hint="Keep large values in a message, or outside.",
-            facts={"bytes": size, "bytes_max": limits.METADATA_BYTES_MAX},
-        )
-    for name in DERIVED_METADATA:
-        if name in frozen:
-            raise errors.InvalidRequest(
-                f"metadata {name!r} is derived by Holdfast and can't be set."
-            )
-    return frozen
-
-
 def _end(state: SessionState, command: c.EndSession) -> list[e.SessionEvent]:
     if command.idle_since_us is not None and state.active_us > command.idle_since_us:
         return []
@@ -292,10 +271,10 @@ def evolve(state: SessionState | None, recorded: e.Recorded) -> SessionState:
 
 def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
     """Return the state after an event, one version on."""
+    if isinstance(event, forking.Went):
+        return forking.evolved(event, time_us)
     if state is None:
-        if isinstance(event, e.SessionCreated):
-            return _begun(None, event, time_us)
-        raise errors.Corrupt("a session's log does not begin with its creation.")
+        return _first(event, time_us)
     version = state.version + 1
     match event:
         case e.MessageAdded():
@@ -309,10 +288,7 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
                 state, version=version, active_us=time_us, cut=event.cut, live=event.cut.tokens
             )
         case e.SessionSummarized():
-            more = event.summary.tokens - (state.summary.tokens if state.summary else 0)
-            return replace(
-                state, version=version, active_us=time_us, summary=event.summary, live=state.live + more
-            )  # fmt: skip
+            return _summarized(state, event, time_us)
         case e.SessionUpdated():
             return _updated(state, event, time_us)
         case e.SessionContinued():
@@ -328,15 +304,30 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
         case e.SessionReset():
             return _next_generation(state, time_us)
         case e.SessionEnded():
-            status = (
-                SessionStatus.DELETED if event.reason is EndReason.DELETED else SessionStatus.ENDED
-            )
-            # Nobody was active when a session timed out.
-            active = state.active_us if event.reason is EndReason.TIMEOUT else time_us
-            return replace(
-                state, version=version, active_us=active, status=status, end_reason=event.reason
-            )
+            return _ended(state, event, time_us)
     assert_never(event)
+
+
+def _first(event: e.SessionEvent, time_us: int) -> SessionState:
+    if isinstance(event, e.SessionCreated):
+        return _begun(None, event, time_us)
+    raise errors.Corrupt("a session's log does not begin with its creation.")
+
+
+def _summarized(state: SessionState, event: e.SessionSummarized, time_us: int) -> SessionState:
+    more = event.summary.tokens - (state.summary.tokens if state.summary else 0)
+    version, live = state.version + 1, state.live + more
+    return replace(state, version=version, active_us=time_us, summary=event.summary, live=live)
+
+
+def _ended(state: SessionState, event: e.SessionEnded, time_us: int) -> SessionState:
+    deleted = event.reason is EndReason.DELETED
+    status = SessionStatus.DELETED if deleted else SessionStatus.ENDED
+    # Nobody was active when a session timed out.
+    active = state.active_us if event.reason is EndReason.TIMEOUT else time_us
+    return replace(
+        state, version=state.version + 1, active_us=active, status=status, end_reason=event.reason
+    )
 
 
 def _updated(state: SessionState, event: e.SessionUpdated, time_us: int) -> SessionState:
@@ -373,6 +364,7 @@ def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) ->
         summary=event.summary,
         corrections=event.corrections,
         live=event.summary.tokens if event.summary else 0,
+        rebased=before.rebased,
     )
 
 
@@ -391,6 +383,8 @@ def _next_generation(state: SessionState, time_us: int) -> SessionState:
         ordinal_began=state.ordinal,
         policy=state.policy,
         corrections=state.corrections,
+        forked_from=state.forked_from,
+        rebased=state.rebased,
     )
 
 

@@ -11,7 +11,7 @@ from holdfast.values.frame_command import AboutFrame, FrameCommand
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
 from holdfast.values.policy import Cut, Summary, Usage, WindowPolicy
-from holdfast.values.session import EndReason
+from holdfast.values.session import EndReason, SessionState
 
 
 class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +85,31 @@ class ResetSession(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
 
 
+class ForkSession(msgspec.Struct, frozen=True, kw_only=True):
+    """Begin a session that is what this one was at a message (`at`: its id or number), or at a version.
+
+    `named`: the caller chose the id. The engine fills in `there`, the state at that point.
+    """
+
+    session_id: str
+    fork_id: str
+    at: str | int | None = None
+    version: int | None = None
+    user_id: str | None = None
+    title: str | None = None
+    metadata: Mapping[str, Json] | None = None
+    named: bool = True
+    there: SessionState | None = None
+
+
+class RewindSession(msgspec.Struct, frozen=True, kw_only=True):
+    """Go back to a message: later ones leave the conversation. The engine fills in `there`."""
+
+    session_id: str
+    at: str | int
+    there: SessionState | None = None
+
+
 class TrimSession(msgspec.Struct, frozen=True, kw_only=True):
     """Have windows of a session begin where a policy would cut it down to its budget.
 
@@ -113,6 +138,8 @@ SessionCommand = (
     | ContinueSession
     | EndSession
     | ResetSession
+    | ForkSession
+    | RewindSession
     | TrimSession
     | SummarizeSession
 )

@@ -14,7 +14,7 @@ from holdfast.values.context import Selection
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
 from holdfast.values.policy import Correction, Cut, Summary, Usage, WindowPolicy
-from holdfast.values.session import EndReason
+from holdfast.values.session import EndReason, SessionState
 
 
 class SessionCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,6 +88,24 @@ class SessionContinued(msgspec.Struct, frozen=True):
     to: str
 
 
+class SessionForked(msgspec.Struct, frozen=True):
+    """A session began as another was at a version: `state` is what it has from there, as its own."""
+
+    kind: ClassVar[str] = "session.forked"
+    id: str
+    source: str
+    version: int
+    state: SessionState
+
+
+class SessionRewound(msgspec.Struct, frozen=True):
+    """The session went back to one of its versions: `state` is what it has from there on."""
+
+    kind: ClassVar[str] = "session.rewound"
+    to: int
+    state: SessionState
+
+
 class SessionReset(msgspec.Struct, frozen=True):
     """The present generation ended and the next began, empty, under the same id."""
 
@@ -109,6 +127,8 @@ SessionEvent = (
     | SessionSummarized
     | SessionUpdated
     | SessionContinued
+    | SessionForked
+    | SessionRewound
     | SessionReset
     | SessionEnded
 )

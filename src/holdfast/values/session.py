@@ -15,7 +15,9 @@ from holdfast.values import ids
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.policy import Correction, Cut, Summary, WindowPolicy
 
-DERIVED_METADATA: Final = ("message_count", "continued_from", "continued_to", "continuation_index")
+DERIVED_METADATA: Final = (
+    "message_count", "continued_from", "continued_to", "continuation_index", "forked_from",
+)  # fmt: skip
 """Keys of a session's metadata that Holdfast computes; callers can't set them."""
 
 
@@ -53,7 +55,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `turn` and `turn_ordinal` are where the newest user message stands, `group` where the newest calls do.
     `preview` is how the first user message begins, for listings of sessions without a title.
     `policy`, `cut` and `summary` say how windows are made; `live` is the tokens of what the cut leaves in;
-    `corrections` say by how much counters are off.
+    `corrections` say by how much counters are off. `forked_from` is the session and the version that it
+    was forked from; `rebased` is the version at which it was forked or last rewound.
     """
 
     id: str
@@ -89,6 +92,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     summary: Summary | None = None
     live: int = 0
     corrections: tuple[Correction, ...] = ()
+    forked_from: tuple[str, int] | None = None
+    rebased: int = 0
 
     @property
     def message_count(self) -> int:
@@ -121,6 +126,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             "continued_from": self.continued_from,
             "continued_to": self.continued_to,
             "continuation_index": self.continuation_index if self.continued_from else None,
+            "forked_from": self.forked_from[0] if self.forked_from else None,
         }
         present = {key: value for key, value in links.items() if value is not None}
         return {**self.metadata, **present, "message_count": self.message_count}
@@ -150,6 +156,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     continued_to: str | None = None
     continuation_index: int = 0
     pending_calls: int = 0
+    forked_from: str | None = None
 
     def to_dict(self) -> dict[str, Json]:
         """Return the row as plain JSON, with times as ISO 8601."""
@@ -179,4 +186,5 @@ def info(state: SessionState) -> SessionInfo:
         continued_to=state.continued_to,
         continuation_index=state.continuation_index,
         pending_calls=len(state.open_calls),
+        forked_from=state.forked_from[0] if state.forked_from else None,
     )

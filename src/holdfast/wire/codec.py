@@ -28,6 +28,8 @@ SCHEMAS: Final[Mapping[str, int]] = {
     event.SessionSummarized.kind: 1,
     event.SessionUpdated.kind: 1,
     event.SessionContinued.kind: 1,
+    event.SessionForked.kind: 1,
+    event.SessionRewound.kind: 1,
     event.SessionReset.kind: 1,
     event.SessionEnded.kind: 1,
 }
@@ -55,6 +57,8 @@ _PLAIN: Final = {
         event.SessionSummarized,
         event.SessionUpdated,
         event.SessionContinued,
+        event.SessionForked,
+        event.SessionRewound,
         event.SessionReset,
         event.SessionEnded,
     )
@@ -233,12 +237,14 @@ TAGS: Final[Mapping[type, str]] = {
     command.ContinueSession: "continue",
     command.EndSession: "end",
     command.ResetSession: "reset",
+    command.ForkSession: "fork",
+    command.RewindSession: "rewind",
     command.TrimSession: "trim",
     command.SummarizeSession: "summarize",
 }
 """The stored names of commands."""
 
-_MADE: Final = frozenset({"next_id", "carried", "max_messages", "named", "cut", "summary"})
+_MADE: Final = frozenset({"next_id", "carried", "max_messages", "named", "cut", "summary", "there"})
 """Fields that Holdfast fills in, or that are settings: not what the caller said."""
 
 
@@ -255,6 +261,8 @@ def command_bytes(request: command.SessionCommand) -> bytes:
             fields[field.name] = value
     if isinstance(request, command.CreateSession) and not request.named:
         del fields["session_id"]
+    if isinstance(request, command.ForkSession) and not request.named:
+        del fields["fork_id"]
     if "messages" in fields:
         messages = cast("tuple[Message, ...]", fields["messages"])
         fields["messages"] = [said(message) for message in messages]

@@ -25,7 +25,7 @@ class Holdfast:
         self._opened = opened
         self.sessions = SessionManager.over(opened.engine, settings)
         self.index = StateIndex(opened.engine, settings)
-        self.events = Events(opened.engine, settings.tenant)
+        self.events = Events(opened.engine, settings.tenant, self.sessions)
         self.admin = Admin(opened.engine)
 
     def close(self) -> None:

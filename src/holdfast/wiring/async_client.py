@@ -6,8 +6,9 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, NoReturn
 
-from holdfast.engine.aio import AsyncAdmin, AsyncEvents, AsyncSessions
+from holdfast.engine.aio import AsyncSessions
 from holdfast.engine.aio_index import AsyncStateIndex
+from holdfast.engine.aio_log import AsyncAdmin, AsyncEvents
 from holdfast.engine.requests import Settings
 from holdfast.wiring.opened import Opened
 
@@ -19,7 +20,7 @@ class AsyncHoldfast:
         self._opened = opened
         self.sessions = AsyncSessions(opened.engine, settings)
         self.index = AsyncStateIndex(opened.engine, settings)
-        self.events = AsyncEvents(opened.engine, settings.tenant)
+        self.events = AsyncEvents(opened.engine, settings.tenant, self.sessions)
         self.admin = AsyncAdmin(opened.engine)
 
     async def close(self) -> None:

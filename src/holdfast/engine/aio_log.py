@@ -1,0 +1,246 @@
+"""The log and the store's health for async callers, and sessions as they were."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from holdfast import limits
+from holdfast.context.window import Window
+from holdfast.engine import admin, past
+from holdfast.engine.engine import Engine
+from holdfast.engine.handles import PendingCall, pending
+from holdfast.engine.messages import Reader
+from holdfast.engine.recordings import AsyncRecalling
+from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike
+from holdfast.store.port import Rebuilt, Report
+from holdfast.values.frozen import Json
+from holdfast.values.message import Message
+from holdfast.values.policy import WindowPolicy
+from holdfast.values.session import SessionState
+
+if TYPE_CHECKING:
+    from holdfast.engine.aio import AsyncSession, AsyncSessions
+    from holdfast.engine.shrinking import AsyncSummarizer, Summarizer
+
+
+class AsyncMessages:
+    """The same for async callers: `async for`, `await messages.at(i)`, `await messages.slice(i, j)`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def __len__(self) -> int:
+        return self._reader.count()
+
+    async def at(self, index: int) -> Message:
+        """Return one message; negative indices count from the end."""
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError("the session has no message at that index")
+        return await asyncio.to_thread(self._reader.at, at)
+
+    async def slice(self, start: int | None = None, stop: int | None = None) -> list[Message]:
+        """Return the messages from start up to stop, as a slice of a list would."""
+        return await asyncio.to_thread(self._reader.slice, slice(start, stop))
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        after, remaining = self._reader.start(), len(self)
+        while remaining:
+            found, after = await asyncio.to_thread(
+                self._reader.chunk, after, min(remaining, limits.READ_CHUNK)
+            )
+            remaining -= len(found)
+            for message in found:
+                yield message
+
+    def __repr__(self) -> str:
+        return f"<AsyncMessages {len(self):,}>"
+
+
+class AsyncPastSession(AsyncRecalling):
+    """A session as it was at one of its versions. It is read as any other, and changed never."""
+
+    __slots__ = ("_manager",)
+
+    def __init__(
+        self, manager: AsyncSessions, engine: Engine, tenant: str, state: SessionState
+    ) -> None:
+        super().__init__(engine, tenant, state)
+        self._manager = manager
+
+    @property
+    def messages(self) -> AsyncMessages:
+        """Its messages, read from the store as they are asked for."""
+        return AsyncMessages(self._reader())
+
+    async def pending_calls(self) -> list[PendingCall]:
+        """Return the tool calls that had no result yet."""
+        return await asyncio.to_thread(pending, self._reader(), self.state)
+
+    async def fork(
+        self,
+        *,
+        new_id: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        key: str | None = None,
+    ) -> AsyncSession:
+        """Begin a session that goes on from here; nothing is copied."""
+        return await self._manager.fork_past(
+            lambda blocking: blocking.fork_version(
+                self.id, self.version, new_id=new_id, title=title, metadata=metadata, key=key
+            )
+        )
+
+    async def set_policy(self, policy: WindowPolicy | None) -> NoReturn:
+        """Refuse: what was can't be changed."""
+        past.refuse(policy)
+
+    async def trimmed(
+        self,
+        budget: int | None = None,
+        *,
+        model: str | None = None,
+        counter: str | None = None,
+        summary: str | None = None,
+    ) -> NoReturn:
+        """Refuse: what was can't be changed."""
+        past.refuse(budget, model, counter, summary)
+
+    async def summarize(
+        self, summarizer: Summarizer | AsyncSummarizer | None = None, *, language: str = "en"
+    ) -> NoReturn:
+        """Refuse: what was can't be changed."""
+        past.refuse(summarizer, language)
+
+    async def add_message(
+        self,
+        message: MessageLike,
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+        window: Window | None = None,
+        usage: int | None = None,
+    ) -> NoReturn:
+        """Refuse: what was can't be changed."""
+        past.refuse(message, key, expected_version, window, usage)
+
+    async def add_messages(
+        self,
+        messages: Iterable[MessageLike],
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+        window: Window | None = None,
+        usage: int | None = None,
+    ) -> NoReturn:
+        """Refuse: what was can't be changed."""
+        past.refuse(messages, key, expected_version, window, usage)
+
+    async def close_pending_calls(
+        self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
+    ) -> NoReturn:
+        """Refuse: what was can't be changed."""
+        past.refuse(call_ids, outcome)
+
+    async def rewind(
+        self, at: str | int, *, key: str | None = None, expected_version: int | None = None
+    ) -> NoReturn:
+        """Refuse: what was can't be changed."""
+        past.refuse(at, key, expected_version)
+
+
+class AsyncBetween:
+    """What happened between two moments of one log."""
+
+    def __init__(self, between: past.Between) -> None:
+        self._between = between
+
+    async def sessions(self) -> list[str]:
+        """Return the ids of sessions that something happened in, in the order of their first event."""
+        return await asyncio.to_thread(self._between.sessions)
+
+    async def session(self, session_id: str) -> past.Difference:
+        """Return the messages by which a session differs; raise UnknownSession if it was never there."""
+        return await asyncio.to_thread(self._between.session, session_id)
+
+
+class AsyncMoment:
+    """The tenant's state when its log was at a position: everything as it was then, read-only."""
+
+    __slots__ = ("_engine", "_manager", "_tenant", "position")
+
+    def __init__(self, manager: AsyncSessions, engine: Engine, tenant: str, position: int) -> None:
+        self._manager = manager
+        self._engine = engine
+        self._tenant = tenant
+        self.position = past.checked_position(position)
+
+    async def session(self, session_id: str) -> AsyncPastSession:
+        """Return a session as it was; raise UnknownSession if it was not there, or was deleted since."""
+        state = await asyncio.to_thread(
+            past.at_position, self._engine, self._tenant, session_id, self.position
+        )
+        return AsyncPastSession(self._manager, self._engine, self._tenant, state)
+
+    def diff(self, other: AsyncMoment) -> AsyncBetween:
+        """Return what differs from here to another moment of the same log, be it later or earlier."""
+        between = past.Between(self._engine, self._tenant, self.position, other.position)
+        return AsyncBetween(between)
+
+    def __repr__(self) -> str:
+        return f"<AsyncMoment {self.position:,}>"
+
+
+class AsyncEvents:
+    """The tenant's log, in order."""
+
+    def __init__(self, engine: Engine, tenant: str, sessions: AsyncSessions) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._sessions = sessions
+        self._events = admin.Events(engine, tenant, sessions.blocking)
+
+    async def at(self, position: int) -> AsyncMoment:
+        """Return the moment when the log was at a position: everything as it was then, read-only."""
+        found = await asyncio.to_thread(self._events.at, position)
+        return AsyncMoment(self._sessions, self._engine, self._tenant, found.position)
+
+    async def feed(self, after: int = 0) -> AsyncIterator[admin.Fact]:
+        """Yield events after a position up to the present end, in order, without gaps."""
+        while found := await self.page(after):
+            for event in found:
+                yield event
+            after = found[-1].position
+
+    async def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[admin.Fact]:
+        """Return up to `limit` events after a position."""
+        return await asyncio.to_thread(self._events.page, after, limit)
+
+
+class AsyncAdmin:
+    """The store as a whole: all tenants."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._admin = admin.Admin(engine)
+
+    async def status(self) -> Mapping[str, Json]:
+        """Return facts about the store: where, how large, how durable, what it holds."""
+        return await asyncio.to_thread(self._admin.status)
+
+    async def verify(self, progress: admin.Progress = admin.no_progress) -> Report:
+        """Check every event and every page against what was written; return what was found."""
+        return await asyncio.to_thread(self._admin.verify, progress)
+
+    async def rebuild(self, progress: admin.Progress = admin.no_progress) -> Rebuilt:
+        """Drop all that is derived from the log and make it again, whole or not at all."""
+        return await asyncio.to_thread(self._admin.rebuild, progress)
+
+    async def backup(
+        self, target: str | Path, progress: admin.Progress = admin.no_progress
+    ) -> Path:
+        """Copy the store, consistent while others write, to a file that does not exist yet."""
+        return await asyncio.to_thread(self._admin.backup, target, progress)
