@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast import limits
 from holdfast.context import shortening, summary
-from holdfast.context.fitting import Count
+from holdfast.context.items import Count
 from holdfast.context.window import Piece
 from holdfast.values import grouping
 from holdfast.values.policy import Cut, Summary, WindowPolicy

@@ -11,7 +11,8 @@ import msgspec
 
 from holdfast import errors
 from holdfast.context import fitting, shortening, summary
-from holdfast.context.fitting import Item
+from holdfast.context import items as rules
+from holdfast.context.items import Item
 from holdfast.values import grouping
 from holdfast.values.context import (
     PRIORITY_OF_CATEGORY,
@@ -34,7 +35,7 @@ _ALONE = grouping.Group(0, 0)
 LINE_CHARS = 80
 """What is shown of a message where each has one line."""
 
-_RULES = {MessageCategory.SYSTEM: "system message", MessageCategory.CONTEXT: fitting.CONTEXT}
+_RULES = {MessageCategory.SYSTEM: "system message", MessageCategory.CONTEXT: rules.CONTEXT}
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -119,7 +120,7 @@ def items(
         if at == question:
             priority, rule = ContextPriority.CRITICAL, QUESTION
         elif part.asked:
-            priority, rule = ContextPriority.HIGH, fitting.ASKED
+            priority, rule = ContextPriority.HIGH, rules.ASKED
         else:
             priority, rule = _standing(part, group, keep_prompt=keep_prompt)
         pieces = cast("Sequence[Piece]", parts[at : last + 1])
@@ -127,14 +128,14 @@ def items(
             priority, rule = max((priority, rule), *map(_chosen, pieces))
         item = _item(pieces, priority, rule, barred=bool(group.fault), now=at >= question)
         if known is not None and part.number > 1 and last < question and not group.fault:
-            item = known[part.number] = fitting.remembered(item)
+            item = known[part.number] = rules.remembered(item)
         made.append(item)
         at = last + 1
     return made
 
 
 def _gap(gap: Gap) -> Item:
-    rule, low = fitting.NO_ROOM, ContextPriority.BACKGROUND
+    rule, low = rules.NO_ROOM, ContextPriority.BACKGROUND
     return Item(
         gap.first, (), (gap.tokens,), gap.tokens, low, rule, barred=True, count=gap.count, told=gap.told
     )  # fmt: skip
@@ -142,7 +143,7 @@ def _gap(gap: Gap) -> Item:
 
 def _summary(part: Told) -> Item:
     size, count = part.tokens, part.last - part.first + 1
-    high, rule = ContextPriority.HIGH, fitting.TOLD
+    high, rule = ContextPriority.HIGH, rules.TOLD
     return Item(part.first, (part.message,), (size,), size, high, rule, count=count, told=True)
 
 
@@ -344,11 +345,11 @@ def make(
     parts: Sequence[Part],
     budget: int,
     *,
-    count: fitting.Count,
+    count: rules.Count,
     counted: Counted,
     least: CompactionLevel = CompactionLevel.NONE,
     keep_prompt: bool = True,
-    shares: fitting.Shares = EMPTY,
+    shares: rules.Shares = EMPTY,
     known: Known | None = None,
 ) -> Window:
     """Return the window of a conversation; raise ContextOverflow if what must be in it does not fit."""

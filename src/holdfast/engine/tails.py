@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.context import shortening
-from holdfast.context.fitting import Item
+from holdfast.context.items import Item
 from holdfast.engine.states import messages_of, stream_of
 from holdfast.store import port
 from holdfast.values import grouping
