@@ -7,7 +7,7 @@ then recency, while there is room. Items are never split: a call goes with all o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from holdfast import errors, limits
 from holdfast.context import shortening, summary
@@ -54,16 +54,14 @@ def fit(
 
     `least` is the level to begin at, `overhead` the part of the budget that is not for items. `shares`
     are parts of the budget that categories may take, by their names; what is left over, all may. With
-    `pools` the level rises for items of high priority only as far as that gets all of them in. With
-    `flag` what is critical comes back even where it exceeds the budget: its `room` is below 0 then.
+    `pools` items of high priority are admitted first, but the level does not rise for them. With `flag`
+    what is critical comes back even where it exceeds the budget: its `room` is below 0 then.
     """
-    tries = [(level, False) for level in CompactionLevel if level >= least]
-    if pools is not None:
-        high = [one for one in tries if one[0] < CompactionLevel.CRITICAL and pools.complete]
-        tries = [*high, *((level, True) for level, _ in tries)]
-    for level, yields in tries:
+    for level in CompactionLevel:
+        if level < least:
+            continue
         fitting = _Fitting(items, budget - overhead, level, count, shares=shares, pools=pools)
-        if fitting.musts_fit(yields=yields) or (flag and (level, yields) == tries[-1]):
+        if fitting.musts_fit() or (flag and level is CompactionLevel.CRITICAL):
             fitting.admit()
             return fitting.result()
     raise _overflow(items, budget, overhead)
@@ -120,8 +118,8 @@ class _Fitting:
         self._summaries: dict[int, tuple[Message, int, str]] = {}
         self._under: set[int] = set()
 
-    def musts_fit(self, *, yields: bool = False) -> bool:
-        """Put in what must be there; whether it fits. `yields`: what is high need not be."""
+    def musts_fit(self) -> bool:
+        """Put in what must be there; whether it fits."""
         for index, item in enumerate(self._items):
             if item.barred:
                 self._out[index] = item.rule
@@ -138,12 +136,16 @@ class _Fitting:
             self._summarise()
         for index in self._waiting():
             item = self._items[index]
-            if yields or item.priority is not ContextPriority.HIGH:
-                continue
-            if not (self._shares and item.rule == CONTEXT):
+            if item.priority is ContextPriority.HIGH and self._needs(item):
                 view = self._told(item) if item.tells else self._view(item, item.rule)
                 self._put(index, view)
         return self._room >= 0
+
+    def _needs(self, item: Item) -> bool:
+        """Whether an item of high priority is a must-have."""
+        if self._pools is not None:
+            return item.tells or item.rule == ASKED
+        return not (self._shares and item.rule == CONTEXT)
 
     def _include(self) -> None:
         """Put in what was asked for by name, as long as all but the fixed items take three quarters at most."""
@@ -173,7 +175,7 @@ class _Fitting:
 
     def _view(self, item: Item, rule: str) -> View:
         if self._level >= CompactionLevel.LIGHT:
-            return self._shortened(item, shortening.light, rule)
+            return self._shortened(item, item.light or shortening.light, rule)
         return whole(item, rule)
 
     def _shortened(self, item: Item, shorter: Callable[[Message], Message], rule: str) -> View:
@@ -234,32 +236,37 @@ class _Fitting:
                 self._out[index] = LOW
             else:
                 classes.setdefault(priority, []).append(index)
-        if self._shares:
-            classes = {
-                p: self._admit_shares(indexes, self._shares, self._budget)
-                for p, indexes in sorted(classes.items())[::-1]
-            }
-        for priority in sorted(classes, reverse=True):
-            waiting = classes[priority]
+        shares = self._shares if self._pools is None else self._pools.shares
+        base, full = self._budget if self._pools is None else free, set[str]()
+        for priority in sorted(classes, reverse=True) if shares else ():
+            waiting = self._admit_shares(classes[priority], shares, base, full)
+            classes[priority] = waiting
             if self._pools is not None:
-                waiting = self._admit_shares(waiting, self._pools.shares, free)
-            self._admit_newest(waiting)
+                # What is less important waits for what did not go in: that may find room elsewhere.
+                full.update(self._share_of(index) for index in waiting)
+        for priority in sorted(classes, reverse=True):
+            self._admit_newest(classes[priority])
         cut = [index for index, rule in self._out.items() if rule == NO_ROOM]
         if cut:
             self._begin_with_a_question(max(cut) + 1)
 
-    def _admit_shares(self, newest_first: Sequence[int], shares: Shares, whole: int) -> list[int]:
-        """Put in what is within the shares of its category or pool, the newest; return what has to wait."""
+    def _admit_shares(
+        self, newest_first: Sequence[int], shares: Shares, base: int, closed: Set[str]
+    ) -> list[int]:
+        """Put in what is within the shares of its category or pool, the newest; return what has to wait.
+
+        Nothing more goes into those that are `closed`.
+        """
         used: dict[str, float] = {}
         for index, view in self._placed.items():
             # Pools share what the must-haves leave; categories share everything.
             if self._pools is None or index not in self._musts:
                 name = self._share_of(index)
                 used[name] = used.get(name, 0) + view.size
-        waiting, full = list[int](), set[str]()
+        waiting, full = list[int](), set(closed)
         for index in newest_first:
             item, name = self._items[index], self._share_of(index)
-            most = shares.get(name, 0) * whole
+            most = shares.get(name, 0) * base
             view = None if name in full else self._fitting_view(item)
             if view is None or used.get(name, 0) + view.size > most:
                 if not item.alone:
@@ -295,8 +302,11 @@ class _Fitting:
             view = self._view(item, FITS)
         if view.size <= self._room:
             return view
-        # Of the current turn even a shortened result is worth more than none.
-        for shorter in (shortening.light, shortening.stubbed) if item.now else ():
+        # Of the current turn even a shortened result is worth more than none; so is high evidence.
+        shorters = (shortening.light, shortening.stubbed) if item.now else ()
+        if item.light is not None and item.priority is ContextPriority.HIGH:
+            shorters = (item.light,)
+        for shorter in shorters:
             view = self._shortened(item, shorter, FITS)
             if view.size <= self._room:
                 return view

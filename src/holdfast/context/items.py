@@ -56,8 +56,8 @@ class Item(msgspec.Struct, frozen=True):
     there is room, and its account then, if it was made before it was asked for.
 
     What is no message of a conversation has a `pool` that it is counted in, and a `name`. `alone`: it
-    is read by itself, so what is older may go in without it. `ladder` gives how a critical item goes in
-    at each level, if it may be compacted.
+    is read by itself, so what is older may go in without it. `light` makes it shorter, if there is a way
+    of its own. `ladder` gives how a critical item goes in at each level, if it may be compacted.
     """
 
     first: int
@@ -76,6 +76,7 @@ class Item(msgspec.Struct, frozen=True):
     pool: str = ""
     name: str = ""
     alone: bool = False
+    light: Callable[[Message], Message] | None = None
     ladder: Callable[[CompactionLevel], View] | None = None
 
     @property
@@ -91,13 +92,11 @@ class Item(msgspec.Struct, frozen=True):
 class Pools(msgspec.Struct, frozen=True):
     """Items of several kinds in one context: `shares` are parts of what the must-haves leave, by pool.
 
-    `summary` gives what stands for items of a pool, in so many characters. `complete`: every item of
-    high priority is there, so it is worth compacting to get all of them in.
+    `summary` gives what stands for items of a pool, in so many characters.
     """
 
     shares: Shares
     summary: Callable[[Sequence[Item], int], Message]
-    complete: bool = True
 
 
 class Fitted(msgspec.Struct, frozen=True):

@@ -80,10 +80,23 @@ def extract(messages: Sequence[Message], chars: int, before: str = "") -> str:
     `before` is an earlier summary; its lines are weighed along with the rest, and may go.
     """
     sentences = [*_lines(before), *_sentences(messages)]
+    return _weightiest(
+        [(_weight(role, sentence), f"{role}: {sentence}") for role, sentence in sentences], chars
+    )
+
+
+def extract_named(texts: Sequence[tuple[str, str]], chars: int) -> str:
+    """Return at most so many characters of what some texts say, each line after the name of its text."""
     found = [
-        (_weight(role, sentence), number, f"{role}: {sentence}")
-        for number, (role, sentence) in enumerate(sentences)
+        (_weight("tool", sentence), f"{name}: {sentence}")
+        for name, text in texts
+        for sentence in _split(text)
     ]
+    return _weightiest(found, chars)
+
+
+def _weightiest(lines: Sequence[tuple[float, str]], chars: int) -> str:
+    found = [(weight, number, line) for number, (weight, line) in enumerate(lines)]
     taken: dict[str, int] = {}
     room = min(chars, limits.SUMMARY_CHARS_MAX)
     for _, number, line in sorted(found, key=lambda one: (-one[0], -one[1])):
@@ -111,13 +124,15 @@ def _lines(before: str) -> list[tuple[str, str]]:
 def _sentences(messages: Sequence[Message]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for message in messages:
-        # A huge output is looked at from both ends only: the cost follows what is kept.
-        text = shortening.abbreviated(text_of(message), limits.SUMMARY_CHARS_MAX)
-        for sentence in _patterns().sentence.findall(text):
-            plain = " ".join(sentence.split())
-            if plain:
-                found.append((message.role, shortening.abbreviated(plain, _SENTENCE_CHARS)))
+        found += [(message.role, sentence) for sentence in _split(text_of(message))]
     return found
+
+
+def _split(text: str) -> list[str]:
+    # A huge output is looked at from both ends only: the cost follows what is kept.
+    near = shortening.abbreviated(text, limits.SUMMARY_CHARS_MAX)
+    plain = (" ".join(sentence.split()) for sentence in _patterns().sentence.findall(near))
+    return [shortening.abbreviated(sentence, _SENTENCE_CHARS) for sentence in plain if sentence]
 
 
 def _weight(role: str, sentence: str) -> float:

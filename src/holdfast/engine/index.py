@@ -14,10 +14,11 @@ import msgspec
 from holdfast import errors, limits
 from holdfast.engine import asking, trees
 from holdfast.engine.commits import Answer
+from holdfast.engine.contexts import Contexts
 from holdfast.engine.engine import Engine
 from holdfast.engine.framing import UNKNOWN_OUTCOME
 from holdfast.engine.requests import Settings, When, microseconds
-from holdfast.engine.resuming import Resuming, checked_limit
+from holdfast.engine.resuming import checked_limit
 from holdfast.history.suspending import waits
 from holdfast.values import frame_command as c
 from holdfast.values import ids
@@ -41,7 +42,7 @@ from holdfast.wire import frames as wire
 UNSET = msgspec.UNSET
 
 
-class StateIndex(Resuming):
+class StateIndex(Contexts):
     """Frames of one tenant: pushed, changed, suspended, resumed and popped."""
 
     def __init__(

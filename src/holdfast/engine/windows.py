@@ -11,6 +11,7 @@ import msgspec
 from holdfast import errors, limits
 from holdfast.context import selecting
 from holdfast.context import window as windows
+from holdfast.context.packed import Talked
 from holdfast.context.window import Window
 from holdfast.engine import shrinking
 from holdfast.engine.engine import Engine
@@ -162,14 +163,14 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
             facts={"message": message_id},
         )
     chosen = found[1].selection
-    spoken = _Spoken(engine.store, tenant, chosen)
+    spoken = Spoken(engine.store, tenant, chosen)
     return selecting.rebuilt(chosen, spoken.count(), spoken.read, tenant=tenant)
 
 
-class _Spoken:
-    """Messages of a session as they were numbered when a window was recorded."""
+class Spoken:
+    """Messages of a session as they were numbered when a window or a pack was recorded."""
 
-    def __init__(self, store: port.Store, tenant: str, chosen: Selection) -> None:
+    def __init__(self, store: port.Store, tenant: str, chosen: Selection | Talked) -> None:
         self._store = store
         self._tenant = tenant
         self._stream = stream_of(chosen.session_id)
