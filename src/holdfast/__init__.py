@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typing as _typing
 
+from holdfast.context.packed import ContextPack
 from holdfast.context.window import Window
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.index import StateIndex
@@ -80,6 +81,7 @@ from holdfast.errors import (
     WrongTokenizer,
 )
 from holdfast.values.budget import TokenBudget
+from holdfast.values.compaction import CompactionResult, CompactionStrategy
 from holdfast.values.context import CompactionLevel, ContextPriority
 from holdfast.values.frame import (
     Decision,
@@ -94,6 +96,7 @@ from holdfast.values.frame import (
 )
 from holdfast.values.handle import ContextHandle, HandleType, ResultRef
 from holdfast.values.message import Message, MessageCategory, ToolCallRequest, ToolCallResult
+from holdfast.values.pack import ContextSegment, SegmentType
 from holdfast.values.policy import WindowPolicy
 from holdfast.values.resume import ActorResumeState, PendingWork, PendingWorkType
 from holdfast.values.session import SessionState, SessionStatus
@@ -115,10 +118,14 @@ __all__ = [
     "BudgetError",
     "BudgetTooSmall",
     "CompactionLevel",
+    "CompactionResult",
+    "CompactionStrategy",
     "Conflict",
     "ContextHandle",
     "ContextOverflow",
+    "ContextPack",
     "ContextPriority",
+    "ContextSegment",
     "Corrupt",
     "Decision",
     "DuplicateFrame",
@@ -165,6 +172,7 @@ __all__ = [
     "ResultWithoutCall",
     "Scope",
     "SecondResult",
+    "SegmentType",
     "Session",
     "SessionEnded",
     "SessionManager",

@@ -101,7 +101,7 @@ def wanted(
     }  # fmt: skip
     for name in ("include", "exclude"):
         if name in fields:
-            fields[name] = frozenset(fields[name])  # pyright: ignore[reportArgumentType, reportCallIssue]
+            fields[name] = frozenset(fields[name])  # pyright: ignore[reportArgumentType]
     return Wanted(**(given | fields))  # pyright: ignore[reportArgumentType]
 
 

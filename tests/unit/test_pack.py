@@ -149,7 +149,7 @@ def test_handles_go_in_by_priority_then_recency():
 
 
 def test_a_smaller_handle_may_go_in_where_a_larger_one_did_not():
-    handles = [handle("small", 50), handle("large", 500), handle("new", 100)]
+    handles = [handle("small", 50), handle("large", 500, estimated_tokens=40), handle("new", 100)]
     pack = assemble(wanted(500, handles, brief=200))
     assert shown(pack) == ["small", "new"]
 
@@ -158,7 +158,8 @@ def test_a_smaller_handle_may_go_in_where_a_larger_one_did_not():
 @pytest.mark.req("C-21")
 def test_a_thousand_handles_do_not_raise_the_level():
     for priority in ("medium", "high"):
-        pack = assemble(wanted(2_000, [handle(f"h{n}", 100, priority) for n in range(1_000)]))
+        handles = [handle(f"h{n}", 100, priority, estimated_tokens=40) for n in range(1_000)]
+        pack = assemble(wanted(2_000, handles))
         assert level(pack) is CompactionLevel.NONE
         assert pack.token_summary.used > 1_900
         assert pack.ledger.count() == 1_000
@@ -246,10 +247,11 @@ def test_what_is_unresolved_is_said_or_refused():
     pack = assemble(wanted(1_000, [lost, handle("a", 10)]))
     assert shown(pack) == ["a"]
     assert pack.explain("lost") == "lost is left out (10 tokens, medium): unresolved: nobody has it"
-    for needed in ({"include": ["lost"]}, {}):
-        one = lost if needed else handle("lost", 10, "critical", content=None, handle_type="url")
-        with pytest.raises(errors.HandleUnresolved):
-            assemble(wanted(1_000, [one], **needed))
+    with pytest.raises(errors.HandleUnresolved):
+        assemble(wanted(1_000, [lost], include=["lost"]))
+    with pytest.raises(errors.HandleUnresolved):
+        critical = handle("lost", 10, "critical", content=None, handle_type="url")
+        assemble(wanted(1_000, [critical]))
 
 
 def test_without_a_conversation_the_goal_is_the_question():

@@ -36,6 +36,7 @@ class AsyncStateIndex:
         self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM
     ) -> None:
         self.blocking = StateIndex(engine, settings, factory)
+        self.resolvers = self.blocking.resolvers
 
     push_frame = _awaited(StateIndex.push_frame)
     get_frame = _awaited(StateIndex.get_frame)
@@ -53,6 +54,10 @@ class AsyncStateIndex:
     add_handle = _awaited(StateIndex.add_context_handle)
     remove_handle = _awaited(StateIndex.remove_handle)
     add_result = _awaited(StateIndex.add_result)
+    assemble_context_pack = _awaited(StateIndex.assemble_context_pack)
+    get_context_pack = _awaited(StateIndex.assemble_context_pack)
+    pack_of = _awaited(StateIndex.pack_of)
+    compact_context = _awaited(StateIndex.compact_context)
     suspend_frame = _awaited(StateIndex.suspend_frame)
     resume_frame = _awaited(StateIndex.resume_frame)
     decide_suspension = _awaited(StateIndex.decide_suspension)

@@ -237,8 +237,9 @@ def stored(handle: ContextHandle) -> tuple[ContextHandle, tuple[str, ...]]:
 
 
 def _compact(frame: Frame, command: c.CompactFrame) -> tuple[Made, ...]:
+    known = {handle.handle_id for handle in frame.context_handles}
     for handle_id in command.removed:
-        if frame.handle(handle_id) is None:
+        if handle_id not in known:
             raise errors.UnknownHandle(
                 f"the frame has no handle {handle_id!r}.",
                 facts={"frame": frame.frame_id, "handle": handle_id},

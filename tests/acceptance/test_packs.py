@@ -1,0 +1,421 @@
+"""Packs over a real store: whose content is found where, what is recorded, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import (
+    CompactionLevel,
+    CompactionStrategy,
+    ContextHandle,
+    ContextPack,
+    Frame,
+    FrameStatus,
+    HandleType,
+    Holdfast,
+    ResultRef,
+    Scope,
+    SegmentType,
+    TokenBudget,
+    errors,
+)
+from holdfast.values.context import Fate
+from holdfast.values.event import MessageAdded
+from holdfast.values.frame_event import FrameUpdatedEvent
+from tests.acceptance.scenes import Opener, answer, asking, engine_of, giving, user
+
+SCOPE = Scope("planner", "trip")
+
+
+def pushed(hf: Holdfast, total: int = 10_000, **limits: Any) -> Frame:
+    budget = TokenBudget(total, **limits)
+    return hf.index.push_frame(SCOPE, goal="plan the trip", budget=budget)
+
+
+def add(hf: Holdfast, frame: Frame, name: str, kind: str = "document", **fields: Any) -> None:
+    hf.index.add_context_handle(
+        frame.frame_id, ContextHandle(handle_id=name, handle_type=HandleType(kind), **fields)
+    )
+
+
+def talked(hf: Holdfast, turns: int = 3) -> holdfast.Session:
+    session = hf.sessions.create_session("trip", system="You plan trips.")
+    for turn in range(turns):
+        session.add_messages([user(f"question {turn}"), answer(f"answer {turn}")])
+    session.add_message(user("Which ferry?"))
+    return session
+
+
+def contents(pack: ContextPack) -> dict[str, str]:
+    return {s.handle_id: s.content for s in pack.segments if s.handle_id is not None}
+
+
+def recorded(hf: Holdfast) -> list[Any]:
+    return [
+        event.event.pack
+        for event in hf.events.feed()
+        if isinstance(event.event, FrameUpdatedEvent) and event.event.pack
+    ]
+
+
+@pytest.mark.req("C-23")
+def test_the_frame_is_looked_for_before_the_budget(hf: Holdfast):
+    with pytest.raises(errors.FrameNotFound, match="No active frame"):
+        hf.index.assemble_context_pack(SCOPE, budget_tokens=3)
+    with pytest.raises(errors.FrameNotFound):
+        hf.index.assemble_context_pack(SCOPE, frame_id="nobody", budget_tokens=3)
+    frame = pushed(hf)
+    with pytest.raises(errors.BudgetTooSmall):
+        hf.index.assemble_context_pack(SCOPE, budget_tokens=499)
+    assert hf.index.assemble_context_pack(SCOPE, budget_tokens=500).token_summary.budget == 500
+    hf.index.pop_frame(frame.frame_id)
+    with pytest.raises(errors.InvalidTransition):
+        hf.index.assemble_context_pack(SCOPE, frame_id=frame.frame_id)
+
+
+@pytest.mark.req("C-7")
+@pytest.mark.req("C-23")
+def test_without_a_budget_it_is_what_the_frame_has_left(hf: Holdfast):
+    frame = pushed(hf, 5_000)
+    index = hf.index
+    assert index.assemble_context_pack(SCOPE).token_summary.budget == 4_000, "max_context_tokens"
+    index.record_usage(frame.frame_id, 3_000)
+    assert index.assemble_context_pack(SCOPE).token_summary.budget == 2_000
+    assert index.assemble_context_pack(SCOPE, budget_tokens=3_000).token_summary.budget == 3_000
+    with pytest.raises(errors.InsufficientTokens) as caught:
+        index.assemble_context_pack(SCOPE, budget_tokens=2_001, strict=True)
+    assert caught.value.facts == {"requested": 2_001, "available": 2_000}
+    index.record_usage(frame.frame_id, 2_000)
+    with pytest.raises(errors.BudgetTooSmall):
+        index.assemble_context_pack(SCOPE)
+
+
+@pytest.mark.req("C-23")
+def test_only_the_target_has_a_say(hf: Holdfast):
+    root = pushed(hf)
+    child = hf.index.push_frame(
+        SCOPE, goal="compare", budget=TokenBudget(2_000), parent_frame_id=root.frame_id
+    )
+    add(hf, root, "a", content="of the root")
+    add(hf, child, "b", content="of the child")
+    pack = hf.index.assemble_context_pack(SCOPE, role="planner")
+    assert contents(pack) == {"b": "of the child"}
+    assert [crumb.goal for crumb in pack.breadcrumbs] == ["plan the trip", "compare"]
+    assert [crumb.status for crumb in pack.breadcrumbs] == [FrameStatus.WAITING, FrameStatus.ACTIVE]
+    assert contents(hf.index.assemble_context_pack(SCOPE, frame_id=root.frame_id)) == {
+        "a": "of the root"
+    }
+
+
+@pytest.mark.req("C-17")
+@pytest.mark.req("C-18")
+def test_content_is_found_in_the_log(hf: Holdfast):
+    session = talked(hf)
+    worker = hf.index.push_frame(Scope("worker"), goal="look", budget=TokenBudget(1_000))
+    tool = hf.index.begin_tool(worker.frame_id, "search")
+    hf.index.end_tool(worker.frame_id, tool.tool_id, {"ferries": ["Nordlys"]})
+    large = hf.index.begin_tool(worker.frame_id, "read")
+    hf.index.end_tool(worker.frame_id, large.tool_id, "Oslo " * 10_000)
+    hf.index.add_result(worker.frame_id, ResultRef("table", "t1", "three ferries"))
+    hf.index.pop_frame(worker.frame_id, result_summary="The Nordlys is best.")
+    session.add_message(asking("c1"))
+    frame = pushed(hf)
+    own = hf.index.begin_tool(
+        frame.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id
+    )
+    hf.index.end_tool(frame.frame_id, own.tool_id, "at pier 9")
+    added = [e for e in hf.events.feed() if isinstance(e.event, MessageAdded)]
+    said = added[4]
+    add(hf, frame, "event", "event_ref", target={"position": said.position})
+    add(hf, frame, "range", "message_range", target={"session_id": "trip", "first": 2, "last": 3})
+    add(
+        hf,
+        frame,
+        "tool",
+        "tool_output",
+        target={"frame_id": worker.frame_id, "tool_id": tool.tool_id},
+    )
+    add(
+        hf,
+        frame,
+        "large",
+        "tool_output",
+        target={"frame_id": worker.frame_id, "tool_id": large.tool_id},
+    )
+    add(
+        hf, frame, "own", "tool_output", target={"frame_id": frame.frame_id, "tool_id": own.tool_id}
+    )
+    add(hf, frame, "found", "worker_finding", target={"frame_id": worker.frame_id})
+    add(hf, frame, "kept", content="beside the log")
+    pack = hf.index.assemble_context_pack(SCOPE, budget_tokens=40_000)
+    assert contents(pack) == {
+        "event": "assistant: answer 1",
+        "range": "user: question 0\nassistant: answer 0",
+        "tool": '{"ferries":["Nordlys"]}',
+        "large": "Oslo " * 10_000,
+        "own": "at pier 9",
+        "found": "The Nordlys is best.\ntable t1: three ferries",
+        "kept": "beside the log",
+    }
+    types = {s.handle_id: s.segment_type for s in pack.segments}
+    assert types["tool"] is SegmentType.TOOL_OUTPUT and types["range"] is SegmentType.EVIDENCE
+    assert hf.index.pack_of(frame.frame_id).messages == pack.messages
+
+
+def test_what_the_log_does_not_have_is_unresolved(hf: Holdfast):
+    talked(hf)
+    frame = pushed(hf)
+    targets = {
+        "no event": ("event_ref", {"position": 9_999}),
+        "no text": ("event_ref", {"position": 1}),
+        "no session": ("message_range", {"session_id": "x", "first": 1, "last": 2}),
+        "no message": ("message_range", {"session_id": "trip", "first": 1, "last": 99}),
+        "backwards": ("message_range", {"session_id": "trip", "first": 3, "last": 2}),
+        "no frame": ("tool_output", {"frame_id": "x", "tool_id": "y"}),
+        "no tool": ("tool_output", {"frame_id": frame.frame_id, "tool_id": "y"}),
+        "no worker": ("worker_finding", {"frame_id": "x"}),
+        "no result": ("worker_learning", {"frame_id": frame.frame_id}),
+        "no resolver": ("memory", {}),
+    }
+    for name, (kind, target) in targets.items():
+        add(hf, frame, name, kind, target=target)
+    pack = hf.index.assemble_context_pack(SCOPE)
+    assert contents(pack) == {}
+    rules = {entry.handle_id: entry.rule for entry in pack.ledger}
+    assert rules.keys() == targets.keys()
+    assert all(rule.startswith("unresolved: ") for rule in rules.values())
+    for name in targets:
+        with pytest.raises(errors.HandleUnresolved) as caught:
+            hf.index.assemble_context_pack(SCOPE, include_handles=[name])
+        assert caught.value.facts["handle"] == name
+
+
+def test_a_resolver_is_asked_once_and_never_for_what_was_recorded(hf: Holdfast):
+    asked: list[str] = []
+
+    def look(handle: ContextHandle) -> str:
+        asked.append(handle.handle_id)
+        return f"page of {handle.target['url']}, as seen {len(asked)} times. " * 20
+
+    hf.index.resolvers[HandleType.URL] = look
+    frame = pushed(hf)
+    add(hf, frame, "page", "url", target={"url": "https://pier.example"})
+    pack = hf.index.assemble_context_pack(SCOPE)
+    again = hf.index.pack_of(frame.frame_id)
+    assert asked == ["page"]
+    assert contents(again) == contents(pack)
+    assert "as seen 1 times" in contents(again)["page"]
+    assert (
+        again.context_hash == pack.context_hash == hf.index.get_frame(frame.frame_id).context_hash
+    )
+
+
+@pytest.mark.parametrize("bad", [lambda h: 1 / 0, lambda h: None, lambda h: "\ud800"])
+def test_a_resolver_may_fail(hf: Holdfast, bad: Any):
+    hf.index.resolvers[HandleType.URL] = bad
+    frame = pushed(hf)
+    add(hf, frame, "page", "url")
+    add(hf, frame, "kept", content="beside the log")
+    assert contents(hf.index.assemble_context_pack(SCOPE)) == {"kept": "beside the log"}
+    with pytest.raises(errors.HandleUnresolved) as caught:
+        hf.index.assemble_context_pack(SCOPE, include_handles=["page"])
+    if "raised" in str(caught.value):
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def same(one: ContextPack, other: ContextPack) -> None:
+    for name in ContextPack.__struct_fields__:
+        if name != "ledger":
+            assert getattr(one, name) == getattr(other, name), name
+    assert one.explain().splitlines()[:6] == other.explain().splitlines()[:6]
+    for fate in Fate:
+        assert one.ledger.count(fate) == other.ledger.count(fate)
+
+
+@pytest.mark.parametrize("least", list(CompactionLevel))
+def test_what_was_recorded_comes_back_byte_for_byte(
+    opener: Opener, backend: str, least: CompactionLevel
+):
+    hf = opener()
+    session = talked(hf, turns=12)
+    session.add_messages([asking("c1", "c2"), giving("c2", "c1"), answer("long " * 900)])
+    session.add_message(user("And then?"))
+    frame = pushed(hf)
+    for number in range(14):
+        add(hf, frame, f"h{number}", content=f"Ferry {number} leaves at {number}. " * (number * 20))
+    pack = hf.index.assemble_context_pack(
+        SCOPE, role="planner", budget_tokens=6_000, min_compaction=least,
+        working_context={"seen": "pier " * 200}, exclude_handles=["h3", "x"],
+    )  # fmt: skip
+    assert pack.token_summary.compaction_level is least
+    session.add_messages([answer("later"), user("much later")])
+    hf.index.remove_handle(frame.frame_id, "h13")
+    same(pack, hf.index.pack_of(frame.frame_id, pack.context_hash))
+    hf.index.pop_frame(frame.frame_id)
+    if backend == "sqlite":
+        hf.close()
+        hf = opener()
+    same(pack, hf.index.pack_of(frame.frame_id))
+    assert hf.index.pack_of(frame.frame_id).metadata.unknown_excludes == ("x",)
+
+
+def test_recording_again_costs_references_only(hf: Holdfast):
+    talked(hf)
+    frame = pushed(hf)
+    for number in range(5):
+        add(hf, frame, f"h{number}", content=f"Ferry {number} leaves. " * 200)
+    pack = hf.index.assemble_context_pack(SCOPE, budget_tokens=8_000)
+    hf.index.assemble_context_pack(SCOPE, budget_tokens=8_000)
+    assert len(recorded(hf)) == 1, "the same pack is not recorded twice"
+    add(hf, frame, "new", content="x")
+    hf.index.assemble_context_pack(SCOPE, budget_tokens=8_000)
+    first, second = recorded(hf)
+    assert first.digest == pack.context_hash
+    assert len(msgspec.json.encode(second)) < 4_000 < len(msgspec.json.encode(pack.to_dict()))
+    assert len(set(first.hashes) & set(second.hashes)) == 5
+    before = len(list(hf.events.feed()))
+    hf.index.assemble_context_pack(SCOPE, budget_tokens=700, record=False)
+    assert len(list(hf.events.feed())) == before
+    assert hf.index.pack_of(frame.frame_id, first.digest).context_hash == first.digest
+    with pytest.raises(errors.NotFound):
+        hf.index.pack_of(frame.frame_id, "0" * 64)
+
+
+def test_a_record_that_does_not_add_up_is_corrupt(hf: Holdfast):
+    from holdfast.engine import packs
+
+    frame = pushed(hf)
+    add(hf, frame, "a", content="Ferry. " * 100)
+    hf.index.assemble_context_pack(SCOPE)
+    (chosen,) = recorded(hf)
+    store = engine_of(hf).store
+    assert packs.rebuilt_pack(store, "default", chosen).context_hash == chosen.digest
+    for parts in (chosen.parts[:-1], chosen.parts[1:], ({**chosen.parts[0], "hash": "00" * 32},)):
+        with pytest.raises(errors.Corrupt):
+            packs.rebuilt_pack(store, "default", msgspec.structs.replace(chosen, parts=parts))
+    with pytest.raises(errors.Corrupt):
+        packs.rebuilt_pack(store, "elsewhere", chosen)
+
+
+def test_a_pack_follows_the_conversation_where_it_goes_on(opener: Opener):
+    hf = opener(max_messages_per_session=6)
+    session = talked(hf, turns=6)
+    assert session.id != "trip"
+    frame = pushed(hf)
+    pack = hf.index.assemble_context_pack(SCOPE)
+    assert pack.messages[-1].content == "Which ferry?"
+    assert pack.talked is not None and pack.talked.session_id == session.id
+    same(pack, hf.index.pack_of(frame.frame_id))
+
+
+def test_hints_are_checked(hf: Holdfast):
+    pushed(hf)
+    bad: list[dict[str, Any]] = [
+        {"include_handles": "abc"}, {"exclude_handles": [3]}, {"budget_tokens": 1_000.5},
+        {"min_compaction": 2}, {"overflow": "maybe"}, {"strict": 1}, {"role": 3},
+        {"invariants": [1]}, {"counter": "nobody's"}, {"model": "o", "counter": "estimate"},
+    ]  # fmt: skip
+    for arguments in bad:
+        with pytest.raises(errors.InvalidRequest):
+            hf.index.assemble_context_pack(SCOPE, **arguments)
+
+
+@pytest.mark.req("C-26")
+def test_compacting_lets_go_for_good(hf: Holdfast):
+    frame = pushed(hf)
+    for number, priority in enumerate(["critical", "low", "medium", "high"]):
+        add(
+            hf,
+            frame,
+            priority,
+            content="x " * 100,
+            priority=priority,
+            estimated_tokens=100 + number,
+        )
+    hf.index.record_usage(frame.frame_id, 77)
+    result = hf.index.compact_context(frame.frame_id, 250)
+    assert (result.original_tokens, result.final_tokens, result.items_removed) == (406, 203, 2)
+    after = hf.index.get_frame(frame.frame_id)
+    assert [handle.handle_id for handle in after.context_handles] == ["critical", "high"]
+    assert after.budget.used == 77, "what was spent stays spent"
+    before = len(list(hf.events.feed()))
+    again = hf.index.compact_context(frame.frame_id, 250)
+    assert (again.original_tokens, again.items_removed) == (203, 0)
+    assert len(list(hf.events.feed())) == before, "nothing happened, so nothing is recorded"
+    assert not hf.index.compact_context(frame.frame_id, 50).target_met
+    with pytest.raises(errors.FrameNotFound):
+        hf.index.compact_context("nobody", 50)
+    with pytest.raises(errors.InvalidRequest):
+        hf.index.compact_context(frame.frame_id, 50, "fastest")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.req("C-26")
+def test_a_summary_takes_the_place_of_the_oldest(hf: Holdfast):
+    frame = pushed(hf, 50_000, max_context_tokens=None)
+    for number in range(16):
+        add(
+            hf,
+            frame,
+            f"h{number}",
+            content=f"We decided on pier {number}. " + "Nothing else. " * 60,
+        )
+    result = hf.index.compact_context(frame.frame_id, 1_000, CompactionStrategy.SUMMARIZE_OLDEST)
+    assert (result.items_removed, result.items_summarized) == (0, 6)
+    handles = hf.index.get_frame(frame.frame_id).context_handles
+    assert [handle.handle_id for handle in handles[1:]] == [f"h{n}" for n in range(6, 16)]
+    pack = hf.index.assemble_context_pack(SCOPE)
+    assert "h2: We decided on pier 2." in contents(pack)[handles[0].handle_id]
+
+
+@pytest.mark.req("C-26")
+@pytest.mark.parametrize("target", [60, 120, 180])
+def test_a_call_is_not_parted_from_its_result(hf: Holdfast, target: int):
+    session = hf.sessions.create_session("trip")
+    session.add_messages([user("q"), asking("c1", "c2"), giving("c1"), giving("c2"), answer("a")])
+    frame = pushed(hf)
+    for number in range(1, 6):
+        add(hf, frame, f"m{number}", "message_range", estimated_tokens=60,
+            target={"session_id": "trip", "first": number, "last": number})  # fmt: skip
+    for strategy in (
+        CompactionStrategy.PRIORITY_BASED,
+        CompactionStrategy.truncate_at(target // 60),
+    ):
+        hf.index.compact_context(frame.frame_id, target, strategy)
+        left = {handle.handle_id for handle in hf.index.get_frame(frame.frame_id).context_handles}
+        assert left & {"m2", "m3", "m4"} in (set(), {"m2", "m3", "m4"})
+
+
+@pytest.mark.req("C-11")
+def test_a_function_compacts_a_frame(hf: Holdfast):
+    frame = pushed(hf)
+    add(hf, frame, "a", content="keep")
+    add(hf, frame, "b", content="drop")
+
+    def choose(pack: ContextPack) -> ContextPack:
+        kept = tuple(s for s in pack.segments if s.content != "drop")
+        return msgspec.structs.replace(pack, segments=kept)
+
+    result = hf.index.compact_context(frame.frame_id, 10, CompactionStrategy.custom(choose))
+    assert result.items_removed == 1
+    assert [h.handle_id for h in hf.index.get_frame(frame.frame_id).context_handles] == ["a"]
+
+
+def test_the_verbs_are_awaited_too(fast_dir: Path):
+    async def run() -> None:
+        async with holdfast.connect_async(fast_dir / "state.db") as hf:
+            hf.index.resolvers[HandleType.URL] = lambda handle: "a page"
+            frame = await hf.index.push_frame(SCOPE, goal="g", budget=TokenBudget(5_000))
+            page = ContextHandle(handle_id="p", handle_type=HandleType.URL)
+            await hf.index.add_context_handle(frame.frame_id, page)
+            pack = await hf.index.assemble_context_pack(SCOPE)
+            assert contents(pack) == {"p": "a page"}
+            assert (await hf.index.pack_of(frame.frame_id)).context_hash == pack.context_hash
+            assert (await hf.index.compact_context(frame.frame_id, 0)).items_removed == 1
+
+    asyncio.run(run())
