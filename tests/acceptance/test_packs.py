@@ -314,6 +314,37 @@ def test_a_pack_follows_the_conversation_where_it_goes_on(opener: Opener):
     same(pack, hf.index.pack_of(frame.frame_id))
 
 
+def test_what_was_deleted_is_shown_no_more(hf: Holdfast):
+    session = talked(hf)
+    position = session.state.version
+    frame = pushed(hf)
+    add(hf, frame, "event", "event_ref", target={"position": position})
+    add(hf, frame, "range", "message_range", target={"session_id": "trip", "first": 1, "last": 2})
+    session.add_message(asking("c1"))
+    tool = hf.index.begin_tool(
+        frame.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id
+    )
+    hf.index.end_tool(frame.frame_id, tool.tool_id, "at pier 9")
+    add(
+        hf,
+        frame,
+        "tool",
+        "tool_output",
+        target={"frame_id": frame.frame_id, "tool_id": tool.tool_id},
+    )
+    pack = hf.index.assemble_context_pack(SCOPE)
+    assert contents(pack).keys() == {"event", "range", "tool"}
+    hf.sessions.delete_session("trip")
+    for again in range(2):
+        after = hf.index.assemble_context_pack(SCOPE, record=False)
+        assert contents(after) == {}, again
+        assert [s for s in after.segments if s.message_id is not None] == []
+        with pytest.raises(errors.NotFound, match="deleted"):
+            hf.index.pack_of(frame.frame_id, pack.context_hash)
+        if not again:
+            hf.sessions.create_session("trip")
+
+
 def test_hints_are_checked(hf: Holdfast):
     pushed(hf)
     bad: list[dict[str, Any]] = [

@@ -249,8 +249,8 @@ def test_what_is_unresolved_is_said_or_refused():
     assert pack.explain("lost") == "lost is left out (10 tokens, medium): unresolved: nobody has it"
     with pytest.raises(errors.HandleUnresolved):
         assemble(wanted(1_000, [lost], include=["lost"]))
+    critical = handle("lost", 10, "critical", content=None, handle_type="url")
     with pytest.raises(errors.HandleUnresolved):
-        critical = handle("lost", 10, "critical", content=None, handle_type="url")
         assemble(wanted(1_000, [critical]))
 
 

@@ -44,6 +44,9 @@ _BATCH = 64
 _LOOKED = 8
 """How many times its budget a pack looks at before it believes that estimates are wrong."""
 
+_SEEN = 4
+"""After how many handles it is believed that all take more than they say: at least what each of these did."""
+
 _VAIN = 2
 """How many looks in vain, one after another, it takes to give up."""
 
@@ -122,19 +125,19 @@ class Waiting:
         self.tokens = sum(found)
 
     def within(
-        self, room: int, spent: int, most: int | None, each: int
+        self, room: int, spent: int, most: int, *, extra: int, each: int
     ) -> Iterator[tuple[int, int]]:
         """Yield indices and sizes, in order, of those that there is room for; `most` is what any takes at most.
 
-        What is larger than the room is passed over; the first that would come too late waits. `each` is 0
-        if they are not added up.
+        What is larger than the room is passed over; the first that would come too late waits. `extra` is
+        what each takes besides, `each` is 0 if they are not added up.
         """
-        if (self._smallest if most is None else min(self._smallest, most)) > room:
+        if min(self._smallest, most) + extra > room:
             return
         indices, sizes = self._indices, self._sizes
         while self.at < len(indices):
             index = indices[self.at]
-            size = sizes[index] if most is None else min(sizes[index], most)
+            size = min(sizes[index], most) + extra
             if size <= room:
                 if spent + size > room:
                     return
@@ -198,7 +201,8 @@ class Assembling:
         self.sorted = Sorted(wanted)
         self.shown: dict[int, Shown] = {}
         self.faults: list[tuple[ContextHandle, str]] = []
-        self._looked = self._vain = 0
+        self._looked = self._vain = self._seen = 0
+        self._extra = limits.TOKENS_MAX
         # The frame's own moment, so that the same pack is the same whenever it is made.
         self._moment = wanted.frame.created_at
 
@@ -306,8 +310,9 @@ class Assembling:
             if level >= CompactionLevel.AGGRESSIVE and waiting.priority <= ContextPriority.LOW:
                 break
             high = waiting.priority is ContextPriority.HIGH
-            most = _LIGHT_TOKENS if level or high else None
-            for index, size in waiting.within(room, spent, most, each):
+            most = _LIGHT_TOKENS if level or high else limits.TOKENS_MAX
+            extra = self._extra if self._seen >= _SEEN else 0
+            for index, size in waiting.within(room, spent, most, extra=extra, each=each):
                 spent += size * each
                 batch.append(index)
                 if len(batch) >= most_of:
@@ -342,6 +347,8 @@ class Assembling:
             shown = self._shown(index + 1, handle, content.text)
             self.shown[index + 1] = shown
             self._looked += shown.item.size
+            self._seen += 1
+            self._extra = max(0, min(self._extra, shown.item.size - handle.size))
 
     def _shown(self, number: int, handle: ContextHandle, text: str) -> Shown:
         fence = wording.fence(handle, text, number, len(self.wanted.frame.context_handles))

@@ -112,6 +112,7 @@ class Contexts(Resuming):
             raise trees.unknown(frame_id)
         store = self._engine.store
         chosen = packs.recorded(store, self._tenant, frame, context_hash, version)
+        packs.check_talk(self._engine, self._tenant, chosen)
         return packs.rebuilt_pack(store, self._tenant, chosen)
 
     def compact_context(

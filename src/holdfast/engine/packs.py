@@ -18,7 +18,7 @@ from holdfast.context.packed import ContextPack, Talked
 from holdfast.engine import trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.parts import Measure, Parts
-from holdfast.engine.resolving import Resolvers, Resolving
+from holdfast.engine.resolving import Resolvers, Resolving, living
 from holdfast.engine.windows import Asked, Spoken
 from holdfast.history import sessions as rules
 from holdfast.store import port
@@ -149,11 +149,10 @@ class Packing:
 
     def _conversation(self, session_id: str) -> SessionState | None:
         """Return the session where a conversation goes on; None if nobody has said anything in it yet."""
-        state = self._engine.states.current(self._tenant, session_id)
+        state = living(self._engine, self._tenant, session_id)
         while state is not None:
             found = (
-                self._engine.states.current(self._tenant, each)
-                for each in reversed(state.continuations)
+                living(self._engine, self._tenant, each) for each in reversed(state.continuations)
             )
             here = state
             following = next((s for s in found if s and rules.follows(s, here)), None)
@@ -206,7 +205,7 @@ class Packing:
         for handle in handles:
             if handle.handle_type is HandleType.MESSAGE_RANGE and handle.target:
                 target = handle.target
-                state = self._engine.states.current(self._tenant, target["session_id"])
+                state = living(self._engine, self._tenant, target["session_id"])
                 if state is not None:
                     edges = {target["first"], target["last"]}
                     groups.join(handle.handle_id, [self._group(state, n) for n in edges])
@@ -247,6 +246,18 @@ class _Groups:
             if len(names) > 1
             for name in names
         }
+
+
+def check_talk(engine: Engine, tenant: str, chosen: PackSelection) -> None:
+    """Raise NotFound if the conversation that is in a recorded pack was deleted."""
+    talked = chosen.about.get("talked")
+    if talked is not None:
+        moment = msgspec.convert(talked, Talked)
+        if living(engine, tenant, moment.session_id, moment.version) is None:
+            raise errors.NotFound(
+                f"the session {moment.session_id!r}, whose conversation is in the pack, was deleted.",
+                facts={"session": moment.session_id, "context_hash": chosen.digest},
+            )
 
 
 def rebuilt_pack(store: port.Store, tenant: str, chosen: PackSelection) -> ContextPack:

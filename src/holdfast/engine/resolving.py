@@ -13,6 +13,7 @@ from holdfast.context.pack import Found
 from holdfast.context.summary import text_of
 from holdfast.engine import trees
 from holdfast.engine.engine import Engine
+from holdfast.engine.finding import Log
 from holdfast.engine.messages import Reader
 from holdfast.engine.states import facts, messages_of, stream_of
 from holdfast.engine.tails import Said
@@ -23,12 +24,23 @@ from holdfast.values.event import MessageAdded
 from holdfast.values.frozen import Json, checked_text
 from holdfast.values.handle import ContextHandle, HandleType
 from holdfast.values.message import Message
-from holdfast.values.session import SessionState
+from holdfast.values.session import SessionState, SessionStatus
 
 Resolver = Callable[[ContextHandle], str]
 """Finds the content of a handle. Whatever it raises means that there is none now."""
 
 Resolvers = MutableMapping[HandleType, Resolver]
+
+
+def living(
+    engine: Engine, tenant: str, session_id: str, version: int | None = None
+) -> SessionState | None:
+    """Return a session that was not deleted, and in which the event at a version was not; else None."""
+    state = engine.states.current(tenant, session_id)
+    if state is None or state.status is SessionStatus.DELETED:
+        return None
+    gone = version is not None and version <= Log(engine.store, tenant, state).floor()
+    return None if gone else state
 
 
 class _Known:
@@ -116,6 +128,9 @@ class Resolving:
         event = facts(self._store, self._tenant, found)[0].event
         if not isinstance(event, MessageAdded):
             raise unresolved(handle, f"an event of kind {event.kind} has no text")
+        session_id = found[0].stream.removeprefix(stream_of(""))
+        if living(self._engine, self._tenant, session_id, found[0].version) is None:
+            raise unresolved(handle, f"the session of event {position:,} was deleted")
         return spoken([event.message])
 
     def _of_frame(self, handle: ContextHandle, event: e.FrameEvent) -> str:
@@ -136,7 +151,7 @@ class Resolving:
         session_id, first, last = target["session_id"], target["first"], target["last"]
         state = known.states.get(session_id)
         if state is None:
-            state = self._engine.states.current(self._tenant, session_id)
+            state = living(self._engine, self._tenant, session_id)
         if state is None:
             raise unresolved(handle, f"there is no session {session_id!r}")
         known.states[session_id] = state
@@ -185,7 +200,8 @@ class Resolving:
         session_id, message_id = event.recorded_in
         stream = stream_of(session_id)
         version = self._store.find_claim(self._tenant, stream, message_id)
-        found = self._read(stream, version)
+        alive = living(self._engine, self._tenant, session_id, version) is not None
+        found = self._read(stream, version) if alive else None
         for message in messages_of(self._store, self._tenant, [found] if found else []):
             for result in message.tool_results:
                 if event.tool is None or result.tool_call_id == event.tool.call_id:

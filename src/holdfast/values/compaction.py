@@ -53,6 +53,9 @@ class CompactionStrategy(msgspec.Struct, frozen=True):
         """Drop the handles that the function takes out of a ContextPack."""
         return cls(_CUSTOM, None, function)
 
+    def __repr__(self) -> str:
+        return f"<CompactionStrategy {self.label}>"
+
     @property
     def label(self) -> str:
         """Its name as it is written out: priority_based, summarize_oldest, truncate_at(5), custom."""
