@@ -119,7 +119,7 @@ class Waiting:
         self.at = 0
         self._indices = indices
         self._sizes = sizes
-        found = [sizes[index] for index in indices]
+        found = list(map(sizes.__getitem__, indices))
         self._smallest = min(found, default=0)
         self.count = len(found)
         self.tokens = sum(found)
@@ -159,9 +159,9 @@ class Sorted:
     def __init__(self, wanted: Wanted) -> None:
         handles = wanted.frame.context_handles
         self.excluded: list[ContextHandle] = []
-        priorities = list(map(attrgetter("priority"), handles))
+        scores = bytes(map(attrgetter("priority"), handles))
         taken = set(compress(count(), map(attrgetter("pinned"), handles)))
-        taken |= {at for at, each in enumerate(priorities) if each is ContextPriority.CRITICAL}
+        taken.update(_with(scores, ContextPriority.CRITICAL))
         if wanted.include or wanted.exclude:
             names = [handle.handle_id for handle in handles]
             out = {at for at, name in enumerate(names) if name in wanted.exclude}
@@ -171,21 +171,22 @@ class Sorted:
         else:
             gone = taken
         self.musts = sorted(taken)
-        sizes = [
-            limits.HANDLE_TOKENS if size is None else size
-            for size in map(attrgetter("estimated_tokens"), handles)
-        ]
+        sizes = list(map(attrgetter("size"), handles))
         self.waiting = [
-            Waiting(priority, _newest(priorities, priority, gone), sizes)
+            Waiting(priority, _newest(scores, priority, gone), sizes)
             for priority in ContextPriority
-            if priority in set(priorities)
+            if priority in scores
         ]
 
 
-def _newest(
-    priorities: Sequence[ContextPriority], priority: ContextPriority, gone: Set[int]
-) -> list[int]:
-    found = [at for at, each in enumerate(priorities) if each is priority]
+def _with(scores: bytes, priority: ContextPriority) -> list[int]:
+    """Return the indices at which there is a score."""
+    there = bytes(score == priority for score in range(256))
+    return list(compress(range(len(scores)), scores.translate(there)))
+
+
+def _newest(scores: bytes, priority: ContextPriority, gone: Set[int]) -> list[int]:
+    found = _with(scores, priority)
     found.reverse()
     return [at for at in found if at not in gone] if gone else found
 
