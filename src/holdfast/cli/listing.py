@@ -120,17 +120,7 @@ def _show(surface: Surface, page: Page) -> None:
         del headings[3]
         for row in rows:
             del row[3]
-    # What is copied stays whole; only the title gives way.
-    taken = sum(
-        max(len(heading), *(cell.cell_len for cell in cells)) + 2
-        for heading, *cells in list(zip(headings, *rows, strict=True))[:-1]
-    )
-    table = surface.table(*headings)
-    for row in rows:
-        room = max(surface.console.width - taken - 1, 8)
-        row[-1].truncate(room, overflow="crop" if surface.ascii else "ellipsis")
-        table.add_row(*row)
-    surface.console.print(table, soft_wrap=True)
+    surface.listed(headings, rows)
 
 
 def _title(row: dict[str, Json], surface: Surface) -> str:

@@ -19,6 +19,7 @@ from holdfast.cli import visible
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from holdfast.values.frozen import Json
 
@@ -93,6 +94,19 @@ class Surface:
                 overflow="ellipsis",
             )
         return made
+
+    def listed(self, headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+        """Print a table. What is copied stays whole; only the last column gives way."""
+        taken = sum(
+            max(len(heading), *(cell.cell_len for cell in cells)) + 2
+            for heading, *cells in list(zip(headings, *rows, strict=True))[:-1]
+        )
+        table = self.table(*headings)
+        for row in rows:
+            room = max(self.console.width - taken - 1, 8)
+            row[-1].truncate(room, overflow="crop" if self.ascii else "ellipsis")
+            table.add_row(*row)
+        self.console.print(table, soft_wrap=True)
 
     def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Print names and values in two columns."""
