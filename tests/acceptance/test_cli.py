@@ -59,8 +59,9 @@ def document(done: cli_runs.Done) -> Any:
 
 
 def commands(app: cyclopts.App, words: str = "") -> Iterator[str]:
+    """Every command by its first name."""
     for name in app:
-        if not name.startswith("-"):
+        if not name.startswith("-") and app[name].name[0] == name:
             yield from list(commands(app[name], f"{words}{name} ")) or [words + name]
 
 
@@ -69,8 +70,10 @@ def test_first_screen_names_every_command(tmp_path: Path):
     assert done == (0, helptexts.ROOT + "\n", "")
     assert run(cwd=tmp_path) == run("help", cwd=tmp_path) == done
     assert len(done.out.splitlines()) <= 24
-    missing = [name for name in commands(holdfast.cli.app) if f"\n  {name} " not in done.out]
-    assert missing == []
+    for name in commands(holdfast.cli.app):
+        group, _, verb = name.partition(" ")
+        (line,) = [line for line in done.out.splitlines() if re.match(rf"  {group}  ", line)]
+        assert re.search(rf"\b{verb}\b", line), name
 
 
 def test_first_screen_loads_no_terminal_library(tmp_path: Path):

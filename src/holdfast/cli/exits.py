@@ -20,7 +20,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     DONE: "done",
     FAILED: "failed, or a claim of the demo did not hold",
     USAGE: "wrong usage",
-    NOT_FOUND: "not found: no such store, session or message",
+    NOT_FOUND: "not found: no such store, session, message, frame or suspension",
     4: "not authenticated or not allowed (a service; not used yet)",
     CONFLICT: "conflict: someone else was first; read again, then repeat",
     OVER_BUDGET: "over budget: what must be in a context does not fit",
@@ -114,6 +114,21 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
     ),
     errors.UnknownMessage: _Rule(
         NOT_FOUND, "Messages are numbered within their session.", "", ("sessions list",)
+    ),
+    errors.FrameNotFound: _Rule(
+        NOT_FOUND,
+        "Give a whole id, any unique beginning of one, or @last.",
+        "",
+        ("frames list", "--all"),
+    ),
+    errors.UnknownTool: _Rule(
+        NOT_FOUND, "A frame lists the tools that are not through.", "", ("frames list",)
+    ),
+    errors.UnknownSuspension: _Rule(
+        NOT_FOUND,
+        "Give a whole id, any unique beginning of one, or @last.",
+        "",
+        ("suspensions list", "--all"),
     ),
     errors.Conflict: _Rule(
         CONFLICT, "Someone else was first; nothing was changed.", "Read again, then repeat."

@@ -38,6 +38,21 @@ def ago(moment: str) -> str:
     return moment[:10]
 
 
+def span(seconds: float) -> str:
+    """Return a length of time in the unit that fits, rounded down."""
+    for bound, unit, name in ((60, 1, "s"), (3600, 60, "min"), (172_800, 3600, "h")):
+        if seconds < bound:
+            return f"{max(seconds, 0) // unit:.0f} {name}"
+    return f"{seconds // 86_400:,.0f} d"
+
+
+def clock(time_us: int) -> str:
+    """Return the time of day here, with its zone; with the date if that is not today."""
+    then = datetime.fromtimestamp(time_us / 1_000_000, UTC).astimezone()
+    today = then.date() == datetime.now().astimezone().date()
+    return f"{then:%H:%M %Z}" if today else f"{then:%Y-%m-%d %H:%M %Z}"
+
+
 def moment(option: str, text: str | None) -> datetime | None:
     """Return the moment that a person typed: ISO 8601, or 30m, 2h, 3d, 1w back from now."""
     if text is None:

@@ -17,9 +17,11 @@ holdfast: durable conversations for LLM agents, on one file.
 Commands
   demo            watch what survives kill -9: offline, no key, about 20 seconds
   status          the first thing to run
-  sessions list   sessions of a tenant, a page at a time
-  sessions show   one session
+  sessions        list, show: sessions of a tenant, a page at a time; one session
   context         what a model sees of a session, what not, and why
+  frames          list, tree, show, pending, resolve, cancel: work in progress, its tokens
+  suspensions     list, show, approve, edit, reject, revoke: what waits for your word
+  events          tail: the log, a line for each event
   verify          is everything as it was written?
   rebuild         make all that is derived from the log again
   backup          a consistent copy, while others write
@@ -42,7 +44,8 @@ JSON: Final = """\
 With --json a command prints one valid document on stdout: whole values, moments as ISO 8601 UTC,
 everything that the table shows and more. Fields are added, never renamed or removed, within a
 major version. An error leaves stdout empty and prints one line of problem+json on stderr: type,
-title, detail, next, code, exit_code, facts. The answer of `verify` is its document, damage included.
+title, detail, next, code, exit_code, facts. The answers of `verify` and `frames tree` are their
+documents, damage included. `events tail` prints one object a line. Nobody is asked: see --yes.
 
 Without --json a pipe gets TSV without a header; control characters in stored text become symbols
 (a newline is ␊). Its columns:
@@ -51,16 +54,27 @@ Without --json a pipe gets TSV without a header; control characters in stored te
   context         first, last, fate, tokens, tokens used, category, rule
     --recorded    event, answer's number, messages, budget, tokens, level, hash, answer's id, time
     --diff        = - or +, first, last, messages, tokens, role, text
-  status          name, value
+  frames list     id, actor, session, status, depth, total, used, reserved, lent, free, begun, goal
+  frames tree     depth, id, parent, actor, status, total, used, own, used with all below, reserved,
+                  lent, free, overdrawn, goal
+  frames pending  frame, type, what names it, tool's status and effect, description
+  frames resolve  how, frame, tool, its name, event
+  frames cancel   "cancelled", frame
+  suspensions list  id, status, frame, actor, session, purpose, since, expires, reason
+    approve, edit, reject, revoke  what was done, id, by whom, event, frame, its status
+  events tail     position, time, kind, session or frame, what happened
+  status          name, value; so do frames show and suspensions show
   verify          ok or damage, events, faults, store; then lines "fault" and "note"
   rebuild         events, rows, claims, store
   backup          file, bytes"""
 
 IDS: Final = """\
 A session is named by its id, by any beginning of it that no other has, by @last (the one last
-active), or by @last~2 (the second before that). Messages are numbered from 1 as they are shown.
-Events are numbered from 1 in each session: its messages, and what else happened to it. A session's
-version is the number of its last event."""
+active), or by @last~2 (the second before that). So are frames and suspensions, of which @last is
+the newest, and also as a terminal shows them: frm_…07ab, typed as frm_...07ab.
+Messages are numbered from 1 as they are shown. Events are numbered from 1 in each session: its
+messages, and what else happened to it. A session's version is the number of its last event. The
+positions of `events tail` count all events of a tenant."""
 
 
 def exit_codes() -> str:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from holdfast.cli import again
 
 Flag = Parameter(negative="", show_default=False)
+Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 @Parameter(name="*")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
-from cyclopts.validators import Number
 
 from holdfast.cli import again, exits, helptexts
-from holdfast.cli.options import Common, Flag, Printing
+from holdfast.cli.frames import program as frames
+from holdfast.cli.options import Common, Flag, Positive, Printing
 
 app = App(
     name="holdfast",
@@ -23,10 +23,12 @@ app = App(
 )
 sessions = App(name="sessions", help="Look at sessions.")
 app.command(sessions)
+app.command(frames.frames)
+app.command(frames.suspensions)
+app.command(frames.events)
 
 _COMMON = Common()
 _PRINTING = Printing()
-Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 def dispatch(arguments: Sequence[str]) -> int:

@@ -48,7 +48,7 @@ def run(reference: str, part: Part, common: Common) -> int:
         elif surface.face is Face.PIPE:
             for position, message in _messages(session, first, last):
                 surface.row(
-                    position, message.timestamp, message.role, _tokens(message), message.id, _flat(message)
+                    position, message.timestamp, message.role, _tokens(message), message.id, flat(message)
                 )  # fmt: skip
         else:
             _show(surface, session, first, last)
@@ -158,7 +158,8 @@ def compact(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _flat(message: Message) -> str:
+def flat(message: Message) -> str:
+    """Return what a message says and calls, as one text."""
     told = message.to_dict()
     parts = [_content(told["content"])]
     parts += [

@@ -8,6 +8,7 @@ from typing import cast
 from holdfast.cli import exits, figures, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Glyphs, Surface
+from holdfast.values.frame import FrameStatus, SuspensionStatus
 from holdfast.values.frozen import Json
 from holdfast.wiring import Holdfast
 
@@ -56,7 +57,6 @@ def _flat(facts: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Jso
 def lines(facts: Mapping[str, Json], glyphs: Glyphs) -> list[tuple[str, str]]:
     """Return what a person wants to know first, as names and values."""
     dot, cut = glyphs.dot, glyphs.cut
-    sessions: Mapping[str, int] = facts.get("holds", {}).get("session", {})
     heads: Mapping[str, Mapping[str, Json]] = facts.get("heads", {})
     checksums = "page checksums" if facts.get("page_checksums") else "no page checksums"
     synchronous = {2: "FULL", 3: "EXTRA"}.get(facts.get("synchronous", 0), "not FULL")
@@ -72,12 +72,22 @@ def lines(facts: Mapping[str, Json], glyphs: Glyphs) -> list[tuple[str, str]]:
             f" {str(facts.get('journal_mode', '?')).upper()}, synchronous {synchronous}, {checksums}",
         ),
         ("log", _log(facts, heads, cut)),
-        (
-            "holds",
-            f"{figures.count(sum(sessions.values()), 'session')} ({sessions.get('active', 0):,} active)",
-        ),
+        ("holds", _holds(facts, dot)),
         ("versions", f"schema {facts.get('schema')} {dot} holdfast {facts.get('holdfast')}"),
     ]
+
+
+def _holds(facts: Mapping[str, Json], dot: str) -> str:
+    held: Mapping[str, Mapping[str, int]] = facts.get("holds", {})
+    sessions, frames = held.get("session", {}), held.get("frame", {})
+    told = [
+        f"{figures.count(sum(sessions.values()), 'session')} ({sessions.get('active', 0):,} active)"
+    ]
+    if frames:
+        open_ = sum(count for status, count in frames.items() if not FrameStatus(status).final)
+        asked = held.get("suspension", {}).get(SuspensionStatus.WAITING, 0)
+        told += [figures.count(open_, "open frame"), f"{figures.count(asked, 'approval')} waiting"]
+    return f" {dot} ".join(told)
 
 
 def _log(facts: Mapping[str, Json], heads: Mapping[str, Mapping[str, Json]], cut: str) -> str:

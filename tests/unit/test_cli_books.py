@@ -1,0 +1,100 @@
+"""The books of a frame tree: bars, sums, and what does not add up."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from holdfast.cli import exits
+from holdfast.cli.frames import books, tree
+from holdfast.cli.options import Common
+from holdfast.cli.surface import Surface
+from holdfast.values.budget import TokenBudget
+from holdfast.values.frame import Frame, FrameStatus, Scope
+
+replace = msgspec.structs.replace
+
+
+def frame(frame_id: str, budget: TokenBudget, parent: str | None = None, **more: object) -> Frame:
+    made = Frame(
+        frame_id=frame_id, root_id="r", scope=Scope("a"), goal="g", budget=budget, parent_frame_id=parent
+    )  # fmt: skip
+    return replace(made, **more)
+
+
+def family() -> list[Frame]:
+    """A root with an open child, and a closed one that spent 40."""
+    return [
+        frame("r", TokenBudget(1_000, used=140, reserved=60, subcall_allocation=300),
+              reservations={"x": 60}, settled=40),
+        frame("c", TokenBudget(300, used=70), "r"),
+        frame("d", TokenBudget(200, used=40), "r", status=FrameStatus.CANCELLED),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("account", "drawn"),
+    [
+        (books.Account(8_000, 2_000, 0, 0, 700, 3_000, 2_300, 0), "█████▒▒░░░░░░░······"),
+        (books.Account(1_000_000, 1, 0, 0, 1, 1, 999_997, 0), "█▒░·················"),
+        (books.Account(500, 700, 0, 0, 0, 0, 0, 200), "██████████████!!!!!!"),
+        (books.Account(500, 100, 0, 0, 200, 400, 0, 200), "▒▒▒▒▒▒░░░░░░░░░░!!!!"),
+        (books.Account(0, 0, 0, 0, 0, 0, 0, 0), " " * 20),
+        (books.Account(0, 5, 0, 0, 0, 0, 0, 5), "!" * 20),
+    ],
+)
+def test_bars(account: books.Account, drawn: str):
+    shown = books.bar(account, plain=False)
+    assert len(shown) == books.CELLS
+    for glyph in "█▒░!·":
+        assert (glyph in shown) is (glyph in drawn)
+    if account.total in {8_000, 1_000_000}:
+        assert shown == drawn
+    assert books.bar(account, plain=True).isascii()
+
+
+def test_own_and_all_that_was_spent():
+    found = books.accounts(family())
+    root = found["r"]
+    assert (root.own, root.used, root.whole) == (100, 140, 210)
+    assert (found["c"].own, found["c"].whole) == (70, 70)
+    assert root.document()["with_descendants"] == 210
+    assert books.equation(root) == (
+        "1,000 = 140 used (40 by children) + 60 reserved + 300 lent + 500 free"
+    )
+
+
+def test_books_that_add_up():
+    assert books.faults(family(), closed=True) == []
+    assert books.faults(family()[:2], closed=False) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"budget": TokenBudget(1_000, used=140, reserved=60, subcall_allocation=301)}, "it lent 301"),
+        ({"budget": TokenBudget(1_000, used=140, reserved=61, subcall_allocation=300)}, "it reserved 61"),
+        ({"settled": 41}, "41 were settled"),
+        ({"settled": 141}, "spent 141, but only 140"),
+    ],
+)  # fmt: skip
+def test_books_that_do_not(change: dict[str, object], says: str):
+    root, *children = family()
+    found = books.faults([replace(root, **change), *children], closed=True)
+    assert {fault.frame_id for fault in found} == {"r"}
+    assert any(says in fault.text for fault in found)
+
+
+def test_a_tree_whose_books_are_wrong_ends_with_damage(capsys: pytest.CaptureFixture[str]):
+    root, *children = family()
+    wrong = replace(root, settled=0)
+    drawn = tree.Drawn([wrong, *children], whole=True, waits=[])
+    assert tree.show(Surface(as_json=True), [drawn], "r", Common()) == exits.DAMAGE
+    (told,) = json.loads(capsys.readouterr().out)["trees"]
+    assert not told["conserved"]
+    assert told["faults"][0]["frame"] == "r"
+    shown = [line for line, _ in tree.lines(drawn, Surface())]
+    assert any(line.endswith("not conserved ✗") for line in shown)
+    assert tree.show(Surface(), [tree.Drawn(family(), whole=True, waits=[])], "r", Common()) == 0
