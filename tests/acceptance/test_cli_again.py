@@ -17,7 +17,8 @@ from holdfast.cli import again, exits
 from tests.acceptance.cli_runs import Done, on_terminal, run
 
 PRINTED = re.compile(
-    r"(holdfast (?:sessions|context|verify|backup|demo).*?)(?:  \(exit|$)", re.MULTILINE
+    r"(holdfast (?:sessions|context|verify|backup|demo|frames|suspensions|events).*?)(?:  \(exit|$)",
+    re.MULTILINE,
 )
 STORE = "my stores/it's.db"
 ON = ("--url", STORE, "--tenant", "north pole")
@@ -36,6 +37,9 @@ def folder(tmp_path: Path) -> Path:
                 session.add_message({"role": "user", "content": f"What is on day {day} of it?"})
                 window = session.window(200, counter="estimate")
                 session.add_message(Message("assistant", "A ferry."), window=window)
+        for name in ("frame one", "frame two"):
+            hf.index.push_frame(holdfast.Scope("it's me"), goal="plan", budget=100, frame_id=name)
+            hf.index.suspend_frame(name, reason="ask")
     return tmp_path
 
 
@@ -62,6 +66,14 @@ def follow(done: Done, folder: Path) -> list[Done]:
         ["context", "trip two", "--at", "40"],
         ["context", "trip two", "--recorded", "--limit", "3"],
         ["context", "nobody", "--recorded"],
+        ["frames", "show", "nobody"],
+        ["frames", "tree", "frame"],
+        ["frames", "tree", "it's me"],
+        ["frames", "list", "--limit", "1", "--actor", "it's me"],
+        ["frames", "cancel", "frame one"],
+        ["suspensions", "show", "nobody"],
+        ["suspensions", "list", "--limit", "1", "--actor", "it's me"],
+        ["events", "tail", "--since", "3", "--limit", "2", "--session", "trip one"],
     ],
     ids=" ".join,
 )  # fmt: skip

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import cast
 
 from holdfast.cli import exits, figures, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Glyphs, Surface
-from holdfast.values.frame import FrameStatus, SuspensionStatus
+from holdfast.values.frame import SuspensionStatus
 from holdfast.values.frozen import Json
 from holdfast.wiring import Holdfast
 
@@ -23,7 +24,7 @@ def run(store: str | None, common: Common) -> int:
     """Print the store's facts."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     with target.opened(common, store) as hf:
-        facts = read(hf)
+        facts = read(hf, common.tenant)
     if surface.face is Face.JSON:
         surface.document(facts)
     elif surface.face is Face.PIPE:
@@ -36,11 +37,16 @@ def run(store: str | None, common: Common) -> int:
     return exits.DONE
 
 
-def read(hf: Holdfast) -> dict[str, Json]:
-    """Return the store's facts, and who reads them."""
+def read(hf: Holdfast, tenant: str = "default") -> dict[str, Json]:
+    """Return the store's facts, how many frames of a tenant are open, and who reads them."""
     import holdfast  # noqa: PLC0415 - the package is still loading when this module is
 
-    return {**hf.admin.status(), "holdfast": holdfast.__version__}
+    open_frames = len(hf.index.list_frames(limit=sys.maxsize))
+    return {
+        **hf.admin.status(),
+        "open_frames": {tenant: open_frames},
+        "holdfast": holdfast.__version__,
+    }
 
 
 def _flat(facts: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
@@ -79,14 +85,16 @@ def lines(facts: Mapping[str, Json], glyphs: Glyphs) -> list[tuple[str, str]]:
 
 def _holds(facts: Mapping[str, Json], dot: str) -> str:
     held: Mapping[str, Mapping[str, int]] = facts.get("holds", {})
-    sessions, frames = held.get("session", {}), held.get("frame", {})
+    sessions = held.get("session", {})
     told = [
         f"{figures.count(sum(sessions.values()), 'session')} ({sessions.get('active', 0):,} active)"
     ]
-    if frames:
-        open_ = sum(count for status, count in frames.items() if not FrameStatus(status).final)
+    if "tree" in held:
+        for tenant, count in cast("dict[str, int]", facts.get("open_frames", {})).items():
+            whose = "" if list(facts.get("heads", {})) == [tenant] else f" of {tenant}"
+            told.append(f"{figures.count(count, 'open frame')}{whose}")
         asked = held.get("suspension", {}).get(SuspensionStatus.WAITING, 0)
-        told += [figures.count(open_, "open frame"), f"{figures.count(asked, 'approval')} waiting"]
+        told.append(f"{figures.count(asked, 'approval')} waiting")
     return f" {dot} ".join(told)
 
 

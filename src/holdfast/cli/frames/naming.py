@@ -38,8 +38,9 @@ def shortened(ids: Iterable[str], cut: str) -> dict[str, str]:
 def _short(id_: str, known: Sequence[str], cut: str) -> str:
     if len(id_) <= _WHOLE:
         return id_
-    head = id_[:_HEAD]
-    for size in range(_TAIL, len(id_) - _HEAD):
+    # A child's id is that of its root and a number, which says little alone.
+    head, number = id_[:_HEAD], len(id_) - len(id_.partition(".")[0])
+    for size in range(_TAIL + number, len(id_) - _HEAD):
         tail = id_[-size:]
         if sum(one.startswith(head) and one.endswith(tail) for one in known) == 1:
             return f"{head}{cut}{tail}"
