@@ -52,8 +52,14 @@ def frame(hf: Holdfast, reference: str) -> Frame:
     if not _LAST.fullmatch(reference):
         with contextlib.suppress(errors.FrameNotFound):
             return hf.index.get_frame(reference)
-    rows = hf.index.list_frames(open_only=False, limit=ALL)
+    rows = every(hf)
     return hf.index.get_frame(one_of(reference, [row.frame_id for row in rows], "frame"))
+
+
+def every(hf: Holdfast) -> list[Frame]:
+    """Return the frames of a tenant, open and closed, newest first."""
+    rows = hf.index.list_frames(open_only=False, limit=ALL)
+    return sorted(rows, key=lambda row: (row.created_us, row.frame_id), reverse=True)
 
 
 def suspension(hf: Holdfast, reference: str) -> Suspension:

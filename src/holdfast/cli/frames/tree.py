@@ -75,7 +75,7 @@ def _trees(hf: Holdfast, reference: str) -> list[TreeState]:
         newest = sorted(mine, key=lambda frame: frame.created_us, reverse=True)
         roots = dict.fromkeys(frame.root_id for frame in newest)
         return [hf.index.get_tree(root_id) for root_id in roots]
-    rows = hf.index.list_frames(open_only=False, limit=naming.ALL)
+    rows = naming.every(hf)
     if any(row.scope.actor_id == reference for row in rows):
         return []
     try:
