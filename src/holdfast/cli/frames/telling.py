@@ -35,6 +35,10 @@ def _parts(fact: Fact, named: Naming) -> Iterator[str]:
             yield f"windows begin at #{cut.first:,}"
         case s.SessionContinued(to=to):
             yield f"goes on in {named(to)}"
+        case s.SessionForked(source=source, version=version):
+            yield f"from {named(source)} at event {version:,}"
+        case s.SessionRewound(to=to_version):
+            yield f"to event {to_version:,}"
         case s.SessionEnded(reason=reason):
             yield str(reason)
         case s.SessionUpdated(title=title) if isinstance(title, str):
