@@ -202,7 +202,7 @@ class StateIndex(Contexts):
 
         `payload` is what is asked about, for example a tool call's arguments; whoever decides may edit it.
         Only a hash of the token is kept. Asked again with the same key, a new token replaces the first.
-        Raises AlreadySuspended, InvalidTransition.
+        Raises AlreadySuspended, InvalidTransition, and AlreadyDecided if that suspension was ended.
         """
         secret = self._asking.secret()
         command = self._asking.suspend(
@@ -212,7 +212,7 @@ class StateIndex(Contexts):
         answer = self._run(command, key)
         standing = answer.frame.suspension
         if answer.replayed:
-            if standing is None:
+            if standing is None or not self._still_waits(standing, key):
                 raise errors.AlreadyDecided("the suspension was ended meanwhile.")
             again = asking.reissued(self._tenant, command, standing, secret)
             standing = self._run(again).frame.suspension

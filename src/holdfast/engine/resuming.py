@@ -15,7 +15,7 @@ from holdfast.store import port
 from holdfast.values import frame_command as c
 from holdfast.values import frame_event as e
 from holdfast.values.command import Request
-from holdfast.values.frame import Frame, Scope, ToolStatus
+from holdfast.values.frame import Frame, Scope, Suspension, SuspensionStatus, ToolStatus
 from holdfast.values.resume import ActorResumeState, RecoverySummary
 from holdfast.values.session import SessionStatus
 from holdfast.wire import frames as wire
@@ -53,6 +53,17 @@ class Resuming:
             if len(page) < limits.PAGE_SIZE_MAX:
                 return
             after = (page[-1].time_us, page[-1].id)
+
+    def _still_waits(self, standing: Suspension, key: str | None) -> bool:
+        """Whether a suspension waits, and is the one that a command with this key began."""
+        used = None if key is None else self._engine.store.find_key(self._tenant, key)
+        made = used and self._engine.store.feed(self._tenant, after=used.last - 1, limit=1)
+        began = trees.recorded(made[0]).event if made else None
+        return (
+            isinstance(began, e.FrameSuspendedEvent)
+            and began.suspension_id == standing.suspension_id
+            and standing.status is SuspensionStatus.WAITING
+        )
 
     def list_frames(
         self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -161,31 +162,37 @@ def rows(before: TreeState | None, after: Sequence[TreeState]) -> list[port.Proj
     for frame_id, frame in last.frames.items():
         if frame_id not in known and last.root_id not in (frame_id, root_in(frame_id)):
             made.append(frame_row(frame))
-    made += _suspensions(known, last)
+    made += _suspensions((known, *(tree.frames for tree in after)), last.updated_us)
     row = tree_row(last)
     if before is None or tree_row(before) != row:
         made.append(row)
     return made
 
 
-def _suspensions(known: Mapping[str, Frame], last: TreeState) -> Iterator[port.Projection]:
-    """Yield the rows of suspensions that began, changed or ended."""
-    for frame_id, frame in last.frames.items():
-        past = known.get(frame_id)
-        before = past.suspension if past else None
-        if frame is past or frame.suspension == before:
-            continue
-        if frame.suspension is not None:
-            yield suspension_row(frame.suspension)
-    for frame_id, past in known.items():
-        frame, before = last.frames.get(frame_id), past.suspension
-        if before is None or (frame is not None and frame.suspension is not None):
-            continue
-        yield suspension_row(ended(before, frame, last.updated_us))
+def _suspensions(steps: Sequence[Mapping[str, Frame]], time_us: int) -> list[port.Projection]:
+    """Return the rows of suspensions that began, changed or ended, given the frames after each event."""
+    made: dict[str, port.Projection] = {}
+    for known, frames in itertools.pairwise(steps):
+        for frame_id in dict.fromkeys((*known, *frames)):
+            past, frame = known.get(frame_id), frames.get(frame_id)
+            before, standing = past and past.suspension, frame and frame.suspension
+            if past is frame or before == standing:
+                continue
+            if standing is not None:
+                made[standing.suspension_id] = suspension_row(standing)
+            if before is not None and (
+                standing is None or standing.suspension_id != before.suspension_id
+            ):
+                made[before.suspension_id] = suspension_row(ended(before, frame, time_us))
+    return list(made.values())
 
 
 def ended(before: Suspension, frame: Frame | None, time_us: int) -> Suspension:
-    """Return how a suspension ended: with a decision, or because its frame was closed."""
+    """Return how a suspension ended: with a decision, because its frame was closed, or after it expired."""
+    if frame is not None and frame.suspension is not None:
+        if before.status is not SuspensionStatus.WAITING:
+            return before
+        return msgspec.structs.replace(before, status=SuspensionStatus.EXPIRED, decided_us=time_us)
     told = frame.resumption if frame else None
     if told is None or told.suspension_id != before.suspension_id:
         return msgspec.structs.replace(before, status=SuspensionStatus.CLOSED, decided_us=time_us)

@@ -28,7 +28,11 @@ def decide(frame: Frame, command: Command, now_us: int) -> e.FrameEvent | None:
 def _suspend(frame: Frame, command: c.SuspendFrame, now_us: int) -> e.FrameEvent:
     standing = frame.suspension
     if command.again:
-        if standing is None or standing.status is not SuspensionStatus.WAITING:
+        if (
+            standing is None
+            or standing.suspension_id != command.suspension_id
+            or standing.status is not SuspensionStatus.WAITING
+        ):
             raise errors.AlreadyDecided("the suspension was ended meanwhile.")
         return e.FrameUpdatedEvent(
             frame_id=frame.frame_id, token_hash=command.token_hash, expires_us=command.expires_us
