@@ -1,0 +1,278 @@
+"""Frames beside their model: every verb is done to both, and after every step both must agree.
+
+Held at every look: the tokens of a frame add up and none are promised twice; a status follows only on one
+that the table allows it to follow on; an operation leaves exactly its events in the log, a refused or
+repeated one none; and the rows by which frames are found say what the model says.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import Scope, StateIndex, errors, limits
+from holdfast.engine import deriving, trees
+from holdfast.engine.engine import Engine
+from holdfast.engine.requests import Settings
+from holdfast.history.frames import TRANSITIONS
+from holdfast.store import port
+from holdfast.store.volatile import VolatileStore
+from holdfast.values import ids
+from holdfast.values.frame import Frame, FrameStatus
+from holdfast.wire import frames as wire
+from holdfast.wiring.stores import open_store
+from tests.property.frame_model import Effect, No, Told, Work
+from tests.property.frame_stops import FullModel
+
+START_US = 1_800_000_000_000_000
+TENANT = "ours"
+
+
+class FrameWorld:
+    """A store with frames, the model of what should be in it, and the checks that join them."""
+
+    def __init__(self, seed: int, path: Path | None = None, cached_trees: int = 3) -> None:
+        self.model = FullModel()
+        self.model.now = START_US
+        self._path = path
+        self._cached = cached_trees
+        self._random = random.Random(seed)
+        self._store: port.Store = VolatileStore() if path is None else open_store(path)
+        self._open()
+        self.fed = 0
+        self._seen: dict[str, str] = {}
+        self._changed: set[str] = set()
+        self.refusals = Counter[str]()
+
+    def _open(self) -> None:
+        self.factory = ids.Factory(now_us=lambda: self.model.now, random=self._random.randbytes)
+        self.engine = Engine(self._store, factory=self.factory, cached_trees=self._cached)
+        self.index = StateIndex(self.engine, Settings(tenant=TENANT), self.factory)
+        self.stranger = StateIndex(self.engine, Settings(tenant="theirs"), self.factory)
+
+    def reopen(self) -> None:
+        """Go on with nothing remembered: on a file after closing it, in RAM with a new engine."""
+        if self._path is not None:
+            self.engine.close()
+            self._store = open_store(self._path)
+        self._open()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def do(self, plan: Callable[[], Effect], act: Callable[[], Any]) -> Any:
+        """Do something that the model has an opinion on; return the answer, None if it was refused."""
+        try:
+            effect = plan()
+        except No as no:
+            self.refused(no, act)
+            return None
+        answer = act()
+        self.look(effect(answer))
+        return answer
+
+    def refused(self, no: No, act: Callable[[], Any]) -> None:
+        error = caught(act)
+        assert error is not None and type(error) is no.error, f"{error!r} instead of {no}"
+        told = {name: error.facts.get(name) for name in no.facts}
+        assert told == no.facts, f"{error!r} with {told} instead of {no.facts}"
+        self.refusals[no.error.__name__] += 1
+        self.look([])
+
+    def look(self, told: Told, *, in_order: bool = True) -> None:
+        """Compare what is new in the log with what must be, and then the trees that it is about."""
+        news = self._store.feed(TENANT, after=self.fed, limit=limits.READ_CHUNK)
+        assert [stored.position for stored in news] == [
+            *range(self.fed + 1, self.fed + 1 + len(news))
+        ]
+        found = [(wire_event(stored).frame_id, stored.kind) for stored in news]
+        if in_order:
+            assert found == told
+        else:
+            assert sorted(found) == sorted(told)
+        self.fed += len(news)
+        roots = {stored.stream.removeprefix(trees.PREFIX) for stored in news}
+        self._changed |= roots
+        for frame_id, kind in told:
+            if kind == "frame.popped":
+                self._check_closed(self.model.closed[frame_id])
+        for root_id in roots or list(self.model.open)[:1]:
+            self._check_tree(root_id)
+        self._check_pauses({frame_id for frame_id, _ in told})
+
+    def _check_tree(self, root_id: str) -> None:
+        tree = self.engine.trees.current(TENANT, root_id)
+        assert tree is not None
+        root = self.model.open.get(root_id)
+        works = {work.id: work for work in root.below()} if root else {}
+        assert tree.frames.keys() == works.keys()
+        for frame_id, frame in tree.frames.items():
+            self._check_frame(frame, works[frame_id])
+        row = self._store.find(TENANT, trees.TREE, root_id)
+        moments = [work.deadline() for work in works.values()]
+        moments += [
+            w.pause.expires for w in works.values() if w.pause and w.pause.status == "waiting"
+        ]
+        alarm = min((moment for moment in moments if moment is not None), default=trees.NEVER_US)
+        assert row is not None
+        assert (row.status, row.time_us) == ("open" if root else "closed", alarm)
+
+    def _check_frame(self, frame: Frame, work: Work) -> None:
+        budget = frame.budget
+        taken = budget.used + budget.reserved + budget.subcall_allocation
+        assert budget.total + budget.overdrawn == taken + budget.available()
+        assert picture_of_frame(frame) == picture_of_work(work)
+        self._check_transition(frame.frame_id, str(frame.status))
+        row = self._store.find(TENANT, trees.FRAME, frame.frame_id)
+        assert row is not None
+        shown = wire.decode_frame(row.document)
+        assert (row.owner, row.status, row.lookup) == (work.actor, work.status, work.actor)
+        assert (shown.budget, shown.goal, shown.tools) == (frame.budget, frame.goal, frame.tools)
+
+    def _check_closed(self, work: Work) -> None:
+        frame = self.engine.trees.closed(TENANT, work.id)
+        assert frame is not None
+        assert picture_of_frame(frame) == picture_of_work(work)
+        assert frame.completed_us is not None
+        self._check_transition(work.id, work.status)
+        row = self._store.find(TENANT, trees.FRAME, work.id)
+        assert row is not None and (row.status, row.lookup) == (work.status, "")
+
+    def _check_transition(self, frame_id: str, status: str) -> None:
+        before = self._seen.get(frame_id)
+        if before is None:
+            assert status in ("active", "waiting", "suspended")
+        elif before != status:
+            allowed = TRANSITIONS[FrameStatus(before)]
+            assert status in allowed, f"{frame_id} became {status} from {before}"
+        self._seen[frame_id] = status
+
+    def _check_pauses(self, frame_ids: Iterable[str]) -> None:
+        for frame_id in frame_ids:
+            for pause in self.model.of_frame.get(frame_id, ())[-2:]:
+                found = self.index.get_suspension(pause.id)
+                assert (found.frame_id, found.status) == (frame_id, pause.status)
+                assert (found.decided_by, found.expires_us) == (pause.by, pause.expires)
+                assert found.token_hash == ""
+
+    # Every so often.
+
+    def check_lists(self, actor: str, session: str | None) -> None:
+        """What is found by scope, and which suspensions wait."""
+        scope = Scope(actor, session)
+        mine = self.model.mine(actor, session)
+        assert [f.frame_id for f in self.index.list_frames(scope, limit=1_000)] == [
+            w.id for w in mine
+        ]
+        parents = {work.parent.id for work in mine if work.parent}
+        leaves = [work.id for work in mine if work.id not in parents]
+        assert [frame.frame_id for frame in self.index.leaves(scope)] == leaves
+        top = self.index.find_top_of_stack(scope)
+        assert (top.frame_id if top else None) == (leaves[0] if leaves else None)
+        waiting = {one.suspension_id for one in self.index.list_suspensions(limit=10_000)}
+        assert waiting == {one.id for one in self.model.pauses.values() if one.status == "waiting"}
+
+    def check_derived(self, *, whole: bool = False) -> None:
+        """All that is kept beside the log is what the log alone leads to: rows, claims, blobs."""
+        roots = set(self.model.touched) if whole else self._changed
+        rows = 0
+        for root_id in roots:
+            stream = trees.stream_of(root_id)
+            made = deriving.derived(iter(self._events(stream)), self._blobs)
+            for row in made.projections:
+                assert self._store.find(TENANT, row.kind, row.id) == row
+            for claim, version in made.claims:
+                assert self._store.find_claim(TENANT, stream, claim) == version
+            rows += len(made.projections)
+        self._changed = set()
+        if whole:
+            kinds = (trees.FRAME, trees.TREE, trees.SUSPENSION)
+            assert rows == sum(len(self.index._rows(kind, None, None, None)) for kind in kinds)
+
+    def _events(self, stream: str) -> list[port.StoredEvent]:
+        found: list[port.StoredEvent] = []
+        while page := self._store.read(TENANT, stream, after=len(found)):
+            found += page
+        return found
+
+    def _blobs(self, hashes: Any) -> dict[bytes, bytes]:
+        return self._store.blobs(TENANT, hashes)
+
+
+def caught(act: Callable[[], Any]) -> errors.Error | None:
+    try:
+        act()
+    except errors.Error as error:
+        return error
+    return None
+
+
+def wire_event(stored: port.StoredEvent) -> Any:
+    return trees.recorded(stored).event
+
+
+def plain(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def picture_of_frame(frame: Frame) -> dict[str, Any]:
+    """A frame as the model would draw it."""
+    pause = frame.suspension
+    return {
+        "id": frame.frame_id,
+        "parent": frame.parent_frame_id,
+        "root": frame.root_id,
+        "scope": (frame.scope.actor_id, frame.scope.session_id),
+        "status": str(frame.status),
+        "goal": frame.goal,
+        "inputs": plain(frame.inputs),
+        "depth": frame.depth,
+        "account": (frame.budget.total, frame.budget.used, frame.budget.reserved),
+        "given": frame.budget.subcall_allocation,
+        "free": frame.budget.available(),
+        "spent": frame.spent,
+        "aside": dict(frame.reservations),
+        "handles": [handle.handle_id for handle in frame.context_handles],
+        "results": [result.ref_id for result in frame.result_refs],
+        "tools": [(t.tool_id, t.name, str(t.status), t.attempt) for t in frame.tools],
+        "calls": frame.tool_calls,
+        "children": list(frame.children),
+        "failures": list(frame.failures) if frame.open else None,
+        "created": frame.created_us,
+        "deadline": frame.deadline_us if frame.open and frame.stood_us is None else None,
+        "pause": pause
+        and (pause.suspension_id, str(pause.status), str(pause.previous), plain(pause.payload)),
+    }
+
+
+def picture_of_work(work: Work) -> dict[str, Any]:
+    pause, going = work.pause, work.status not in ("completed", "failed", "cancelled")
+    return {
+        "id": work.id,
+        "parent": work.parent.id if work.parent else None,
+        "root": work.root.id,
+        "scope": (work.actor, work.session),
+        "status": work.status,
+        "goal": work.goal,
+        "inputs": work.inputs,
+        "depth": work.depth,
+        "account": (work.total, work.used, sum(work.aside.values())),
+        "given": work.given,
+        "free": work.free,
+        "spent": work.spent,
+        "aside": work.aside,
+        "handles": list(work.handles),
+        "results": work.results,
+        "tools": [(id_, tool.name, tool.status, tool.attempt) for id_, tool in work.tools.items()],
+        "calls": work.calls,
+        "children": [child.id for child in work.children],
+        "failures": work.failures if going else None,
+        "created": work.created,
+        "deadline": work.deadline() if going else None,
+        "pause": pause and (pause.id, pause.status, pause.previous, pause.payload),
+    }
