@@ -19,7 +19,7 @@ from tests.property.frame_model import No, Pause
 from tests.property.frame_steps import STEPS, Steps
 from tests.property.frame_world import FrameWorld
 
-WALKS = {"volatile": 11_500, "sqlite": 1_500}
+WALKS = {"volatile": 11_500, "sqlite": 1_000}
 SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
 SHRINKS_MAX = 300
 
