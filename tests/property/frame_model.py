@@ -170,9 +170,11 @@ class Model:
 
     def push(self, frame_id: str | None, parent_id: str | None, made: tuple[Any, ...]) -> Effect:
         actor, session, goal, inputs, total, depth_max, calls_max, timeout, waits = made
+        if frame_id is not None and frame_id.rpartition(".")[2].isdigit():
+            raise No(errors.InvalidRequest)
         known = self.open.get(frame_id or "") or self.closed.get(frame_id or "")
         if known is not None:
-            if known.made != (parent_id, *made):
+            if known.made != (frame_id, parent_id, *made):
                 raise No(errors.DuplicateFrame, frame=frame_id)
             return lambda _: []
         parent = None
@@ -187,7 +189,7 @@ class Model:
             created = self.time(parent) if parent else self.now
             work = Work(
                 frame.frame_id, parent, actor, session, goal, inputs, total, depth_max, calls_max,
-                (parent_id, *made), created, None if timeout is None else timeout * 1000,
+                (frame_id, parent_id, *made), created, None if timeout is None else timeout * 1000,
             )  # fmt: skip
             self.open[work.id] = work
             if parent is not None:

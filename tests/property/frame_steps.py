@@ -112,7 +112,10 @@ class Steps:
             total, rng.choice([None, 1, 3, 3, 6]), rng.choice([None, 0, 2, 10]),
             rng.choice([None, None, 5_000, 120_000]), rng.random() < 0.8,
         )  # fmt: skip
-        frame_id = f"f{self.number}" if rng.random() < 0.8 else None
+        # Named ones may look as if they belonged to a tree.
+        above = rng.choice(list(self.model.open.values())).root.id if self.model.open else "none"
+        names = (f"f{self.number}", f"f{self.number}", None, None, f"{above}.x{self.number}")
+        frame_id = rng.choice(names)
         self._push_made(frame_id, parent, made)
 
     def _push_made(self, frame_id: str | None, parent: str | None, made: tuple[Any, ...]) -> None:
@@ -133,7 +136,7 @@ class Steps:
         frame_id = self.a_frame()
         work = self.model.open.get(frame_id) or self.model.closed.get(frame_id)
         if work is not None:
-            parent, *made = work.made
+            _, parent, *made = work.made
             if self.rng.random() < 0.4:
                 made[4] += 1
             self._push_made(frame_id, parent, tuple(made))
