@@ -24,7 +24,6 @@ from holdfast.store import port
 from holdfast.store.volatile import VolatileStore
 from holdfast.values import ids
 from holdfast.values.frame import Frame, FrameStatus
-from holdfast.wire import frames as wire
 from holdfast.wiring.stores import open_store
 from tests.property.frame_model import Effect, No, Told, Work
 from tests.property.frame_stops import FullModel
