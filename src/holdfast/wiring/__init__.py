@@ -59,11 +59,13 @@ def connect(
     auto_save_interval: float = 60,
     write: Write = "durable",
     cached_sessions: int = limits.CACHED_SESSIONS,
+    cached_trees: int | None = None,
     policy: WindowPolicy | None = None,
 ) -> Holdfast:
     """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, or volatile:.
 
     `policy` is what new sessions get that are not given their own; it is kept with each of them.
+    `cached_trees` is how many frame trees are kept in memory; None: HOLDFAST_CACHED_TREES, or 1,000.
     Raises a typed error that names the fix; the store is left as it was.
     """
     settings = Settings(
@@ -74,7 +76,9 @@ def connect(
         write=write,
         policy=policy,
     )
-    return Holdfast(Opened(url, cached_sessions=cached_sessions), settings)
+    return Holdfast(
+        Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees), settings
+    )
 
 
 def connect_async(
@@ -83,6 +87,7 @@ def connect_async(
     tenant: str = "default",
     max_messages_per_session: int = 5000,
     cached_sessions: int = limits.CACHED_SESSIONS,
+    cached_trees: int | None = None,
     policy: WindowPolicy | None = None,
 ) -> Connecting:
     """Open a store for async callers: `async with connect_async(…) as hf`, or await it and close it."""
@@ -91,4 +96,8 @@ def connect_async(
     settings = Settings(
         tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy
     )
-    return Connecting(lambda: AsyncHoldfast(Opened(url, cached_sessions=cached_sessions), settings))
+    return Connecting(
+        lambda: AsyncHoldfast(
+            Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees), settings
+        )
+    )

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 import warnings
 import weakref
 from pathlib import Path
+from typing import Final
 
 from holdfast import errors, limits
 from holdfast.engine.engine import Engine
 from holdfast.values import ids
 from holdfast.wiring.stores import open_store
 
+CACHED_TREES_NAME: Final = "HOLDFAST_CACHED_TREES"
+"""The one setting that is read from the environment, as the document of the state index has it."""
 
-def open_engine(url: str | Path, *, cached_sessions: int = limits.CACHED_SESSIONS) -> Engine:
+
+def open_engine(
+    url: str | Path,
+    *,
+    cached_sessions: int = limits.CACHED_SESSIONS,
+    cached_trees: int | None = None,
+) -> Engine:
     """Open the store that a URL names and put an engine with the real clock over it."""
-    if type(cached_sessions) is not int or cached_sessions < 1:
-        raise errors.InvalidRequest("cached_sessions must be a whole number of 1 or more.")
-    return Engine(open_store(url), factory=ids.SYSTEM, cached_sessions=cached_sessions)
+    sessions = _checked("cached_sessions", cached_sessions)
+    if cached_trees is None:
+        named = os.environ.get(CACHED_TREES_NAME) or str(limits.CACHED_TREES)
+        trees = _checked(CACHED_TREES_NAME, int(named) if named.isdecimal() else named)
+    else:
+        trees = _checked("cached_trees", cached_trees)
+    return Engine(open_store(url), factory=ids.SYSTEM, cached_sessions=sessions, cached_trees=trees)
+
+
+def _checked(name: str, value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise errors.InvalidRequest(f"{name} must be a whole number of 1 or more, not {value!r}.")
+    return value
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -36,8 +56,10 @@ def _close_forgotten() -> None:
 class Opened:
     """An open engine that warns if it is forgotten, and is closed at the end of the program then."""
 
-    def __init__(self, url: str | Path, *, cached_sessions: int) -> None:
-        self.engine = open_engine(url, cached_sessions=cached_sessions)
+    def __init__(
+        self, url: str | Path, *, cached_sessions: int, cached_trees: int | None = None
+    ) -> None:
+        self.engine = open_engine(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
         _engines.add(self.engine)
         self._where = _caller()
         self._url = str(url)
