@@ -217,7 +217,7 @@ class Framing:
         self, tenant: str, tree: TreeState, made: Iterable[Made]
     ) -> tuple[c.AddMessages, ...]:
         """Tell conversations the truth about calls whose frames are closed before they were answered."""
-        results: dict[str, list[ToolCallResult]] = {}
+        results: dict[str, dict[str, ToolCallResult]] = {}
         for one in made:
             event = one.event
             if not isinstance(event, e.FramePoppedEvent) or event.status is FrameStatus.COMPLETED:
@@ -227,9 +227,13 @@ class Framing:
                 session = self._waiting_session(tenant, frame, tool.call_id)
                 if session is not None and tool.call_id is not None:
                     result = ToolCallResult(tool.call_id, UNKNOWN_OUTCOME, is_error=True)
-                    results.setdefault(session.id, []).append(result)
+                    # Two frames may have run one call; it gets one result.
+                    results.setdefault(session.id, {})[tool.call_id] = result
         return tuple(
-            c.AddMessages(session_id=session_id, messages=(self._message(told, abandoned=True),))
+            c.AddMessages(
+                session_id=session_id,
+                messages=(self._message(list(told.values()), abandoned=True),),
+            )
             for session_id, told in results.items()
         )
 
