@@ -58,7 +58,9 @@ class Work:
         )  # fmt: skip
 
     def pop(self, frame: holdfast.Frame) -> None:
-        self._index.pop_frame(frame.frame_id, result_summary="SK 4718, direct, 214.00 EUR, two seats")
+        self._index.pop_frame(
+            frame.frame_id, result_summary="SK 4718, direct, 214.00 EUR, two seats"
+        )
 
     def pushing(self, seconds: float) -> tuple[int, float]:
         return self._timed(seconds, first=True)

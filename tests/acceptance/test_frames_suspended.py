@@ -39,8 +39,9 @@ def test_the_row_of_a_suspension_is_what_the_log_says_after_a_cascade(hf: Holdfa
     hf.index.suspend_frame(frame.frame_id, reason="approval")
     hf.index.pop_frame(frame.frame_id, "cancelled", cascade=True)  # pyright: ignore[reportArgumentType]
     store = engine_of(hf).store
-    log = store.read("default", trees.stream_of(frame.frame_id))
-    made = deriving.derived(iter(log), lambda hashes: store.blobs("default", hashes))
+    stream = trees.stream_of(frame.frame_id)
+    log = store.read("default", stream)
+    made = deriving.derived(stream, iter(log), lambda hashes: store.blobs("default", hashes))
     assert made.projections
     for row in made.projections:
         assert store.find("default", row.kind, row.id) == row

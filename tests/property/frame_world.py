@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast import Scope, StateIndex, errors, limits
 from holdfast.engine import deriving, trees
+from holdfast.engine.admin import Admin
 from holdfast.engine.engine import Engine
 from holdfast.engine.requests import Settings
 from holdfast.history.frames import TRANSITIONS
@@ -180,7 +181,8 @@ class FrameWorld:
         top = self.index.find_top_of_stack(scope)
         assert (top.frame_id if top else None) == (leaves[0] if leaves else None)
         waiting = {one.suspension_id for one in self.index.list_suspensions(limit=10_000)}
-        assert waiting == {one.id for one in self.model.pauses.values() if one.status == "waiting"}
+        now, pauses = self.model.now, self.model.pauses.values()
+        assert waiting == {p.id for p in pauses if p.status == "waiting" and not p.over(now)}
 
     def check_derived(self, *, whole: bool = False) -> None:
         """All that is kept beside the log is what the log alone leads to: rows, claims, blobs."""
@@ -188,7 +190,7 @@ class FrameWorld:
         rows = 0
         for root_id in roots:
             stream = trees.stream_of(root_id)
-            made = deriving.derived(iter(self._events(stream)), self._blobs)
+            made = deriving.derived(stream, iter(self._events(stream)), self._blobs)
             for row in made.projections:
                 assert self._store.find(TENANT, row.kind, row.id) == row
             for claim, version in made.claims:
@@ -196,8 +198,19 @@ class FrameWorld:
             rows += len(made.projections)
         self._changed = set()
         if whole:
-            kinds = (trees.FRAME, trees.TREE, trees.SUSPENSION)
-            assert rows == sum(len(list(self.index._rows(kind))) for kind in kinds)
+            assert rows == len(self._all_rows())
+
+    def check_rebuilt(self) -> None:
+        """Dropped and made again from the log, all is as it was, and known to those who are there."""
+        before = self._all_rows()
+        Admin(self.engine).rebuild()
+        assert self._all_rows() == before
+        for root_id in {work.root.id for work in self.model.open.values()}:
+            self._check_tree(root_id)
+
+    def _all_rows(self) -> list[port.Projection]:
+        kinds = (trees.FRAME, trees.TREE, trees.SUSPENSION)
+        return [row for kind in kinds for row in self.index._rows(kind)]
 
     def _events(self, stream: str) -> list[port.StoredEvent]:
         found: list[port.StoredEvent] = []

@@ -21,6 +21,7 @@ from tests.property.frame_world import FrameWorld
 
 WALKS = {"volatile": 11_500, "sqlite": 1_000}
 SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
+REBUILD_EVERY = 3_000
 SHRINKS_MAX = 300
 
 
@@ -280,7 +281,10 @@ def walk(seed: int, numbers: Sequence[int], path: Path | None, *, every: int = 1
             walker.step(number)
             if count % every == 0:
                 world.check_derived()
+            if count % REBUILD_EVERY == 0:
+                world.check_rebuilt()
         world.check_derived(whole=True)
+        world.check_rebuilt()
     except BaseException as error:
         error.add_note(f"step {number:,} of the walk with seed {seed}")
         raise
