@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from holdfast import Holdfast, Scope, errors
 from holdfast.engine import deriving, trees
+from holdfast.store import port
 from tests.acceptance.scenes import engine_of, set_clock
 
 SCOPE = Scope("planner")
@@ -84,3 +87,22 @@ def test_an_actor_that_comes_back_leaves_one_event_a_tree(hf: Holdfast):
     assert kinds(hf).count("actor.resumed") == 2
     pending = {work.ref_id: work.tool and work.tool.status for work in state.pending_work}
     assert {pending[tool] for tool in tools} == {"unknown"}
+
+
+@pytest.mark.req("C-13", "C-20")
+def test_a_token_has_256_random_bits_and_only_its_hash_is_kept(hf: Holdfast):
+    frame = hf.index.push_frame(SCOPE, goal="g", budget=10)
+    secrets: set[str] = set()
+    for _ in range(50):
+        token = hf.index.suspend_frame(frame.frame_id, reason="approval")
+        secret = token.token_id.removeprefix(f"{token.suspension_id}.")
+        assert len(base64.urlsafe_b64decode(f"{secret}=")) == 32
+        assert secret not in repr(token) and secret not in repr(hf.index.get_frame(frame.frame_id))
+        secrets.add(secret)
+        hf.index.resume_frame(token)
+    assert len(secrets) == 50
+    store = engine_of(hf).store
+    kept = [stored.payload or b"" for stored in store.feed("default", limit=1_000)]
+    rows = store.query("default", port.Query(kind=trees.SUSPENSION, limit=1_000))
+    kept += [row.document for row in rows]
+    assert not any(secret.encode() in one for secret in secrets for one in kept)

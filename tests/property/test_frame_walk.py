@@ -22,7 +22,7 @@ from tests.property.frame_world import FrameWorld
 WALKS = {"volatile": 11_500, "sqlite": 1_000}
 SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
 REBUILD_EVERY = 3_000
-SHRINKS_MAX = 300
+SHRINKS_MAX = 150
 
 
 class Walker(Steps):
