@@ -141,6 +141,20 @@ def test_what_a_child_spent_beyond_its_total_is_charged_too():
     assert (budget.used, budget.available(), budget.overdrawn) == (150, 0, 50)
 
 
+@pytest.mark.req("C-6", "C-7")
+def test_no_amount_of_spending_keeps_a_frame_from_being_closed():
+    grown = Grown(100)
+    for name in "ab":
+        grown.push(name, "r", 10)
+    for name in "ab":
+        grown.spend(name, use=limits.TOKENS_MAX)
+        grown.pop(name)
+    root = grown["r"]
+    assert (root.budget.used, root.budget.subcall_allocation) == (limits.TOKENS_MAX, 0)
+    assert root.spent == 0
+    assert grown.pop("r").status is S.COMPLETED
+
+
 @pytest.mark.req("C-6")
 def test_reservations_are_kept_by_purpose():
     grown = Grown(100)

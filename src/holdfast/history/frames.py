@@ -216,10 +216,11 @@ def _without_child(parent: Frame, child: Frame, time_us: int) -> Frame:
     failures = parent.failures
     if child.status is _S.FAILED:
         failures = (*failures, child.frame_id)[-limits.FAILURES_KEPT :]
+    budget = parent.budget.settle(child.budget)
     return replace(
         parent,
-        budget=parent.budget.settle(child.budget),
-        settled=parent.settled + child.budget.used,
+        budget=budget,
+        settled=parent.settled + budget.used - parent.budget.used,
         children=children,
         status=status,
         suspension=suspension,

@@ -94,8 +94,12 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True):
         return replace(self, used=used)
 
     def settle(self, child: TokenBudget) -> Self:
-        """Close a child's account: what it was given comes back, less what it spent."""
-        return self.release_subcall_allocation(child.total).record_usage(child.used)
+        """Close a child's account: what it was given comes back, less what it spent.
+
+        Beyond the largest number there is, `used` stays at it: an account can always be closed.
+        """
+        used = min(self.used + child.used, limits.TOKENS_MAX)
+        return replace(self.release_subcall_allocation(child.total), used=used)
 
     def _check(self, amount: int) -> None:
         free = self.available()
