@@ -21,6 +21,7 @@ TREES = 500
 
 WRITERS = 8
 HANDLES = 10_000
+BUDGET = 4_000
 NO_LIMITS = TokenBudget(total=2**50, timeout_ms=None, max_tool_calls=None)
 PART = TokenBudget(total=1_000, timeout_ms=None)
 SCOPE = Scope("planner", session_id="trip", thread_id="main")
@@ -41,7 +42,7 @@ print(json.dumps({"ms": spent * 1000, "frames": len(state.frame_stack)}))
 
 
 def run(bench: Bench) -> list[Figure]:
-    return [*_against_raw(bench), *_old_tenant(bench)]
+    return [*_against_raw(bench), *_pack(bench), *_old_tenant(bench)]
 
 
 class Work:
@@ -153,6 +154,39 @@ def _raw(bench: Bench, name: str, size: int) -> harness.Slice:
         connection.execute("INSERT INTO events (body) VALUES (?)", (body,))
 
     return lambda seconds: harness.repeat_for(seconds, insert)
+
+
+def _pack(bench: Bench) -> list[Figure]:
+    """Assemble and record packs of a frame with many handles, each with content of its own."""
+    store = bench.closing.enter_context(holdfast.connect(bench.ram / "pack.db"))
+    frame = store.index.push_frame(SCOPE, goal="answer from the pages", budget=NO_LIMITS)
+    for number in range(bench.scaled(HANDLES)):
+        store.index.add_context_handle(frame.frame_id, _page(number))
+    harness.progress("handles added")
+    spent: list[float] = []
+    for number in range(bench.rounds * 20):
+        began = time.perf_counter()
+        # Another role each time, or the pack would be the one that was recorded last.
+        pack = store.index.assemble_context_pack(
+            SCOPE, budget_tokens=BUDGET, role=f"reader {number}"
+        )
+        spent.append((time.perf_counter() - began) * 1000)
+        assert pack.token_summary.used <= BUDGET
+    rounds = tuple(statistics.median(spent[at : at + 20]) for at in range(0, len(spent), 20))
+    return [
+        Figure(
+            name=f"a pack of {BUDGET:,} tokens out of {HANDLES:,} handles, recorded, RAM disk",
+            value=statistics.median(rounds), unit="ms", at_most=10, rounds=rounds,
+        )
+    ]  # fmt: skip
+
+
+def _page(number: int) -> ContextHandle:
+    text = f"Page {number}. " + "Luggage up to 23 kg goes free on flights within the region. " * 12
+    return ContextHandle(
+        handle_id=f"page-{number}", handle_type=HandleType.DOCUMENT, content=text,
+        description="what the airline says about luggage",
+    )  # fmt: skip
 
 
 def _old_tenant(bench: Bench) -> list[Figure]:
