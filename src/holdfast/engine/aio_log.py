@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from holdfast import limits
+from holdfast.context.packed import ContextPack
 from holdfast.context.window import Window
-from holdfast.engine import admin, past
+from holdfast.engine import admin, past, past_frames
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import PendingCall, pending
 from holdfast.engine.messages import Reader
 from holdfast.engine.recordings import AsyncRecalling
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike
 from holdfast.store.port import Rebuilt, Report
+from holdfast.values.frame import Frame, TreeState
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
 from holdfast.values.policy import WindowPolicy
@@ -167,6 +169,10 @@ class AsyncBetween:
         """Return the messages by which a session differs; raise UnknownSession if it was never there."""
         return await asyncio.to_thread(self._between.session, session_id)
 
+    async def frame(self, frame_id: str) -> past_frames.FrameDifference:
+        """Return a frame at both moments; raise FrameNotFound if it was there at neither."""
+        return await asyncio.to_thread(self._between.frame, frame_id)
+
 
 class AsyncMoment:
     """The tenant's state when its log was at a position: everything as it was then, read-only."""
@@ -185,6 +191,21 @@ class AsyncMoment:
             past.at_position, self._engine, self._tenant, session_id, self.position
         )
         return AsyncPastSession(self._manager, self._engine, self._tenant, state)
+
+    async def tree(self, frame_id: str) -> TreeState:
+        """Return the open frames of a frame's tree as they were; raise FrameNotFound if it was not there."""
+        place = (self._engine, self._tenant, frame_id, self.position)
+        return (await asyncio.to_thread(past_frames.tree_at, *place)).tree
+
+    async def frame(self, frame_id: str) -> Frame:
+        """Return a frame as it was, open or closed; raise FrameNotFound if it was not there."""
+        place = (self._engine, self._tenant, frame_id, self.position)
+        return await asyncio.to_thread(past_frames.frame_at, *place)
+
+    async def pack(self, frame_id: str) -> ContextPack:
+        """Return what the model of a frame had seen last by then; raise NotFound if no pack was recorded."""
+        place = (self._engine, self._tenant, frame_id, self.position)
+        return await asyncio.to_thread(past_frames.pack_at, *place)
 
     def diff(self, other: AsyncMoment) -> AsyncBetween:
         """Return what differs from here to another moment of the same log, be it later or earlier."""

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.context.packed import ContextPack
 from holdfast.context.window import Window
-from holdfast.engine import forking
+from holdfast.engine import forking, past_frames
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import PendingCall, pending
 from holdfast.engine.messages import Messages, Reader
+from holdfast.engine.past_frames import FrameDifference
 from holdfast.engine.recordings import Recalling
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike
 from holdfast.engine.states import PREFIX, stream_of
 from holdfast.history import sessions as rules
+from holdfast.values.frame import Frame, TreeState
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message, checked_id
 from holdfast.values.policy import WindowPolicy
@@ -219,6 +222,12 @@ class Between:
             at_position(self._engine, self._tenant, session_id, self._last)
         return difference(self._engine, self._tenant, before, after)
 
+    def frame(self, frame_id: str) -> FrameDifference:
+        """Return a frame at both moments; raise FrameNotFound if it was there at neither."""
+        return past_frames.frame_difference(
+            self._engine, self._tenant, frame_id, self._first, self._last
+        )
+
     def _at(self, session_id: str, position: int) -> SessionState | None:
         try:
             return at_position(self._engine, self._tenant, session_id, position)
@@ -241,6 +250,18 @@ class Moment:
         """Return a session as it was; raise UnknownSession if it was not there, or was deleted since."""
         state = at_position(self._engine, self._tenant, session_id, self.position)
         return PastSession(self._manager, self._engine, self._tenant, state)
+
+    def tree(self, frame_id: str) -> TreeState:
+        """Return the open frames of a frame's tree as they were; raise FrameNotFound if it was not there."""
+        return past_frames.tree_at(self._engine, self._tenant, frame_id, self.position).tree
+
+    def frame(self, frame_id: str) -> Frame:
+        """Return a frame as it was, open or closed; raise FrameNotFound if it was not there."""
+        return past_frames.frame_at(self._engine, self._tenant, frame_id, self.position)
+
+    def pack(self, frame_id: str) -> ContextPack:
+        """Return what the model of a frame had seen last by then; raise NotFound if no pack was recorded."""
+        return past_frames.pack_at(self._engine, self._tenant, frame_id, self.position)
 
     def diff(self, other: Moment) -> Between:
         """Return what differs from here to another moment of the same log, be it later or earlier."""

@@ -13,3 +13,42 @@ CREATE TABLE bases (
     mark    BLOB NOT NULL,
     UNIQUE (stream, first)
 );
+
+-- Every frame that was ever pushed, as its log says, with how it stands: open, suspended, or how it ended.
+CREATE VIEW frames AS
+WITH pushed AS (
+    SELECT t.number, t.name AS tenant, CAST(e.payload AS TEXT) AS json,
+           json_extract(CAST(e.header AS TEXT), '$[3]') AS time_us, substr(s.name, 8) AS root_id
+    FROM events AS e JOIN streams AS s ON s.key = e.stream JOIN tenants AS t ON t.number = s.tenant
+    WHERE json_extract(CAST(e.header AS TEXT), '$[1]') = 'frame.pushed' AND e.payload IS NOT NULL
+), named AS (
+    SELECT *, json_extract(json, '$.frame_id') AS frame_id FROM pushed
+)
+SELECT n.tenant, n.frame_id, n.root_id, json_extract(n.json, '$.parent_frame_id') AS parent_frame_id,
+       json_extract(n.json, '$.scope.actor_id') AS actor_id,
+       json_extract(n.json, '$.scope.session_id') AS session_id,
+       json_extract(n.json, '$.scope.thread_id') AS thread_id,
+       json_extract(n.json, '$.goal') AS goal, json_extract(n.json, '$.budget.total') AS total,
+       coalesce(nullif(p.status, 'open'),
+                CASE WHEN EXISTS (SELECT 1 FROM suspended_frames AS f
+                                  WHERE f.tenant = n.tenant AND f.frame_id = n.frame_id)
+                     THEN 'suspended' ELSE 'open' END) AS status,
+       coalesce(json_extract(CAST(p.document AS TEXT), '$.budget.used'), 0) AS used,
+       strftime('%Y-%m-%dT%H:%M:%fZ', n.time_us / 1e6, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', json_extract(CAST(p.document AS TEXT), '$.completed_us') / 1e6,
+                'unixepoch') AS completed_at
+FROM named AS n LEFT JOIN projections AS p ON p.tenant = n.number AND p.kind = 'frame' AND p.id = n.frame_id;
+
+-- Frames that stand still. The right to resume one is nowhere in the store, only its hash in the log.
+CREATE VIEW suspended_frames AS
+SELECT t.name AS tenant, p.id AS suspension_id,
+       json_extract(CAST(p.document AS TEXT), '$.frame_id') AS frame_id,
+       p.owner AS actor_id,
+       json_extract(CAST(p.document AS TEXT), '$.reason') AS suspension_reason,
+       json_extract(CAST(p.document AS TEXT), '$.purpose') AS purpose,
+       json_extract(CAST(p.document AS TEXT), '$.payload') AS payload,
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.time_us / 1e6, 'unixepoch') AS suspended_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', json_extract(CAST(p.document AS TEXT), '$.expires_us') / 1e6,
+                'unixepoch') AS expires_at
+FROM projections AS p JOIN tenants AS t ON t.number = p.tenant
+WHERE p.kind = 'suspension' AND p.lookup = 'waiting';
