@@ -82,6 +82,7 @@ class Work:
     failures: list[str] = field(default_factory=list[str])
     pause: Pause | None = None
     since: int | None = None
+    seen: str | None = None
 
     def __post_init__(self) -> None:
         self.since = self.created
@@ -339,6 +340,18 @@ class Model:
             return self._told(work, "frame.compacted")
 
         return effect
+
+    def packed(self, work: Work, context_hash: str) -> Told:
+        """What a model is about to see is noted, unless it is what it saw last."""
+        changed, work.seen = work.seen != context_hash, context_hash
+        return self._told(work, UPDATED) if changed else []
+
+    def compacted(self, work: Work, kept: list[str]) -> Told:
+        """Which handles go is not the model's business, but that critical ones stay is."""
+        lost = [handle for id_, handle in work.handles.items() if id_ not in kept]
+        assert all(handle.priority != 100 for handle in lost), lost
+        work.handles = {id_: work.handles[id_] for id_ in kept}
+        return self._told(work, "frame.compacted") if lost else []
 
     def add_result(self, frame_id: str, ref: str) -> Effect:
         work = self.find(frame_id)

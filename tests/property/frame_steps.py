@@ -27,7 +27,7 @@ STEPS = {
     "use": 70, "pop": 75, "add_handle": 50, "remove_handle": 25, "add_result": 25, "suspend": 60,
     "resume": 45, "decide": 40, "revoke": 15, "begin": 60, "end": 35, "resolve": 25, "come_back": 25,
     "expire": 15, "tick": 40, "keyed": 25, "repeat": 25, "reuse": 10, "bad": 25, "stranger": 10,
-    "lists": 10, "reopen": 5,
+    "lists": 10, "reopen": 5, "pack": 15, "compact": 15,
 }  # fmt: skip
 
 
@@ -221,7 +221,7 @@ class Steps:
             handle_id=f"h{rng.randrange(8)}",
             handle_type=rng.choice([HandleType.URL, HandleType.DOCUMENT]),
             priority=rng.choice([*ContextPriority]),
-            content=rng.choice([None, f"text {rng.randrange(3)}"]),
+            content=f"text {rng.randrange(3)} " * rng.choice([1, 1, 40]),
         )
         self.do(
             lambda: self.model.add_handle(frame_id, handle),
@@ -236,6 +236,30 @@ class Steps:
             lambda: self.model.remove_handle(frame_id, handle_id),
             lambda key: self.index.remove_handle(frame_id, handle_id, key=key),
         )
+
+    def pack(self) -> None:
+        """A pack is recorded unless it is the one that was recorded last, and comes back as it was."""
+        frame_id = self.rng.choice(list(self.model.open))
+        work, budget = self.model.open[frame_id], self.rng.choice([500, 700, 4_000])
+        made = self.index.assemble_context_pack(
+            Scope(work.actor), frame_id=frame_id, budget_tokens=budget
+        )
+        self.world.look(self.model.packed(work, made.context_hash))
+        assert self.index.get_frame(frame_id).context_hash == made.context_hash
+        again = self.index.pack_of(frame_id)
+        assert (again.messages, again.sizes) == (made.messages, made.sizes)
+        assert again.segments == made.segments
+        assert again.token_summary.used == made.token_summary.used
+
+    def compact(self) -> None:
+        frame_id, target = self.a_frame("handles"), self.rng.choice([0, 10, 50, 100_000])
+        work = self.model.open.get(frame_id)
+        if work is None:
+            return
+        result = self.index.compact_context(frame_id, target)
+        kept = self.index.get_frame(frame_id).context_handles
+        self.world.look(self.model.compacted(work, [one.handle_id for one in kept]))
+        assert result.target_met is (sum(one.size for one in kept) <= target)
 
     def add_result(self) -> None:
         frame_id, ref = self.a_frame(), f"r{self.number}"

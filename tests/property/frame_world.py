@@ -45,7 +45,7 @@ class FrameWorld:
         self._store: port.Store = VolatileStore() if path is None else open_store(path)
         self._open()
         self.fed = 0
-        self._looks = 0
+        self._looks = self.packs = 0
         self._seen: dict[str, str] = {}
         self._changed: set[str] = set()
         self.refusals = Counter[str]()
@@ -107,6 +107,8 @@ class FrameWorld:
         for root_id in roots or list(self.model.open)[: self._looks % 3 == 0]:
             self._check_tree(root_id)
         self._check_pauses({frame_id for frame_id, _ in told})
+        if told and self._looks % 2:
+            self._check_pack(told[0][0])
 
     def _check_tree(self, root_id: str) -> None:
         tree = self.engine.trees.current(TENANT, root_id)
@@ -139,6 +141,21 @@ class FrameWorld:
         named = frame.parent_frame_id is not None and not tells
         row = self._store.find(TENANT, trees.FRAME, frame.frame_id)
         assert (row and (row.owner, row.status)) == ((work.actor, "open") if named else None)
+
+    def _check_pack(self, frame_id: str) -> None:
+        """Whatever a frame holds, its pack fits, and what is critical is in it."""
+        work = self.model.open.get(frame_id) or next(iter(self.model.open.values()), None)
+        if work is None:
+            return
+        budget = (500, 600, 4_000)[self._looks % 3]
+        pack = self.index.assemble_context_pack(
+            Scope(work.actor), frame_id=work.id, budget_tokens=budget, record=False
+        )
+        assert pack.token_summary.used <= budget and not pack.token_summary.overflow
+        inside = {segment.handle_id for segment in pack.segments}
+        critical = [id_ for id_, handle in work.handles.items() if handle.priority == 100]
+        assert inside.issuperset(critical), f"{critical} are not all among {inside}"
+        self.packs += 1
 
     def _check_closed(self, work: Work) -> None:
         frame = self.engine.trees.closed(TENANT, work.id)

@@ -364,5 +364,5 @@ def test_a_long_walk_agrees_with_the_model(
     assert walker.world.refusals.total() > WALKS[backend] // 20
     print(
         f"{backend} seed {seed}: {walker.taken.total():,} steps, {walker.world.fed:,} events,"
-        f" {walker.world.refusals.total():,} refusals, {len(walker.model.closed):,} frames closed"
+        f" {walker.world.refusals.total():,} refusals, {walker.world.packs:,} packs, {len(walker.model.closed):,} frames closed"
     )
