@@ -44,9 +44,10 @@ def test_sixteen_processes_never_promise_a_token_twice(fast_dir: Path, way: str)
         check_notes(noted, free, pushed, spent, pops=way != "pushes")
         if way == "pushes":
             assert sum(pushed.values()) == TOTAL, "to the last token"
-        for child in children:
-            hf.index.pop_frame(child)
-        assert hf.index.pop_frame(parent, FrameStatus.COMPLETED).budget.used == sum(spent.values())
+        # Whoever was killed may have spent something before it could pop.
+        rest = sum(hf.index.pop_frame(child).budget.used for child in children)
+        closed = hf.index.pop_frame(parent, FrameStatus.COMPLETED)
+        assert closed.budget.used == sum(spent.values()) + rest
         assert hf.admin.verify().ok
     refusals = sum("refused" in one for notes in noted for one in notes)
     print(f"{way}: {len(pushed):,} children, {len(spent):,} popped, {refusals:,} refusals")
