@@ -291,7 +291,7 @@ def test_a_backup_that_fails_leaves_nothing_behind(path: Path, tmp_path: Path):
                 {"role": "user", "content": "x" * 500 + str(number)}
             )
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[data.index(b"x" * 100 + b"25")] ^= 1
     path.write_bytes(data)
     target = tmp_path / "elsewhere"
     target.mkdir()
