@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli.demo import keeper, logbook, script
+from holdfast import Scope
+from holdfast.cli.demo import director, keeper, logbook, script
 from tests.acceptance import cli_runs
 from tests.acceptance.cli_runs import on_terminal, run
 
 CLAIMS = [
-    "killed", "kept", "pending", "fits", "accounted", "seen",
-    "finished", "kept_to_the_end", "once", "answered", "whole",
+    "asked", "killed", "kept", "pending", "fits", "accounted", "seen",
+    "finished", "kept_to_the_end", "once", "answered", "decided", "accounts", "whole",
 ]  # fmt: skip
 
 
@@ -32,14 +33,14 @@ def test_demo_in_a_pipe(tmp_path: Path):
     assert (done.code, done.err) == (0, "")
     assert "\x1b" not in done.out
     assert "kill -9" in done.out
-    assert "7 of 7 acknowledged messages" in done.out
+    assert "13 of 13 acknowledged messages" in done.out
     assert list(rooms.iterdir()) == []
     again = run("demo", cwd=tmp_path, env={"TMPDIR": str(rooms)})
     assert same(again.out) == same(done.out)
 
 
 # A path, process ids and the head of a chain of random ids are all that may differ.
-DIFFERS = re.compile(r"store +/.*|process +\d+|kill -9 \d+|process, \d+|chain head .*|, .* free")
+DIFFERS = re.compile(r"store +/.*|process +\d+|kill -9 \d+|chain head .*|, .* free")
 
 
 def same(told: str) -> str:
@@ -75,7 +76,7 @@ def test_demo_on_a_terminal(tmp_path: Path):
     assert max(len(line) for line in told) <= 80
 
 
-@pytest.mark.req("A-9")
+@pytest.mark.req("A-9", "C-14", "C-29")
 def test_demo_tells_the_truth(tmp_path: Path):
     """What its JSON says is what the store and the files hold."""
     done = run("demo", "--json", "--keep", "night", cwd=tmp_path)
@@ -83,8 +84,9 @@ def test_demo_tells_the_truth(tmp_path: Path):
     told = json.loads(done.out)
     assert told["ok"] is True
     assert told["killed"] == {"signal": 9, "during": "ring_bell", "strokes": 4}
-    assert told["acknowledged"]["before_the_kill"] == told["acknowledged"]["found_after_it"] == 7
-    assert [call["name"] for call in told["pending"]] == ["send_telegram", "ring_bell"]
+    assert told["acknowledged"]["before_the_kill"] == told["acknowledged"]["found_after_it"] == 13
+    assert [call["name"] for call in told["pending"]] == ["ring_bell"]
+    assert told["approvals"] == 2
     assert [claim["name"] for claim in told["claims"]] == CLAIMS
     assert all(claim["held"] for claim in told["claims"])
 
@@ -93,7 +95,15 @@ def test_demo_tells_the_truth(tmp_path: Path):
     assert len(list((night / "outbox").iterdir())) == 1
     with holdfast.connect(night / "state.db") as hf:
         session = hf.sessions.get_session(keeper.SESSION)
-        assert session.message_count == told["acknowledged"]["in_all"] == 17
+        (counted,) = hf.index.list_frames(Scope("storekeeper"), open_only=False)
+        helpers = hf.sessions.get_session(str(counted.scope.session_id))
+        assert session.message_count + len(helpers) == told["acknowledged"]["in_all"] == 23
+        watch = hf.index.get_frame(keeper.WORKS[0].id)
+        assert counted.parent_frame_id == watch.frame_id
+        assert watch.budget.used == watch.spent + counted.budget.used
+        assert [one.decided_by for one in hf.index.list_suspensions(waiting=False)] == [
+            director.HARBOUR
+        ] * 2
         assert session.pending_calls() == []
         unknown = [r for m in session.messages for r in m.tool_results if r.is_error]
         assert len(unknown) == 1
@@ -145,57 +155,64 @@ def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path):
 
 
 BEFORE_COMMIT = """
-    class Hasty:
-        '''A session that acknowledges a message when it has it, and writes it with the next one.'''
-
-        def __init__(self, session):
-            self.session, self.late = session, []
-
-        def add_message(self, message):
-            self.session.add_messages(self.late) if self.late else None
-            self.late = [message]
-
-        @property
-        def messages(self):
-            return [*self.session.messages, *self.late]
-
-        @property
-        def message_count(self):
-            return len(self.messages)
-
-        def pending_calls(self):
-            return self.session.pending_calls()
-
-        def close_pending_calls(self):
-            self.session.add_messages(self.late) if self.late else None
-            self.late = []
-            self.session.close_pending_calls()
-
-    made = keeper.Keeper.__init__
-    keeper.Keeper.__init__ = lambda self, session, station, *, pace_s: made(
-        self, Hasty(session), station, pace_s=pace_s
-    )
+    ring = tools.Station.ring_bell
+    def rings(self, strokes, *, key):
+        '''Acknowledges the result before it is there.'''
+        said = holdfast.Message("tool", tool_results=[holdfast.ToolCallResult("early", "rang")]).to_dict()
+        keeper.tell("acknowledged", {"session": keeper.SESSION, "position": 7, "message": said})
+        return ring(self, strokes, key=key)
+    tools.Station.ring_bell = rings
 """
-NO_KEY = """
+TELEGRAM_TWICE = """
     send = tools.Station.send_telegram
-    def send_anew(self, to, text, *, key):
-        return send(self, to, text, key=f"{key}-{len(list(self._folder.glob('outbox/*')))}")
-    tools.TOOLS["send_telegram"] = tools.Tool(do=send_anew, keyed=True)
+    def twice(self, to, text, *, key):
+        send(self, to, text, key=f"{key}-again")
+        return send(self, to, text, key=key)
+    tools.Station.send_telegram = twice
 """
 RINGS_AGAIN = """
-    tools.TOOLS["ring_bell"] = tools.Tool(do=tools.Station.ring_bell, repeatable=True)
+    def comes_back(self, work, session):
+        self.index.resume_actor(holdfast.Scope(self.actor, session.id))
+    loop.Agent._come_back = comes_back
+"""
+ASKS_NOBODY = """
+    mine = tools.keepers
+    def careless(station):
+        kind = holdfast.ToolEffect.IDEMPOTENT
+        return {name: tool._replace(effect=kind) for name, tool in mine(station).items()}
+    tools.keepers = careless
+"""
+SAYS_YES_ITSELF = """
+    asked = parts.AwaitingDecision.__init__
+    def asks(self, suspension):
+        asked(self, suspension)
+        hf.index.decide_suspension(suspension.suspension_id, "approve", by="me")
+    parts.AwaitingDecision.__init__ = asks
+    made = keeper.keeper
+    def keeps(engine, *args, **more):
+        global hf
+        hf = engine
+        return made(engine, *args, **more)
+    keeper.keeper = keeps
 """
 ENDS_BY_ITSELF = """
     tell = keeper.tell
     keeper.tell = lambda event, facts: sys.exit(0) if event == "jammed" else tell(event, facts)
 """
 NEVER_SETTLES = """
-    keeper.Keeper._settle = lambda self: None
+    loop.Agent._come_back = lambda self, work, session: None
+"""
+CHARGES_TWICE = """
+    charge = loop.Agent._charge
+    def charges(self, work, turn):
+        charge(self, work, turn)
+        self.index.record_usage(work.id, turn.metadata["tokens"])
+    loop.Agent._charge = charges
 """
 OTHER_WORDS = """
     add = holdfast.Session.add_message
-    holdfast.Session.add_message = lambda self, message: add(
-        self, msgspec.structs.replace(message, content="forgotten") if message.role == "user" else message
+    holdfast.Session.add_message = lambda self, message, **more: add(
+        self, msgspec.structs.replace(message, content="forgotten") if message.role == "user" else message, **more
     )
 """
 
@@ -204,26 +221,22 @@ OTHER_WORDS = """
 @pytest.mark.parametrize(
     ("bug", "caught"),
     [
-        (BEFORE_COMMIT, {"kept", "pending"}),
-        (NO_KEY, {"once"}),
-        (RINGS_AGAIN, {"once"}),
-        (ENDS_BY_ITSELF, {"killed"}),
-        (NEVER_SETTLES, {"finished", "answered"}),
-        (OTHER_WORDS, {"kept", "kept_to_the_end"}),
-    ],
-    ids=[
-        "acks before commit",
-        "no key",
-        "rings again",
-        "not killed",
-        "never settles",
-        "other words",
+        pytest.param(BEFORE_COMMIT, {"kept", "kept_to_the_end"}, id="acks before commit"),
+        pytest.param(TELEGRAM_TWICE, {"once"}, id="telegram twice"),
+        pytest.param(RINGS_AGAIN, {"once"}, id="rings again"),
+        pytest.param(ASKS_NOBODY, {"asked", "decided"}, id="asks nobody"),
+        pytest.param(SAYS_YES_ITSELF, {"asked", "decided"}, id="says yes itself"),
+        pytest.param(ENDS_BY_ITSELF, {"killed"}, id="not killed"),
+        pytest.param(NEVER_SETTLES, {"finished", "answered"}, id="never settles"),
+        pytest.param(CHARGES_TWICE, {"accounts"}, id="charges twice"),
+        pytest.param(OTHER_WORDS, {"finished"}, id="other words"),
     ],
 )
 def test_planted_bug_is_caught(tmp_path: Path, bug: str, caught: set[str]):
     """The demo fails, and says why, when the agent or the store under it is wrong."""
     head = (
         "import sys\nimport msgspec\nimport holdfast\nfrom holdfast.cli.demo import keeper, tools\n"
+        "from holdfast.cli.demo.agent import loop, parts\n"
     )
     played(tmp_path, "actor", f"{head}{textwrap.dedent(bug)}\nkeeper.main()\n", caught)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ class Claim(NamedTuple):
 class Acknowledged(NamedTuple):
     """A message that the store had taken when the keeper said so."""
 
+    session: str
     position: int
     message: dict[str, Any]
 
@@ -32,10 +33,17 @@ class Acknowledged(NamedTuple):
 class Found(NamedTuple):
     """What is really there: in the store, in the outbox, in the bell's log."""
 
-    messages: list[dict[str, Any]]
+    talks: Mapping[str, list[dict[str, Any]]]
     pending: list[holdfast.PendingCall]
+    frames: list[holdfast.Frame]
+    suspensions: list[holdfast.Suspension]
     telegrams: int
     strokes: int
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """What the keeper's own conversation holds."""
+        return self.talks.get(keeper.SESSION, [])
 
 
 class Page(NamedTuple):
@@ -59,13 +67,19 @@ def leaf(folder: Path) -> Page | None:
 def look(folder: Path) -> Found:
     """Read store and folder, in this process."""
     with holdfast.connect(folder / "state.db") as hf:
-        session = hf.sessions.load_session(keeper.SESSION)
-        messages = [message.to_dict() for message in session.messages] if session else []
-        pending = session.pending_calls() if session else []
+        frames = hf.index.list_frames(open_only=False)
+        names = {keeper.SESSION, *(str(frame.scope.session_id) for frame in frames)}
+        talks = {name: talk for name in names if (talk := hf.sessions.load_session(name))}
+        here = talks.get(keeper.SESSION)
+        found = {name: [m.to_dict() for m in talk.messages] for name, talk in talks.items()}
+        pending = here.pending_calls() if here else []
+        suspensions = hf.index.list_suspensions(waiting=False)
     bell = folder / "bell.log"
     return Found(
-        messages=messages,
+        talks=found,
         pending=pending,
+        frames=sorted(frames, key=lambda frame: frame.created_us),
+        suspensions=suspensions,
         telegrams=len(list(folder.glob("outbox/*.txt"))),
         strokes=bell.read_text().count("dong") if bell.exists() else 0,
     )
@@ -73,11 +87,46 @@ def look(folder: Path) -> Found:
 
 def intact(acknowledged: Sequence[Acknowledged], found: Found) -> int:
     """Return how many acknowledged messages are in their place, each as it was handed in."""
-    held = found.messages
     return sum(
-        position <= len(held) and held[position - 1] == message
-        for position, message in acknowledged
+        position <= len(held := found.talks.get(session, [])) and held[position - 1] == message
+        for session, position, message in acknowledged
     )
+
+
+def asked(code: int, found: Found) -> Claim:
+    """The process has ended without ringing, and what it asks is in the file."""
+    waiting = [one for one in found.suspensions if one.status == "waiting"]
+    text = (
+        f"the process has ended with code {code} and rung {found.strokes} strokes:"
+        f" {figures.count(len(waiting), 'question')} in the file, for whoever may say yes"
+    )
+    held = code == keeper.WAITS and found.strokes == 0 and len(waiting) == 1
+    return Claim("asked", text, held and waiting[0].purpose.startswith("ring_bell@"))
+
+
+def decided(found: Found, by: str) -> Claim:
+    """Every ringing was allowed, each by a person and for itself."""
+    calls = [c for m in found.messages for c in m["tool_calls"] if c["name"] == "ring_bell"]
+    yes = [one for one in found.suspensions if (one.status, one.decided_by) == ("approved", by)]
+    text = f"{len(calls)} wishes to ring, {len(yes)} times asked, each allowed by the {by}"
+    held = len(yes) == len(found.suspensions) == len(calls) > 0
+    return Claim("decided", text, held)
+
+
+def accounts(found: Found) -> Claim:
+    """Frames are closed, and what they spent is what the turns cost, those of the store room once."""
+    cost = sum(int(m["metadata"].get("tokens", 0)) for talk in found.talks.values() for m in talk)
+    roots = [frame for frame in found.frames if frame.parent_frame_id is None]
+    lent = sum(frame.settled for frame in roots)
+    used = sum(frame.budget.used for frame in roots)
+    total = sum(frame.budget.total for frame in roots)
+    text = (
+        f"{figures.count(len(found.frames), 'frame')} closed: of {total:,} tokens {used:,} are spent,"
+        f" {lent:,} of them by the store room, {total - used:,} are left"
+    )
+    closed = all(frame.status == "completed" for frame in found.frames)
+    kept = all(frame.budget.subcall_allocation == 0 for frame in roots)
+    return Claim("accounts", text, closed and kept and used == cost > lent > 0)
 
 
 def killed(code: int, during: str, found: Found) -> Claim:
@@ -100,12 +149,25 @@ def kept(name: str, acknowledged: Sequence[Acknowledged], found: Found) -> Claim
 
 
 def pending(acknowledged: Sequence[Acknowledged], found: Found) -> Claim:
-    """The open calls are exactly those of the last turn, arguments included."""
-    asked: list[dict[str, Any]] = acknowledged[-1].message["tool_calls"] if acknowledged else []
-    wanted = [(call["id"], call["name"], call.get("args", {})) for call in asked]
+    """The open calls are exactly those that were asked for and not answered, and their frame knows them."""
+    told = [one.message for one in acknowledged if one.session == keeper.SESSION]
+    answered = {r["tool_call_id"] for message in told for r in message["tool_results"]}
+    wanted = [
+        (call["id"], call["name"], call.get("args", {}))
+        for message in told
+        for call in message["tool_calls"]
+        if call["id"] not in answered
+    ]
     known = [(call.call_id, call.name, call.args) for call in found.pending]
-    text = f"{figures.count(len(known), 'call')} without a result, known by id, name and arguments"
-    return Claim("pending", text, known == wanted != [])
+    began = [
+        tool.call_id for frame in found.frames for tool in frame.tools if tool.status == "started"
+    ]
+    text = (
+        f"{figures.count(len(known), 'call')} without a result, known by id, name and arguments;"
+        " its frame knows that it had begun"
+    )
+    held = known == wanted != [] and began == [call_id for call_id, _, _ in known]
+    return Claim("pending", text, held)
 
 
 def fits(page: Page | None) -> Claim:
@@ -176,10 +238,12 @@ def answered(found: Found) -> Claim:
 
 
 def finished(code: int, found: Found) -> Claim:
-    """The second process reached the end of the story."""
+    """The last process reached the end of the story, and it is the story that was asked for."""
     said = sum(message["role"] in ("user", "assistant") for message in found.messages)
-    text = f"the new process went on to the end: {said} of {len(script.TURNS)} turns"
-    return Claim("finished", text, code == 0 and said == len(script.TURNS))
+    tasks = [message["content"] for message in found.messages if message["role"] == "user"]
+    turns = len(script.TASKS) + len(script.KEEPER)
+    text = f"new processes went on to the end: {said} of {turns} turns"
+    return Claim("finished", text, code == 0 and said == turns and tasks == [*script.TASKS])
 
 
 def whole(report: Report) -> Claim:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from holdfast.cli import again, exits, status
 from holdfast.cli.demo import director, keeper, logbook
+from holdfast.cli.demo.agent import loop
 from holdfast.cli.demo.director import Night
 from holdfast.cli.demo.stage import Stage
 from holdfast.cli.options import Printing
@@ -32,7 +33,7 @@ def run(
     pace_s = PACE_S if watched else 0.0
     stage = Stage(surface, pace_s=pace_s)
     with _folder(keep) as folder:
-        night = director.play(folder, stage, pace_s=pace_s, keeper=actor, book=book)
+        night = director.play(folder, stage, pace_s=pace_s, actor=actor, book=book)
         _end(stage, surface, night, folder if keep is not None else None)
         if surface.face is Face.JSON:
             surface.document(_document(night, folder if keep is not None else None))
@@ -88,7 +89,7 @@ def _end(stage: Stage, surface: Surface, night: Night, kept: Path | None) -> Non
         stage.named("look" if kept is not None and not number else "", command)
     if kept is not None:
         stage.named("files", f"{kept}: outbox, bell.log, journal.txt, stores.csv")
-    stage.named("read", f"{keeper.__file__} is the whole agent")
+    stage.named("read", f"{loop.__file__} is the agent's loop")
     stage.line()
 
 
@@ -98,6 +99,7 @@ def _document(night: Night, kept: Path | None) -> dict[str, object]:
         "store": str(kept / "state.db") if kept is not None else None,
         "session": keeper.SESSION,
         "killed": night.killed,
+        "approvals": night.approvals,
         "acknowledged": night.acknowledged,
         "pending": night.pending,
         "window": night.window,

@@ -1,4 +1,4 @@
-"""The director: starts the keeper, kills it while a tool runs, starts another, and has all claims checked."""
+"""The director: starts the keeper, says yes to it, kills it while a tool runs, starts others, has all claims checked."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import holdfast
 from holdfast.cli import recalled, status
-from holdfast.cli.demo import claims, logbook
+from holdfast.cli.demo import claims, keeper, logbook
 from holdfast.cli.demo.claims import Acknowledged, Claim, Found, Page
 from holdfast.cli.demo.stage import Stage
-from holdfast.cli.demo.tools import TOOLS
 
 KEEPER = (sys.executable, "-P", "-m", "holdfast.cli.demo.keeper")
 LOGBOOK = (sys.executable, "-P", "-m", "holdfast.cli.demo.logbook")
@@ -25,16 +25,16 @@ JAMS_AFTER = 4
 PATIENCE_S = 120.0
 """A keeper that takes longer than this hangs, and is ended."""
 
-_PLANS = {
-    True: "safe to repeat: its file is named by the call's id",
-    False: "not safe to repeat: the model is told that the outcome is unknown",
-}
+HARBOUR = "harbour master"
+ASKS_MAX = 5
+_PLAN = "not safe to repeat: the model is told that the outcome is unknown"
 
 
 class Night(NamedTuple):
     """How it went."""
 
     killed: dict[str, Any]
+    approvals: int
     acknowledged: dict[str, int]
     pending: list[dict[str, Any]]
     claims: list[Claim]
@@ -57,6 +57,7 @@ class _Keeper:
         )
         self.acknowledged: list[Acknowledged] = []
         self.tool = "nothing"
+        self.asked: dict[str, Any] | None = None
         self._watchdog = threading.Timer(PATIENCE_S, self.process.kill)
         self._watchdog.start()
 
@@ -67,11 +68,17 @@ class _Keeper:
             event = json.loads(line)
             match event["event"]:
                 case "acknowledged":
-                    self.acknowledged.append(Acknowledged(event["position"], event["message"]))
+                    del event["event"]
+                    self.acknowledged.append(Acknowledged(**event))
                     self.tool = "nothing"
-                    stage.message(event["position"], event["message"])
+                    helper = event["session"] != keeper.SESSION
+                    stage.message(event["position"], event["message"], helper=helper)
+                    yield "acknowledged"
+                    continue
                 case "tool":
                     self.tool = event["name"]
+                case "asked":
+                    self.asked = event
                 case "stroke":
                     stage.stroke()
                 case _:
@@ -99,7 +106,7 @@ def play(
     stage: Stage,
     *,
     pace_s: float,
-    keeper: Sequence[str] = KEEPER,
+    actor: Sequence[str] = KEEPER,
     book: Sequence[str] = LOGBOOK,
 ) -> Night:
     """Play the night in an empty folder; return what happened and what was found to be true."""
@@ -110,55 +117,67 @@ def play(
         "The words are scripted; the tools, the file and kill -9 are real. Offline.",
     )
     stage.named("store", str(folder / "state.db"))
-    first, code, during = _first(folder, stage, keeper, pace_s)
+    asked = _run(folder, stage, actor, pace_s, "the keeper")
+    question = claims.asked(asked.code, claims.look(folder))
+    stage.line()
+    _verdicts(stage, [question])
+    _approve(folder, stage, asked.asked)
+    jammed = _run(folder, stage, actor, pace_s, "rings", "--jams-after", str(JAMS_AFTER))
+    before = [*asked.acknowledged, *jammed.acknowledged]
     found = claims.look(folder)
     early = [
-        claims.killed(code, during, found),
-        claims.kept("kept", first, found),
-        claims.pending(first, found),
+        claims.killed(jammed.code, jammed.tool, found),
+        claims.kept("kept", before, found),
+        claims.pending(before, found),
     ]
     _interval(stage, early, found)
-    second, code_after = _second(folder, stage, keeper, pace_s)
+    told, code_after = _to_the_end(folder, stage, actor, pace_s)
     after = claims.look(folder)
     page, middle = _hundred_nights(folder, stage, book)
     report, facts = _inspect(folder)
-    told = [*first, *second]
+    told = [*before, *told]
     late = [
         claims.finished(code_after, after),
         claims.kept("kept_to_the_end", told, after),
         claims.once(after),
         claims.answered(after),
+        claims.decided(after, HARBOUR),
+        claims.accounts(after),
         claims.whole(report),
     ]
-    stage.chapter("In the end, read from the file by a third process")
-    for claim in late:
-        stage.verdict(claim.text, good=claim.held)
-        stage.pause(0.5)
+    stage.chapter("In the end, read from the file by another process")
+    _verdicts(stage, late)
     return Night(
-        killed={"signal": max(-code, 0), "during": during, "strokes": found.strokes},
+        killed={"signal": max(-jammed.code, 0), "during": jammed.tool, "strokes": found.strokes},
+        approvals=len(after.suspensions),
         acknowledged={
-            "before_the_kill": len(first),
-            "found_after_it": claims.intact(first, found),
+            "before_the_kill": len(before),
+            "found_after_it": claims.intact(before, found),
             "in_all": len(told),
             "found_in_all": claims.intact(told, after),
         },
-        pending=[
-            {"name": call.name, "args": call.args, "repeatable": TOOLS[call.name].repeatable}
-            for call in found.pending
-        ],
-        claims=[*early, *middle, *late],
+        pending=[{"name": call.name, "args": call.args} for call in found.pending],
+        claims=[question, *early, *middle, *late],
         facts=facts,
         window=recalled.document(page.row) if page else None,
     )
 
 
-def _first(
-    folder: Path, stage: Stage, command: Sequence[str], pace_s: float
-) -> tuple[list[Acknowledged], int, str]:
-    """Run the keeper until the rope jams, and kill it there; return what it had been promised."""
-    options = ("--jams-after", str(JAMS_AFTER), "--pace", str(pace_s))
-    with _Keeper(command, folder, *options) as running:
-        stage.named("process", f"{running.process.pid}, the keeper")
+class _Ended(NamedTuple):
+    """How a run of the keeper ended: what it had been promised, its code, the tool it was at, what it asks."""
+
+    acknowledged: list[Acknowledged]
+    code: int
+    tool: str
+    asked: dict[str, Any] | None
+
+
+def _run(
+    folder: Path, stage: Stage, command: Sequence[str], pace_s: float, what: str, *options: str
+) -> _Ended:
+    """Run the keeper to its end; if the rope jams, kill it there."""
+    with _Keeper(command, folder, "--pace", str(pace_s), *options) as running:
+        stage.named("process", f"{running.process.pid}, {what}")
         stage.line()
         for event in running.events(stage):
             if event == "jammed":
@@ -166,27 +185,58 @@ def _first(
                 running.process.send_signal(signal.SIGKILL)
                 break
         code = running.process.wait()
-        return running.acknowledged, code, running.tool
+        return _Ended(running.acknowledged, code, running.tool, running.asked)
+
+
+def _verdicts(stage: Stage, checked: Sequence[Claim]) -> None:
+    for claim in checked:
+        stage.verdict(claim.text, good=claim.held)
+        stage.pause(0.5)
+
+
+def _approve(folder: Path, stage: Stage, asked: Mapping[str, Any] | None) -> None:
+    """Say yes, as somebody else in another process would: without the token, by the suspension's id."""
+    if asked is None:
+        return
+    # Whoever else has decided is found out by the claim.
+    with holdfast.connect(folder / "state.db") as hf, suppress(holdfast.AlreadyDecided):
+        hf.index.decide_suspension(asked["suspension"], "approve", by=HARBOUR)
+    stage.chapter(
+        f"The {HARBOUR} says yes to ring_bell({_args(asked['args'])}); a new process goes on"
+    )
+    stage.line()
+
+
+def _args(args: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {json.dumps(value)}" for name, value in args.items())
 
 
 def _interval(stage: Stage, early: Sequence[Claim], found: Found) -> None:
-    for claim in early:
-        stage.verdict(claim.text, good=claim.held)
-        stage.pause()
+    _verdicts(stage, early)
     for call in found.pending:
-        stage.waiting(call.name, call.args, _PLANS[TOOLS[call.name].repeatable])
+        stage.waiting(call.name, call.args, _PLAN)
         stage.pause()
+    for frame in found.frames:
+        stage.account(frame)
+    stage.pause()
 
 
-def _second(
+def _to_the_end(
     folder: Path, stage: Stage, command: Sequence[str], pace_s: float
 ) -> tuple[list[Acknowledged], int]:
-    with _Keeper(command, folder, "--pace", str(pace_s)) as running:
-        stage.chapter(f"A new process, {running.process.pid}, opens the same file")
-        stage.line()
-        for _ in running.events(stage):
-            pass
-        return running.acknowledged, running.process.wait()
+    """Run keepers until one needs no yes any more; return what they were promised, and how the last one ended."""
+    stage.chapter("A new process opens the same file, and finds the call that had begun")
+    stage.line()
+    told: list[Acknowledged] = []
+    code = keeper.WAITS
+    for _ in range(ASKS_MAX):
+        ended = _run(folder, stage, command, pace_s, "another keeper")
+        told += ended.acknowledged
+        code = ended.code
+        if code != keeper.WAITS:
+            break
+        _approve(folder, stage, ended.asked)
+    return told, code
 
 
 def _hundred_nights(
@@ -212,9 +262,7 @@ def _hundred_nights(
         stage.window(page.window)
         stage.line()
     checked = [claims.fits(page), claims.accounted(page), claims.seen(shown, page)]
-    for claim in checked:
-        stage.verdict(claim.text, good=claim.held)
-        stage.pause(0.5)
+    _verdicts(stage, checked)
     return page, checked
 
 

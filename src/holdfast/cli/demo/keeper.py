@@ -1,69 +1,52 @@
-"""The agent: a loop of forty lines around a session. It runs as a process of its own.
+"""The keeper: a program over the agent loop, a process of its own.
 
     python -m holdfast.cli.demo.keeper FOLDER [--jams-after 4] [--pace 0.5]
 
 What it does is told on stdout, one JSON object a line. "acknowledged" is told only after the store
-has returned, so the reader knows what must never be lost.
+has returned, so the reader knows what must never be lost. Ends with code 10 while somebody has to decide.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import Message, Session, ToolCallResult
-from holdfast.cli.demo import script
-from holdfast.cli.demo.tools import TOOLS, Station
+from holdfast import Session
+from holdfast.cli.demo import script, tools
+from holdfast.cli.demo.agent.loop import Agent
+from holdfast.cli.demo.agent.parts import AwaitingDecision, Tool, Work
+from holdfast.cli.demo.tools import Station
 
 SESSION = "night-watch"
+WAITS = 10
+WORKS = tuple(
+    Work(f"{SESSION}-{number}", task, SESSION, budget=8_000)
+    for number, task in enumerate(script.TASKS, 1)
+)
 
 
-class Keeper:
-    """Runs the conversation of one session to its end, from wherever it stands."""
+class Watch:
+    """Tells of every message that this process has not told of."""
 
-    def __init__(self, session: Session, station: Station, *, pace_s: float) -> None:
-        self._session = session
-        self._station = station
+    def __init__(self, sessions: holdfast.SessionManager, *, pace_s: float) -> None:
+        here = sessions.load_session(SESSION)
+        self._told = {SESSION: here.message_count if here else 0}
         self._pace_s = pace_s
 
-    def run(self) -> None:
-        """Answer what an earlier process left open; then take turns until the script ends."""
-        if self._session.message_count == 1:
-            self._acknowledge(self._session.messages[0])
-        self._settle()
-        while (turn := script.next_turn(self._session.messages)) is not None:
-            self._record(turn)
-            if turn.tool_calls:
-                results = [self._use(call.id, call.name, call.args) for call in turn.tool_calls]
-                self._record(Message("tool", tool_results=results))
-
-    def _settle(self) -> None:
-        pending = self._session.pending_calls()
-        safe = [call for call in pending if TOOLS[call.name].repeatable]
-        if safe:
-            results = [self._use(call.call_id, call.name, call.args) for call in safe]
-            self._record(Message("tool", tool_results=results))
-        if len(safe) < len(pending):
-            self._session.close_pending_calls()
-            self._acknowledge(self._session.messages[-1])
-
-    def _use(self, call_id: str, name: str, args: Any) -> ToolCallResult:
-        tell("tool", {"name": name})
-        return ToolCallResult(call_id, TOOLS[name].use(self._station, call_id, args))
-
-    def _record(self, message: Message) -> None:
-        self._session.add_message(message)  # on disk when this returns
-        self._acknowledge(message)
-
-    def _acknowledge(self, message: Message) -> None:
-        position = self._session.message_count
-        tell("acknowledged", {"position": position, "message": message.to_dict()})
-        time.sleep(self._pace_s)
+    def __call__(self, session: Session) -> None:
+        """Tell what is new in a session."""
+        told = self._told.get(session.id, 0)
+        for position, message in enumerate(session.messages[told:], told + 1):
+            facts = {"session": session.id, "position": position, "message": message.to_dict()}
+            tell("acknowledged", facts)
+            time.sleep(self._pace_s)
+        self._told[session.id] = session.message_count
 
 
 def tell(event: str, facts: Mapping[str, Any]) -> None:
@@ -71,8 +54,35 @@ def tell(event: str, facts: Mapping[str, Any]) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
+def told(given: Mapping[str, Tool]) -> dict[str, Tool]:
+    """Return tools that tell of their use."""
+
+    def telling(name: str, tool: Tool) -> Tool:
+        def _do(*, key: str, **args: Any) -> Any:
+            tell("tool", {"name": name})
+            return tool.do(**args, key=key)
+
+        return tool._replace(do=_do)
+
+    return {name: telling(name, tool) for name, tool in given.items()}
+
+
+def keeper(hf: holdfast.Holdfast, station: Station, *, pace_s: float) -> Agent:
+    """Return the keeper, who has the storekeeper count."""
+    watch = Watch(hf.sessions, pace_s=pace_s)
+    storekeeper = Agent(
+        sessions=hf.sessions, index=hf.index, actor="storekeeper", system=script.STORE_ROOM,
+        model=script.model(script.STOREKEEPER), tools=told(tools.storekeepers(station)), watch=watch,
+    )  # fmt: skip
+    return Agent(
+        sessions=hf.sessions, index=hf.index, actor="keeper", system=script.SYSTEM,
+        model=script.model(script.KEEPER), tools=told(tools.keepers(station)), watch=watch,
+        worker=storekeeper,
+    )  # fmt: skip
+
+
 def main() -> None:
-    """Open the store, find the session or begin it, and go on."""
+    """Open the store, and go on with the night or begin it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jams-after", type=int, default=0)
@@ -85,12 +95,19 @@ def main() -> None:
         pace_s=given.pace,
     )
     with holdfast.connect(given.folder / "state.db") as hf:
+        agent = keeper(hf, station, pace_s=given.pace)
         if hf.sessions.load_session(SESSION) is None:
             station.build()
-        session = hf.sessions.get_or_create_session(
+        hf.sessions.get_or_create_session(
             SESSION, user_id="ada", system=script.SYSTEM, title="A night on Holdfast Rock"
         )
-        Keeper(session, station, pace_s=given.pace).run()
+        try:
+            for work in WORKS:
+                agent.run(work)
+        except AwaitingDecision as waiting:
+            asked = waiting.suspension
+            tell("asked", {"suspension": asked.suspension_id, "args": asked.payload})
+            sys.exit(WAITS)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from holdfast.cli.surface import Face, Surface
 
 if TYPE_CHECKING:
     from holdfast.context.window import Window
+    from holdfast.values.frame import Frame
 
 Span = tuple[str, str]
 """A piece of text and its style."""
@@ -57,10 +58,11 @@ class Stage:
         """Print a name and its value."""
         self.line((f"  {name:<11}", "dim"), (visible.line(value), ""))
 
-    def message(self, position: int, message: Mapping[str, Any]) -> None:
-        """Print a message of the conversation."""
+    def message(self, position: int, message: Mapping[str, Any], *, helper: bool = False) -> None:
+        """Print a message of the conversation, or of a helper's."""
         role = str(message["role"])
-        lead: list[Span] = [(f"  {position:>2} ", "dim"), (f"{role:<11}", _STYLES[role])]
+        number = f"  {self._glyphs.dot:>2} " if helper else f"  {position:>2} "
+        lead: list[Span] = [(number, "dim"), (f"{role:<11}", _STYLES[role])]
         if message["content"]:
             self._hanging(lead, str(message["content"]), "")
             lead = [(" " * _TEXT_AT, "")]
@@ -103,6 +105,15 @@ class Stage:
             [(f"  {self._glyphs.warn} ", "bold yellow")], f"{name}({_args(args)})", "yellow", at=4
         )
         self.line((f"    {plan}", "dim"))
+
+    def account(self, frame: Frame) -> None:
+        """Print what a frame may spend and what it has."""
+        budget = frame.budget
+        text = (
+            f"{frame.scope.actor_id}, {frame.status}: {budget.used:,} of {budget.total:,} tokens used,"
+            f" {budget.available():,} free"
+        )
+        self.named("frame", text)
 
     def window(self, window: Window) -> None:
         """Draw what a model sees, as `holdfast context` does."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from holdfast import ToolEffect
+from holdfast.cli.demo.agent.parts import Tool
 
 Tell = Callable[[str, int], None]
 """Called while a tool works: what it did, and how often."""
@@ -26,16 +27,16 @@ class Station:
 
     def build(self) -> None:
         """Furnish the station, once."""
-        (self._folder / "outbox").mkdir()
+        (self._folder / "outbox").mkdir(exist_ok=True)
         with (self._folder / "stores.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("item", "amount"), ("oil, litres", 42), ("wicks", 11)])
 
-    def read_stores(self) -> dict[str, int]:
+    def read_stores(self, *, key: str) -> dict[str, int]:  # noqa: ARG002 - reading needs no key
         """Read the store room's list."""
         with (self._folder / "stores.csv").open(newline="") as file:
             return {row["item"]: int(row["amount"]) for row in csv.DictReader(file)}
 
-    def burning_time(self, litres: float, litres_per_hour: float) -> str:
+    def burning_time(self, litres: float, litres_per_hour: float, *, key: str) -> str:  # noqa: ARG002
         """Work out how long the lamp burns."""
         minutes = round(litres / litres_per_hour * 60)
         return f"{minutes // 60} h {minutes % 60} min"
@@ -50,7 +51,7 @@ class Station:
         self._tell("telegram", 1)
         return f"telegram sent to {to}"
 
-    def ring_bell(self, strokes: int) -> str:
+    def ring_bell(self, strokes: int, *, key: str) -> str:  # noqa: ARG002 - a rope knows no keys
         """Ring the bell. What has been rung can't be taken back, and ringing again is heard again."""
         for stroke in range(1, strokes + 1):
             with (self._folder / "bell.log").open("a") as log:
@@ -63,36 +64,28 @@ class Station:
                 time.sleep(1)
         return f"rang {strokes} strokes"
 
-    def read_bell_log(self) -> dict[str, int]:
+    def read_bell_log(self, *, key: str) -> int:  # noqa: ARG002
         """Count the strokes that the bell's own log has."""
-        return {"strokes": len((self._folder / "bell.log").read_text().split())}
+        return len((self._folder / "bell.log").read_text().split())
 
-    def write_journal(self, entry: str) -> str:
+    def write_journal(self, entry: str, *, key: str) -> str:  # noqa: ARG002 - the page is the same
         """Write tonight's page of the journal."""
         return f"{(self._folder / 'journal.txt').write_text(entry + chr(10))} characters written"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tool:
-    """A tool as the agent knows it: what it does, and whether the same call may be made again.
-
-    A keyed tool is handed the call's id, and has one effect however often it is called with it.
-    """
-
-    do: Callable[..., Any]
-    repeatable: bool = True
-    keyed: bool = False
-
-    def use(self, station: Station, call_id: str, args: Mapping[str, Any]) -> Any:
-        """Do it; return what it gave."""
-        return self.do(station, **args, key=call_id) if self.keyed else self.do(station, **args)
+def keepers(station: Station) -> dict[str, Tool]:
+    """Return the keeper's tools. Nobody rings the bell before somebody has said yes."""
+    return {
+        "send_telegram": Tool(station.send_telegram, ToolEffect.IDEMPOTENT),
+        "ring_bell": Tool(station.ring_bell, ToolEffect.DESTRUCTIVE),
+        "read_bell_log": Tool(station.read_bell_log, ToolEffect.PURE),
+        "write_journal": Tool(station.write_journal, ToolEffect.IDEMPOTENT),
+    }
 
 
-TOOLS: Mapping[str, Tool] = {
-    "read_stores": Tool(do=Station.read_stores),
-    "burning_time": Tool(do=Station.burning_time),
-    "send_telegram": Tool(do=Station.send_telegram, keyed=True),
-    "ring_bell": Tool(do=Station.ring_bell, repeatable=False),
-    "read_bell_log": Tool(do=Station.read_bell_log),
-    "write_journal": Tool(do=Station.write_journal),
-}
+def storekeepers(station: Station) -> dict[str, Tool]:
+    """Return the tools of the store room."""
+    return {
+        "read_stores": Tool(station.read_stores, ToolEffect.PURE),
+        "burning_time": Tool(station.burning_time, ToolEffect.PURE),
+    }
