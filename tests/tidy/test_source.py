@@ -11,7 +11,7 @@ from tests.tidy import laws
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "holdfast"
-PROGRAMS = [ROOT / folder for folder in ("benchmarks", "scripts", "tests")]
+PROGRAMS = [ROOT / folder for folder in ("benchmarks", "examples", "scripts", "tests")]
 
 # Handlers that catch everything and do not re-raise, per file, with the reason. May only shrink.
 BROAD_EXCEPTS = {
