@@ -83,15 +83,18 @@ def _conversation(talk: Session) -> Iterator[str]:
         yield f"{talk.id}: calls {calls}, results {results}"
     if sum(message.role == "user" for message in talk.messages) != 1:
         yield f"{talk.id}: the task is there more than once"
-    window = talk.window(100_000)
+    yield from _requests(talk.id, talk.window(100_000))
+
+
+def _requests(name: str, shown: Any) -> Iterator[str]:
+    """What a model is shown is a request that each provider takes."""
     for check, made in (
-        (providers.check_openai_chat, window.to_openai()),
-        (providers.check_openai_responses, window.to_openai_responses()),
-        (providers.check_anthropic, window.to_anthropic()),
-        (providers.check_gemini, window.to_gemini()),
+        (providers.check_openai_chat, shown.to_openai()),
+        (providers.check_openai_responses, shown.to_openai_responses()),
+        (providers.check_anthropic, shown.to_anthropic()),
+        (providers.check_gemini, shown.to_gemini()),
     ):
-        violations: Sequence[Any] = check(made)  # pyright: ignore[reportArgumentType]
-        yield from (f"{talk.id}: {check.__name__}: {violation}" for violation in violations)
+        yield from (f"{name}: {check.__name__}: {violation}" for violation in check(made))
 
 
 def _accounts(hf: holdfast.Holdfast, talks: Sequence[Session]) -> Iterator[str]:
@@ -112,6 +115,8 @@ def _accounts(hf: holdfast.Holdfast, talks: Sequence[Session]) -> Iterator[str]:
     handles = [h.handle_id for f in frames for h in hf.index.get_frame(f.frame_id).context_handles]
     if Counter(handles) != Counter(calls):
         yield f"handles {handles} for calls {calls}"
+    for frame in frames:
+        yield from _requests(frame.frame_id, hf.index.pack_of(frame.frame_id))
     if root.result_summary != ANSWER:
         yield f"the frame's result is {root.result_summary!r}"
 

@@ -22,6 +22,7 @@ from typing import Final
 import holdfast
 from holdfast import (
     ContextHandle,
+    ContextPriority,
     Frame,
     FrameStatus,
     HandleType,
@@ -119,7 +120,12 @@ class Agent:
         return self.index.push_frame(
             Scope(self.actor, work.session_id),
             goal=work.goal,
-            budget=TokenBudget(total=work.budget, max_tool_calls=50, timeout_ms=None),
+            budget=TokenBudget(
+                total=work.budget,
+                max_context_tokens=CONTEXT_TOKENS,
+                max_tool_calls=50,
+                timeout_ms=None,
+            ),
             frame_id=work.id,
             parent_frame_id=work.parent,
         )
@@ -154,13 +160,14 @@ class Agent:
         session.add_message(said)
 
     def _context(self, work: Work, session: Session) -> Shown:
-        """Before the model is called, make what it is shown (4): no more than the frame has tokens for."""
+        """Before the model is called, assemble what it is shown (4): no more than the frame has tokens for.
+
+        The pack is recorded with the frame: `pack_of` shows later what the model saw.
+        """
         if self.index is None:
             return session.window(CONTEXT_TOKENS)
-        free = self.index.get_frame(work.id).budget.available()
-        if free < 500:
-            raise holdfast.BudgetTooSmall(f"{free} tokens are left.")
-        return session.window(min(free, CONTEXT_TOKENS))
+        scope = Scope(self.actor, session.id)
+        return self.index.assemble_context_pack(scope, frame_id=work.id, role=self.actor)
 
     def _charge(self, work: Work, turn: Message) -> None:
         """Record what a turn cost. It is under the turn's name: recorded again, it counts once."""
@@ -178,6 +185,7 @@ class Agent:
                 handle_id=tool_id,
                 handle_type=HandleType.TOOL_OUTPUT,
                 description=f"what {call.name} gave",
+                priority=ContextPriority.LOW,  # the conversation has it, while it has room
                 target={"frame_id": work.id, "tool_id": tool_id},
             )
             self.index.add_context_handle(work.id, handle)
