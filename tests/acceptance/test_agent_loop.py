@@ -116,6 +116,30 @@ def test_a_yes_is_for_one_call(hf: Holdfast):
     assert [amount for amount, _ in shop.paid] == [1, 2]
 
 
+@pytest.mark.req("C-14")
+@pytest.mark.parametrize("what", ["an outside call", "a checkpoint"])
+def test_other_uses_of_a_suspension(tmp_path: Path, what: str):
+    """Whoever has the token goes on later, in another process, where the work was; with an answer or without."""
+    with holdfast.connect(tmp_path / "state.db") as hf:
+        hf.index.push_frame(Scope("me"), goal="wait", budget=1_000, frame_id="work")
+        hf.index.record_usage("work", 300)
+        token = hf.index.suspend_frame("work", reason=what)
+    program = (
+        "import sys, holdfast\n"
+        "with holdfast.connect('state.db') as hf:\n"
+        "    answer = {'payload': {'status': 200}} if sys.argv[2] == 'an outside call' else {}\n"
+        "    hf.index.resume_frame(sys.argv[1], **answer)\n"
+    )
+    command = [sys.executable, "-c", program, token.token_id, what]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    with holdfast.connect(tmp_path / "state.db") as hf:
+        frame = hf.index.get_frame("work")
+        assert frame.status is FrameStatus.ACTIVE and frame.budget.available() == 700
+        assert frame.resumption is not None
+        told = {"status": 200} if what == "an outside call" else None
+        assert frame.resumption.payload == told
+
+
 def test_a_question_that_was_revoked_is_asked_anew(hf: Holdfast):
     shop = Shop()
     payer = agent(hf, says(calls("pay", {"amount": 1}), Reply("Done.")), shop.tools())
