@@ -18,6 +18,7 @@ import holdfast
 from holdfast import FrameStatus, Holdfast, PendingWorkType, Scope, ToolCallRequest, ToolEffect
 from holdfast.cli.demo.agent.loop import Agent
 from holdfast.cli.demo.agent.parts import AwaitingDecision, Reply, Shown, Tool, Work, WorkFailed
+from tests.acceptance import cli_runs
 from tests.faults.looping import example
 
 AGENT = example()
@@ -341,7 +342,8 @@ def test_example_waits_for_a_yes(tmp_path: Path):
         (asked,) = hf.index.list_suspensions()
         assert f"holdfast suspensions approve {asked.suspension_id} --url state.db" in told
         assert not (tmp_path / "trips/bookings.jsonl").exists()
-        hf.index.decide_suspension(asked.suspension_id, "approve", by="ada")
+    line = next(line for line in told.splitlines() if line.startswith("  holdfast "))
+    assert cli_runs.run(*line.split()[1:], "--yes", cwd=tmp_path).code == 0
     done, told = run(tmp_path, "Plan a trip to Oslo")
     assert (done, told) == (0, "Oslo is planned: SK4455 is booked. Stay at Hotel Bristol.\n")
     assert len((tmp_path / "trips/bookings.jsonl").read_text().splitlines()) == 1

@@ -81,6 +81,8 @@ def _end(stage: Stage, surface: Surface, night: Night, kept: Path | None) -> Non
     on = again.on(str(store), "default")
     commands = [
         again.command("sessions show", named=keeper.SESSION, on=on),
+        again.command("frames tree", named=keeper.WORKS[0].id, on=on),
+        again.command("suspensions list", "--all", on=on),
         again.command("context", "--recorded", named=logbook.SESSION, on=on),
     ]
     if kept is not None:
