@@ -110,7 +110,7 @@ class FrameWorld:
         if told:
             told_of = self.index.get_frame(told[0][0])
             assert told_of.open is (told_of.frame_id in self.model.open)
-        if told and self._looks % 4 == 0:
+        if told:
             self._check_pack(told[0][0])
 
     def _check_tree(self, root_id: str) -> None:
