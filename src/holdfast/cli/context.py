@@ -11,6 +11,7 @@ from holdfast.cli.surface import Face, Surface
 from holdfast.values.context import Fate
 
 if TYPE_CHECKING:
+    from holdfast.context.packed import ContextPack
     from holdfast.context.window import Window
     from holdfast.engine.sessions import Session
     from holdfast.values.context import Entry
@@ -119,7 +120,7 @@ def _print(surface: Surface, view: _View) -> None:
     elif wanted.what_if is not None:
         _what_if(surface, window, view.now(wanted.what_if))
     elif wanted.provider is not None:
-        surface.document(_rendered(window, wanted.provider))
+        surface.document(rendered(window, wanted.provider))
     elif surface.face is Face.JSON:
         surface.document(document(view.session, window) | _past(view))
     elif surface.face is Face.PIPE:
@@ -131,7 +132,8 @@ def _print(surface: Surface, view: _View) -> None:
         _show(surface, view)
 
 
-def _rendered(window: Window, provider: str) -> Json:
+def rendered(window: Window | ContextPack, provider: str) -> Json:
+    """Return the request that a provider takes."""
     return {
         "openai": window.to_openai,
         "responses": window.to_openai_responses,

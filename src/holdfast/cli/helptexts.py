@@ -19,7 +19,7 @@ Commands
   status          the first thing to run
   sessions        list, show: sessions of a tenant, a page at a time; one session
   context         what a model sees of a session, what not, and why
-  frames          list, tree, show, pending, resolve, cancel: work in progress, its tokens
+  frames          list, tree, show, pack, pending, resolve, cancel: work in progress, its tokens
   suspensions     list, show, approve, edit, reject, revoke: what waits for your word
   events          tail: the log, a line for each event
   verify          is everything as it was written?
@@ -57,6 +57,7 @@ Without --json a pipe gets TSV without a header; control characters in stored te
   frames list     id, actor, session, status, depth, total, used, reserved, lent, free, begun, goal
   frames tree     depth, id, parent, actor, status, total, used, own, used with all below, reserved,
                   lent, free, overdrawn, goal
+  frames pack     handle, how many, fate, tokens, tokens used, priority, rule
   frames pending  frame, type, what names it, tool's status and effect, description
   frames resolve  how, frame, tool, its name, event
   frames cancel   "cancelled", frame

@@ -91,6 +91,35 @@ def show_frame(frame: str, /, *, common: Common = _COMMON) -> int:
 
 
 @frames.command
+def pack(
+    frame: str,
+    /,
+    *,
+    at: Positive | None = None,
+    provider: Annotated[
+        Literal["openai", "responses", "anthropic", "gemini"] | None, Parameter(name="--as")
+    ] = None,
+    common: Common = _COMMON,
+) -> int:
+    """Show what a model saw for a frame: the pack recorded last, or with an event, byte for byte.
+
+    Example: holdfast frames pack @last --as openai
+
+    Parameters
+    ----------
+    frame
+        Its id, the beginning of it, @last, or @last~2.
+    at
+        The pack recorded with this event of the frame's tree, by its version.
+    provider
+        The request that a provider takes, as JSON.
+    """
+    from holdfast.cli.frames import packs  # noqa: PLC0415
+
+    return packs.run(frame, packs.Wanted(at=at, provider=provider), common)
+
+
+@frames.command
 def pending(actor: str, /, *, session: str | None = None, common: Common = _COMMON) -> int:
     """Show what an actor would find if it came back now. Nothing is resumed or changed.
 
