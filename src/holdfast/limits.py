@@ -203,6 +203,12 @@ PACK_OVERHEAD: Final = 50
 SUSPENSION_S: Final = 86_400.0
 """How long a suspension can be resumed unless another time is given."""
 
+SUSPENSION_S_MAX: Final = 10 * 366 * 86_400.0
+"""How long a suspension may wait at most, unless it waits without end: moments stay within a calendar."""
+
+FRAME_TIMEOUT_MS_MAX: Final = 10 * 366 * 86_400_000
+"""A frame's time limit, unless it has none: moments stay within a calendar."""
+
 CACHED_TREES: Final = 1_000
 """Frame trees kept in memory by one engine."""
 

@@ -181,6 +181,7 @@ class FullModel(Model):
                 found.append((one.id, "waiting_for_subcall", f"Frame '{one.goal}' waiting", ""))
             if one.pause is not None:
                 said = f"Frame '{one.goal}' suspended: why"
+                said += "" if one.pause.status == "waiting" else f" ({one.pause.status})"
                 found.append((one.id, "waiting_for_user", said, one.pause.id))
             for tool_id, tool in one.tools.items():
                 said = f"Tool '{tool.name}' incomplete"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
@@ -37,8 +36,11 @@ _GIVEN: Final = re.compile(r"\.[0-9]+\Z")
 
 DECISIONS: Final[Mapping[str, Decision]] = {
     "approve": Decision.APPROVED,
+    "approved": Decision.APPROVED,
     "edit": Decision.EDITED,
+    "edited": Decision.EDITED,
     "reject": Decision.REJECTED,
+    "rejected": Decision.REJECTED,
 }
 
 
@@ -65,6 +67,13 @@ def _goal(goal: str) -> str:
             "a frame has a goal.", hint="Say in a few words what it is for."
         )
     return text
+
+
+def flag(what: str, value: object) -> bool:
+    """Return a yes or no; raise InvalidRequest if it is neither."""
+    if type(value) is not bool:
+        raise errors.InvalidRequest(f"{what} is True or False, not {value!r}.")
+    return value
 
 
 def _told(what: str, text: str) -> str:
@@ -107,7 +116,7 @@ class Asking:
             budget=cast("TokenBudget", budget),
             parent_frame_id=None if parent_frame_id is None else _frame_id(parent_frame_id),
             inputs=_json("the inputs of a frame", inputs),
-            waits=waits,
+            waits=flag("parent_waits", waits),
             named=named,
         )
 
@@ -125,7 +134,7 @@ class Asking:
             goal=goal if goal is UNSET else _goal(goal),
             inputs=inputs if inputs is UNSET else _json("the inputs of a frame", inputs),
             status=None if status is None else _status(status),
-            handled=tuple(map(_frame_id, [handled] if isinstance(handled, str) else handled)),
+            handled=_handled(handled),
         )
 
     def pop(
@@ -142,7 +151,7 @@ class Asking:
             final_status=final,
             result_summary=_told("the summary of a result", summary),
             reason=_told("a reason", reason),
-            cascade=cascade,
+            cascade=flag("cascade", cascade),
         )
 
     def spend(
@@ -200,9 +209,13 @@ class Asking:
         frame_id, purpose = _frame_id(frame_id), _purpose(purpose)
         if expires_in_s is not None and (
             not isinstance(cast("object", expires_in_s), (int, float))
-            or not 0 < expires_in_s < math.inf
+            or isinstance(expires_in_s, bool)
+            or not 0 < expires_in_s <= limits.SUSPENSION_S_MAX
         ):
-            raise errors.InvalidRequest("expires_in_s is a number of seconds above 0, or None.")
+            raise errors.InvalidRequest(
+                f"expires_in_s is a number of seconds above 0, at most {limits.SUSPENSION_S_MAX:,.0f}, or None.",
+                hint="None is no expiry.",
+            )
         told = _told("a reason", reason)
         if not told.strip():
             raise errors.InvalidRequest("a frame is suspended for a reason.")
@@ -241,7 +254,7 @@ class Asking:
             call_id=None if call_id is None else checked_id("a call's id", call_id),
             message_id=None if message_id is None else checked_id("a message's id", message_id),
             summary=bounded("a tool's summary", summary, limits.TITLE_BYTES_MAX),
-            intent=intent,
+            intent=flag("intent", intent),
             named=tool_id is not None,
         )
 
@@ -254,7 +267,7 @@ class Asking:
             frame_id=_frame_id(frame_id),
             tool_id=checked_id("a tool's id", tool_id),
             output=freeze(output),
-            is_error=is_error,
+            is_error=flag("is_error", is_error),
             abandon=abandon,
             max_messages=max_messages,
         )
@@ -262,6 +275,14 @@ class Asking:
     def retry(self, frame_id: str, tool_id: str) -> c.RetryTool:
         """A command that runs a tool once more."""
         return c.RetryTool(frame_id=_frame_id(frame_id), tool_id=checked_id("a tool's id", tool_id))
+
+
+def _handled(children: Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(cast("object", children), (list, tuple, set, frozenset)):
+        raise errors.InvalidRequest(
+            "handled is a list of frames' ids.", hint="For one: handled=[child_id]."
+        )
+    return tuple(map(_frame_id, children))
 
 
 def _status(status: FrameStatus) -> FrameStatus:
@@ -354,7 +375,7 @@ def decision(
     found: Suspension, how: str, *, by: str, reason: str, payload: Json | msgspec.UnsetType
 ) -> c.EndSuspension:
     """Return the command that decides a suspension."""
-    if how not in DECISIONS:
+    if not isinstance(cast("object", how), str) or how not in DECISIONS:
         raise errors.InvalidRequest(
             f"a suspension is decided by 'approve', 'reject' or 'edit', not {how!r}.",
             hint="To decide later, do nothing.",

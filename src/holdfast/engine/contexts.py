@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from holdfast import errors
 from holdfast.context.packed import ContextPack
@@ -12,7 +12,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.packs import Packing, PackRequest
 from holdfast.engine.requests import Settings
 from holdfast.engine.resolving import Resolver
-from holdfast.engine.resuming import Resuming
+from holdfast.engine.resuming import Resuming, checked_scope
 from holdfast.values.command import Request
 from holdfast.values.compaction import CompactionResult, CompactionStrategy
 from holdfast.values.context import CompactionLevel
@@ -69,10 +69,11 @@ class Contexts(Resuming):
         Raises FrameNotFound, BudgetTooSmall, InsufficientTokens, HandleUnresolved, ContextOverflow.
         """
         self._engine.check()
+        checked_scope(scope)
         request = PackRequest(
             brief=BriefContext(
-                role=role, system_prompt=system_prompt, invariants=tuple(invariants),
-                working_context=working_context, available_tools=tuple(available_tools),
+                role=role, system_prompt=system_prompt, invariants=cast("tuple[str, ...]", invariants),
+                working_context=working_context, available_tools=cast("tuple[str, ...]", available_tools),
             ),
             budget_tokens=budget_tokens,
             include_handles=packs.named("include_handles", include_handles),

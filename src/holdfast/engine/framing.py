@@ -6,7 +6,6 @@ What a tool's result means to a conversation is appended in the same step as wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 import msgspec
 
@@ -24,11 +23,6 @@ from holdfast.values.frame import Frame, FrameStatus, TreeState
 from holdfast.values.message import Message, ToolCallResult
 from holdfast.values.session import SessionState, SessionStatus
 from holdfast.wire import frames as wire
-
-UNKNOWN_OUTCOME: Final = (
-    "The outcome of this call is unknown: the run stopped before its result was recorded."
-    " It may or may not have taken effect."
-)
 
 replace = msgspec.structs.replace
 
@@ -172,14 +166,28 @@ class Framing:
         self, tenant: str, tree: TreeState | None, command: f.BeginTool, made: Sequence[Made]
     ) -> None:
         frame = tree.frames[command.frame_id] if tree else None
-        if tree is None or not made or (frame and frame.tool(command.tool_id)):
+        if tree is None or frame is None or not made or frame.tool(command.tool_id):
             return
+        self._check_call(tenant, frame, command)
         stream, claim = trees.stream_of(tree.root_id), f"tool:{command.tool_id}"
         if self._store.find_claim(tenant, stream, claim):
             raise errors.InvalidTransition(
                 f"the tool {command.tool_id!r} is through already.",
                 hint="Give a new call its own tool_id, or leave it out.",
                 facts={"tool": command.tool_id},
+            )
+
+    def _check_call(self, tenant: str, frame: Frame, command: f.BeginTool) -> None:
+        """Refuse a call that the frame's conversation does not wait for: its result would go nowhere."""
+        if command.call_id is None or frame.scope.session_id is None:
+            return
+        session = self._last(tenant, frame.scope.session_id)
+        waiting = [call.call_id for call in session.open_calls] if session else []
+        if session is not None and command.call_id not in waiting:
+            raise errors.UnknownCall(
+                f"no open call of the session has the id {command.call_id!r}.",
+                hint="Add the assistant's message first, and take the id from its call.",
+                facts={"call": command.call_id, "open": waiting},
             )
 
     def _answered(
@@ -191,7 +199,9 @@ class Framing:
         if session is None or tool.call_id is None:
             return (made,), ()
         result = ToolCallResult(
-            tool.call_id, tooling.result_text(command.output), is_error=command.is_error
+            tool.call_id,
+            tooling.result_text(tooling.outcome(tool, command)),
+            is_error=command.is_error,
         )
         message = self._message([result], abandoned=command.abandon)
         event = made.event
@@ -226,7 +236,7 @@ class Framing:
             for tool in frame.tools:
                 session = self._waiting_session(tenant, frame, tool.call_id)
                 if session is not None and tool.call_id is not None:
-                    result = ToolCallResult(tool.call_id, UNKNOWN_OUTCOME, is_error=True)
+                    result = ToolCallResult(tool.call_id, tooling.abandoned(tool), is_error=True)
                     # Two frames may have run one call; it gets one result.
                     results.setdefault(session.id, {})[tool.call_id] = result
         return tuple(
@@ -257,9 +267,12 @@ class Framing:
             claims += [(claim, len(events)) for claim in trees.claims_of(one.event, tree)]
             tree = evolve_one(tree, one.event, time_us=time_us)
             after.append(tree)
+            payload = wire.encode_event(one.event)
+            # What can't be read again must not be written.
+            wire.decode_event(one.event.kind, wire.SCHEMA, payload)
             events.append(
                 port.NewEvent(
-                    one.event.kind, wire.SCHEMA, time_us, wire.encode_event(one.event),
+                    one.event.kind, wire.SCHEMA, time_us, payload,
                     blobs=tuple(dict.fromkeys(text.encode() for text in one.texts)),
                 )
             )  # fmt: skip

@@ -16,9 +16,8 @@ from holdfast.engine import asking, trees
 from holdfast.engine.commits import Answer
 from holdfast.engine.contexts import Contexts
 from holdfast.engine.engine import Engine
-from holdfast.engine.framing import UNKNOWN_OUTCOME
 from holdfast.engine.requests import Settings, When, microseconds
-from holdfast.engine.resuming import checked_limit
+from holdfast.engine.resuming import checked_limit, checked_scope
 from holdfast.history.suspending import waits
 from holdfast.values import frame_command as c
 from holdfast.values import ids
@@ -281,6 +280,7 @@ class StateIndex(Contexts):
         """Return suspensions, newest first: those that can still be resumed or decided, or all."""
         self._engine.check()
         checked_limit(limit)
+        checked_scope(scope, optional=True)
         rows = self._rows(
             trees.SUSPENSION,
             lookup=trees.WAITING if waiting else None,
@@ -359,15 +359,17 @@ class StateIndex(Contexts):
     ) -> Frame:
         """Settle a tool of unknown outcome: "retry" (it runs again under the same key), "result", or "abandon".
 
-        An abandoned call gets a result that tells the model that its outcome is unknown.
+        An abandoned call gets a result that tells the model that its outcome is unknown, or, if it was only
+        meant to run, that it was not run.
         """
+        if how == "retry" and output is not None:
+            raise errors.InvalidRequest("a tool that is retried has no output yet.")
         if how == "retry":
             command: c.FrameCommand = self._asking.retry(frame_id, tool_id)
         elif how == "result":
             command = self._ended(frame_id, tool_id, output, is_error=is_error)
         elif how == "abandon":
-            told = UNKNOWN_OUTCOME if output is None else output
-            command = self._ended(frame_id, tool_id, told, is_error=True, abandon=True)
+            command = self._ended(frame_id, tool_id, output, is_error=True, abandon=True)
         else:
             raise errors.InvalidRequest(
                 f"a tool is resolved by 'retry', 'result' or 'abandon', not {how!r}."

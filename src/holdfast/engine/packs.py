@@ -92,7 +92,14 @@ class Packing:
     def assemble(self, scope: Scope, frame_id: str, request: PackRequest) -> ContextPack:
         """Return the pack of an open frame."""
         tree = self.open_tree(frame_id)
-        budget = self._budget(tree, tree.frames[frame_id], request)
+        frame = tree.frames[frame_id]
+        if not scope.covers(frame.scope):
+            raise errors.InvalidRequest(
+                f"the frame {frame_id!r} is not of that scope.",
+                hint="Give its own: frame.scope. Handles bring in what others found.",
+                facts={"frame": frame_id, "actor": frame.scope.actor_id},
+            )
+        budget = self._budget(tree, frame, request)
         return self._assembled(tree, scope, frame_id, request, budget)
 
     def _assembled(
@@ -277,6 +284,10 @@ def recorded(
     store: port.Store, tenant: str, frame: Frame, context_hash: str | None, version: int | None
 ) -> PackSelection:
     """Return what was recorded of a frame's pack: at a version of its tree, by hash, or the last; raise NotFound."""
+    if version is not None and (type(cast("object", version)) is not int or version < 1):
+        raise errors.InvalidRequest(
+            "version is that of an event in the frame's tree: an int from 1 on."
+        )
     wanted = frame.context_hash if context_hash is None and version is None else context_hash
     stream = trees.stream_of(frame.root_id)
     high = store.version(tenant, stream) if version is None else version

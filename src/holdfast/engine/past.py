@@ -265,6 +265,11 @@ class Moment:
 
     def diff(self, other: Moment) -> Between:
         """Return what differs from here to another moment of the same log, be it later or earlier."""
+        if not isinstance(cast("object", other), Moment):
+            raise errors.InvalidRequest(
+                f"a moment differs from a Moment, not {type(other).__name__}.",
+                hint="For example hf.events.at(position).",
+            )
         return Between(self._engine, self._tenant, self.position, other.position)
 
     def __repr__(self) -> str:

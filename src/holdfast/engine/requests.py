@@ -18,6 +18,7 @@ from holdfast import errors, limits
 from holdfast.context import selecting
 from holdfast.context.window import Window
 from holdfast.engine import planning, policies
+from holdfast.history import tooling
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
@@ -36,10 +37,7 @@ Write = Literal["durable", "deferred"]
 NUMBER_MAX: Final = 1 << 62
 """Beyond this a number is no offset and no moment, and a database can't hold it."""
 
-UNKNOWN_OUTCOME: Final = (
-    "The outcome of this call is unknown: the run stopped before its result was recorded."
-    " It may or may not have taken effect."
-)
+UNKNOWN_OUTCOME: Final = tooling.UNKNOWN_OUTCOME
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

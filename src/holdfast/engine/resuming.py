@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
-from typing import TypeVar, cast
+from typing import cast
 
 from holdfast import errors, limits
 from holdfast.engine import trees
@@ -71,7 +72,8 @@ class Resuming:
         """Return frames: the open ones, the deepest first, then the newest; with the others, those after them."""
         self._engine.check()
         checked_limit(limit)
-        found = self._open_frames(_checked(scope))
+        checked_scope(scope, optional=True)
+        found = self._open_frames(scope)
         if not open_only and len(found) < limit:
             owner = scope.actor_id if scope else None
             for row in self._rows(trees.FRAME, owner=owner):
@@ -95,7 +97,8 @@ class Resuming:
     def leaves(self, scope: Scope) -> list[Frame]:
         """Return a scope's open frames that have no open child of its own, the deepest first, then the newest."""
         self._engine.check()
-        return _leaves(self._open_frames(_checked(scope)))
+        checked_scope(scope)
+        return _leaves(self._open_frames(scope))
 
     def resume_actor(self, scope: Scope) -> ActorResumeState:
         """Come back to a scope's work after a restart: its stack, and everything that waits.
@@ -104,8 +107,9 @@ class Resuming:
         resolve_tool. Frames of other actors are left alone. Without an open frame the state is empty.
         """
         self._engine.check()
+        checked_scope(scope)
         began = self._engine.now_us()
-        found = self._open_frames(_checked(scope))
+        found = self._open_frames(scope)
         touched: set[str] = set()
         for frame in found[:1] + [one for one in found if _runs(one)]:
             if frame.root_id not in touched:
@@ -213,18 +217,15 @@ def _leaves(found: list[Frame]) -> list[Frame]:
 
 def checked_limit(limit: int) -> int:
     """Return a number of rows; raise InvalidRequest if it is none."""
-    if type(cast("object", limit)) is not int or limit < 1:
+    if type(cast("object", limit)) is not int or not 1 <= limit <= sys.maxsize:
         raise errors.InvalidRequest("limit is a number of rows, 1 or more.")
     return limit
 
 
-S = TypeVar("S", Scope, Scope | None)
-
-
-def _checked(scope: S) -> S:
-    if scope is not None and not isinstance(cast("object", scope), Scope):
+def checked_scope(scope: Scope | None, *, optional: bool = False) -> None:
+    """Raise InvalidRequest unless it is a scope, or none where that is allowed."""
+    if not isinstance(cast("object", scope), Scope) and not (optional and scope is None):
         raise errors.InvalidRequest(
             f"a scope is a Scope, not {type(scope).__name__}.",
             hint='For example Scope(actor_id="planner").',
         )
-    return scope

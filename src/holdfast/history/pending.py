@@ -20,7 +20,9 @@ def _of(frame: Frame) -> list[PendingWork]:
         found.append(_work(frame, PendingWorkType.WAITING_FOR_SUBCALL, what))
     standing = frame.suspension
     if standing is not None and standing.status is not SuspensionStatus.CLOSED:
+        over = standing.status is not SuspensionStatus.WAITING
         what = f"Frame '{frame.goal}' suspended: {standing.reason}"
+        what += f" ({standing.status})" if over else ""
         found.append(_work(frame, PendingWorkType.WAITING_FOR_USER, what, standing.suspension_id))
     for tool in frame.tools:
         found.append(

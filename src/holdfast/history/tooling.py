@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from holdfast import errors, limits
@@ -10,6 +12,12 @@ from holdfast.values import frame_command as c
 from holdfast.values import frame_event as e
 from holdfast.values.frame import Frame, FrameStatus, ToolRun, ToolStatus, TreeState
 from holdfast.values.frozen import Json
+
+UNKNOWN_OUTCOME: Final = (
+    "The outcome of this call is unknown: the run stopped before its result was recorded."
+    " It may or may not have taken effect."
+)
+NOT_RUN: Final = "This call was not run: the work that it belongs to was given up before it began."
 
 replace = msgspec.structs.replace
 
@@ -39,6 +47,7 @@ def _begin(tree: TreeState, frame: Frame, command: c.BeginTool, now_us: int) -> 
             return None
         if known.status is not ToolStatus.INTENT:
             raise _in_progress(known)
+        check_time(tree, frame, now_us)
         return _stands(frame, known, ToolStatus.STARTED, now_us)
     check_time(tree, frame, now_us)
     most = tree.limit(frame.frame_id, "max_tool_calls")
@@ -100,10 +109,21 @@ def _end(frame: Frame, command: c.EndTool, now_us: int) -> Made:
     tool = find(frame, command.tool_id)
     status = ToolStatus.ABANDONED if command.abandon else ToolStatus.FINISHED
     event = _stands(frame, tool, status, now_us)
-    text = msgspec.json.encode(command.output).decode()
+    output = outcome(tool, command)
+    text = msgspec.json.encode(output).decode()
     if len(text) > limits.BLOB_BYTES_MIN:
         return Made(replace(event, output_hash=text_hash(text)), (text,))
-    return Made(replace(event, output=command.output))
+    return Made(replace(event, output=output))
+
+
+def outcome(tool: ToolRun, command: c.EndTool) -> Json:
+    """Return what a call is answered with: its output, or the truth about one that was given up."""
+    return abandoned(tool) if command.abandon and command.output is None else command.output
+
+
+def abandoned(tool: ToolRun) -> str:
+    """Return the truth about a call that is given up."""
+    return NOT_RUN if tool.status is ToolStatus.INTENT else UNKNOWN_OUTCOME
 
 
 def _retry(frame: Frame, command: c.RetryTool, now_us: int) -> e.FrameEvent:

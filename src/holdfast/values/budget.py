@@ -44,12 +44,16 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True):
         )
         if {*map(type, taken)} == _NUMBERS and {*map(type, limited)} <= _NUMBERS_OR_NONE:
             given = [*taken, *filter(None, limited)]
-            if min(given) >= 0 and max(given) <= limits.TOKENS_MAX:
+            if min(given) >= 0 and max(given) <= limits.FRAME_TIMEOUT_MS_MAX:
                 return
         for name in ("total", "used", "reserved", "subcall_allocation", *LIMITS):
             value: int = getattr(self, name)
             if name not in LIMITS or cast("object", value) is not None:
                 checked_tokens(name, value)
+        if self.timeout_ms is not None and self.timeout_ms > limits.FRAME_TIMEOUT_MS_MAX:
+            raise errors.InvalidRequest(
+                f"timeout_ms is at most {limits.FRAME_TIMEOUT_MS_MAX:,}.", hint="None is no limit."
+            )
 
     def available(self) -> int:
         """Return the tokens that are free; 0 if the account is overdrawn."""

@@ -7,7 +7,7 @@ It is noted before it runs, with its effect and a key. A call that was noted and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -45,7 +45,7 @@ def act(
         _Acting(index, work, tool, call, tool_id).run()
         return
     key = f"idk_{hashlib.sha256(tool_id.encode()).hexdigest()[:32]}"
-    output, is_error = (NOBODY_TO_ASK, True) if tool.asks else _use(tool, call.args, key)
+    output, is_error = (NOBODY_TO_ASK, True) if tool.asks else _use(tool, lambda: call.args, key)
     result = ToolCallResult(call.call_id, output, is_error=is_error)
     session.add_message(Message("tool", tool_results=[result], id=tool_id))
 
@@ -106,22 +106,24 @@ class _Acting:
         return f"Not done: rejected by {told.by}. {told.reason}".strip() if rejected else ""
 
     def _run(self, key: str) -> None:
-        output, is_error = _use(self.tool, self._args(), key)
+        output, is_error = _use(self.tool, self._args, key)
         # The result goes into the conversation and off the frame's list in one step.
         self.index.end_tool(self.work.id, self.tool_id, output, is_error=is_error)
 
     def _args(self) -> Mapping[str, Any]:
         """Return the arguments that were decided on, edited or not; those of the call if nobody was asked."""
         told = self._decision()
-        if told is None or not isinstance(told.payload, Mapping):
+        if told is None:
             return self.call.args
+        if not isinstance(told.payload, Mapping):
+            raise ToolFailed(f"Not done: {told.by} edited the arguments to what is no object.")
         return cast("Mapping[str, Any]", told.payload)
 
 
-def _use(tool: Tool, args: Mapping[str, Any], key: str) -> tuple[Any, bool]:
+def _use(tool: Tool, args: Callable[[], Mapping[str, Any]], key: str) -> tuple[Any, bool]:
     """Return what a tool gave, and whether that is an error."""
     try:
-        return tool.do(**args, key=key), False
+        return tool.do(**args(), key=key), False
     except (ToolFailed, WorkFailed, TypeError, ValueError) as error:
         return str(error), True
 
