@@ -173,6 +173,9 @@ RECORDED_PAGE: Final = 20
 WINDOW_STEP: Final = 0.32
 """By which part of its budget the beginning of a stable window moves on when the window is full."""
 
+FRAME_ID_BYTES_MAX: Final = 200
+"""A frame's id that a caller chooses. The ids of its children begin with it, and are ids too."""
+
 FRAME_TEXT_BYTES_MAX: Final = 16 * 1024
 """A frame's goal, or the summary of its result: they are in a row that changes with the frame."""
 
@@ -182,7 +185,10 @@ FRAME_JSON_BYTES_MAX: Final = 256 * 1024
 FRAME_HANDLES_MAX: Final = 100_000
 """Handles of one frame. All are in memory while the frame is open."""
 
-FRAMES_OPEN_MAX: Final = 10_000
+FRAME_RESULTS_MAX: Final = 10_000
+"""Results of one frame. They are part of the tree's state."""
+
+FRAMES_OPEN_MAX: Final = 1_000
 """Open frames of one tree. Each step of the tree looks at them."""
 
 HANDLE_TOKENS: Final = 100

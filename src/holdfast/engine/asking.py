@@ -11,6 +11,7 @@ from typing import Final, cast
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.history import framing
 from holdfast.values import frame_command as c
 from holdfast.values import ids
 from holdfast.values.budget import TokenBudget, checked_tokens
@@ -104,6 +105,11 @@ class Asking:
                 hint="For example TokenBudget(total=8_000).",
             )
         named = frame_id is not None
+        if named and len(_frame_id(frame_id).encode()) > limits.FRAME_ID_BYTES_MAX:
+            raise errors.InvalidRequest(
+                f"a frame's id has at most {limits.FRAME_ID_BYTES_MAX} bytes.",
+                hint="Its children's ids begin with it.",
+            )
         if named and _GIVEN.search(_frame_id(frame_id)):
             raise errors.InvalidRequest(
                 "ids that end in a dot and a number are given by Holdfast.",
@@ -189,7 +195,9 @@ class Asking:
     def removal(self, frame_id: str, handle_id: str) -> c.CompactFrame:
         """A command that takes a handle from a frame."""
         named = checked_id("a handle's id", handle_id)
-        return c.CompactFrame(frame_id=_frame_id(frame_id), removed=(named,), strategy="remove")
+        return c.CompactFrame(
+            frame_id=_frame_id(frame_id), removed=(named,), strategy=framing.REMOVE
+        )
 
     def result(self, frame_id: str, result: ResultRef) -> c.AddResult:
         """A command that notes a result."""
@@ -202,7 +210,7 @@ class Asking:
         return base64.urlsafe_b64encode(self._factory.random(32)).decode().rstrip("=")
 
     def suspend(
-        self, tenant: str, frame_id: str, secret: str, now_us: int, *, reason: str, purpose: str,
+        self, tenant: str, frame_id: str, secret: str, *, reason: str, purpose: str,
         payload: Json, expires_in_s: float | None,
     ) -> c.SuspendFrame:  # fmt: skip
         """A command that suspends a frame."""
@@ -226,7 +234,7 @@ class Asking:
             reason=told,
             purpose=purpose,
             payload=_json("what a suspension asks about", payload),
-            expires_us=None if expires_in_s is None else now_us + int(expires_in_s * 1_000_000),
+            expires_in_us=None if expires_in_s is None else int(expires_in_s * 1_000_000),
         )
 
     def revocation(self, found: Suspension, by: str, reason: str) -> c.RevokeSuspension:
@@ -263,10 +271,18 @@ class Asking:
         max_messages: int,
     ) -> c.EndTool:  # fmt: skip
         """A command that notes a tool's result."""
+        kept = freeze(output)
+        size = len(msgspec.json.encode(kept))
+        if size > limits.MESSAGE_BYTES_MAX:
+            raise errors.TooLarge(
+                f"the output has {size:,} bytes; at most {limits.MESSAGE_BYTES_MAX:,} are kept.",
+                hint="Keep it outside, and give where it is.",
+                facts={"bytes": size, "bytes_max": limits.MESSAGE_BYTES_MAX},
+            )
         return c.EndTool(
             frame_id=_frame_id(frame_id),
             tool_id=checked_id("a tool's id", tool_id),
-            output=freeze(output),
+            output=kept,
             is_error=flag("is_error", is_error),
             abandon=abandon,
             max_messages=max_messages,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from holdfast import errors
+from holdfast import errors, limits
 from holdfast.context.packed import ContextPack
 from holdfast.engine import packs, trees
 from holdfast.engine.engine import Engine
@@ -102,7 +102,7 @@ class Contexts(Resuming):
     def pack_of(
         self, frame_id: str, context_hash: str | None = None, *, version: int | None = None
     ) -> ContextPack:
-        """Return a pack that was recorded, byte for byte: the frame's last, or by its hash, or by its event.
+        """Return a pack that was recorded, its messages byte for byte: the frame's last, or by its hash, or by its event.
 
         `version` is that of the event in the frame's tree. Nothing is decided anew, and no resolver is
         asked. Raises FrameNotFound, NotFound, Corrupt.
@@ -134,9 +134,17 @@ class Contexts(Resuming):
         self._engine.check()
         request = PackRequest(brief=BriefContext())
         checked_id("a frame's id", frame_id)
-        planned = self._packing.planned(frame_id, target_budget, strategy, request)
-        if planned.command is not None:
-            self._engine.run(Request(tenant=self._tenant, command=planned.command))
-        return planned.result
+        for tries_left in reversed(range(limits.RETRIES_MAX)):
+            planned = self._packing.planned(frame_id, target_budget, strategy, request)
+            if planned.command is None:
+                return planned.result
+            try:
+                self._engine.run(Request(tenant=self._tenant, command=planned.command))
+            except errors.Conflict:
+                if not tries_left:
+                    raise
+            else:
+                return planned.result
+        raise AssertionError("the last try returns or raises")
 
     get_context_pack = assemble_context_pack

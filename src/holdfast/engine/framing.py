@@ -19,7 +19,7 @@ from holdfast.values import command as c
 from holdfast.values import frame_command as f
 from holdfast.values import frame_event as e
 from holdfast.values import ids
-from holdfast.values.frame import Frame, FrameStatus, TreeState
+from holdfast.values.frame import Frame, FrameStatus, ToolRun, TreeState
 from holdfast.values.message import Message, ToolCallResult
 from holdfast.values.session import SessionState, SessionStatus
 from holdfast.wire import frames as wire
@@ -195,7 +195,7 @@ class Framing:
     ) -> tuple[tuple[Made, ...], tuple[c.AddMessages, ...]]:
         """Put a tool's result into the conversation that asked for it, if one waits for it."""
         tool = tooling.find(frame, command.tool_id)
-        session = self._waiting_session(tenant, frame, tool.call_id)
+        session = self._waiting_session(tenant, frame, tool)
         if session is None or tool.call_id is None:
             return (made,), ()
         result = ToolCallResult(
@@ -212,15 +212,17 @@ class Framing:
         )
         return (Made(here),), (saying,)
 
-    def _waiting_session(
-        self, tenant: str, frame: Frame, call_id: str | None
-    ) -> SessionState | None:
-        if call_id is None or frame.scope.session_id is None:
+    def _waiting_session(self, tenant: str, frame: Frame, tool: ToolRun) -> SessionState | None:
+        """Return the session in which a tool's call waits: that very call, for providers reuse their ids."""
+        if tool.call_id is None or frame.scope.session_id is None:
             return None
         session = self._last(tenant, frame.scope.session_id)
         if session is None or session.status is not SessionStatus.ACTIVE:
             return None
-        waits = any(call.call_id == call_id for call in session.open_calls)
+        waits = any(
+            call.call_id == tool.call_id and tool.message_id in (None, call.message_id)
+            for call in session.open_calls
+        )
         return session if waits else None
 
     def _given_up(
@@ -234,7 +236,7 @@ class Framing:
                 continue
             frame = tree.frames[event.frame_id]
             for tool in frame.tools:
-                session = self._waiting_session(tenant, frame, tool.call_id)
+                session = self._waiting_session(tenant, frame, tool)
                 if session is not None and tool.call_id is not None:
                     result = ToolCallResult(tool.call_id, tooling.abandoned(tool), is_error=True)
                     # Two frames may have run one call; it gets one result.

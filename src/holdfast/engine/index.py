@@ -1,7 +1,7 @@
 """The state index for blocking callers: frames, their accounts, handles, tools and suspensions.
 
-Every mutating verb takes an optional idempotency `key`: repeated with the same key, a verb has one effect
-and one answer. What a verb returns is on disk.
+Verbs that change a frame take an optional idempotency `key`: repeated with the same key, a verb has one
+effect. What a verb returns is on disk.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class StateIndex(Contexts):
         """
         secret = self._asking.secret()
         command = self._asking.suspend(
-            self._tenant, frame_id, secret, self._engine.now_us(), reason=reason, purpose=purpose,
+            self._tenant, frame_id, secret, reason=reason, purpose=purpose,
             payload=payload, expires_in_s=expires_in_s,
         )  # fmt: skip
         answer = self._run(command, key)

@@ -11,14 +11,14 @@ from holdfast import errors, limits
 from holdfast.engine import trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.requests import Settings
-from holdfast.history import framing, pending
+from holdfast.history import framing, pending, sessions
 from holdfast.store import port
 from holdfast.values import frame_command as c
 from holdfast.values import frame_event as e
 from holdfast.values.command import Request
 from holdfast.values.frame import Frame, Scope, Suspension, SuspensionStatus, ToolStatus
 from holdfast.values.resume import ActorResumeState, RecoverySummary
-from holdfast.values.session import SessionStatus
+from holdfast.values.session import SessionState, SessionStatus
 from holdfast.wire import frames as wire
 
 
@@ -173,13 +173,20 @@ class Resuming:
                 yield row.id, gone
 
     def _is_over(self, session_id: str) -> bool:
+        """Whether a conversation takes no more messages, wherever it went on to."""
         state = self._engine.states.current(self._tenant, session_id)
-        # A conversation that went on in another session is not over.
-        return (
-            state is not None
-            and state.status is not SessionStatus.ACTIVE
-            and not state.continuations
+        while state is not None and state.status is not SessionStatus.DELETED:
+            following = self._following(state)
+            if following is None:
+                break
+            state = following
+        return state is not None and state.status is not SessionStatus.ACTIVE
+
+    def _following(self, state: SessionState) -> SessionState | None:
+        found = (
+            self._engine.states.current(self._tenant, one) for one in reversed(state.continuations)
         )
+        return next((one for one in found if sessions.follows(one, state)), None)
 
     def _expire_tree(self, root_id: str, now_us: int, orphaned: tuple[str, ...]) -> list[str]:
         tree = self._engine.trees.current(self._tenant, root_id)

@@ -116,7 +116,7 @@ def evolve_one(tree: TreeState | None, event: e.FrameEvent, *, time_us: int) -> 
 
 
 def _weight(frames: Iterable[Frame]) -> int:
-    return sum(1 + len(frame.context_handles) for frame in frames)
+    return sum(1 + len(frame.context_handles) + len(frame.result_refs) for frame in frames)
 
 
 def _applied(tree: TreeState, frames: Frames, event: e.FrameEvent, time_us: int) -> Frame | None:
@@ -202,7 +202,8 @@ def _pop(frames: Frames, event: e.FramePoppedEvent, time_us: int) -> Frame:
     parent = frames.get(frame.parent_frame_id) if frame.parent_frame_id else None
     if parent is not None:
         frames[parent.frame_id] = _without_child(parent, closed, time_us)
-        _set_clocks(frames, parent.frame_id, time_us)
+        if parent.stood_us is not None:
+            _set_clocks(frames, parent.frame_id, time_us)
     return closed
 
 
@@ -286,7 +287,9 @@ def _account(frame: Frame, event: e.FrameUpdatedEvent) -> Frame:
         purposes[purpose] = purposes.get(purpose, 0) - amount
     left = {purpose: amount for purpose, amount in purposes.items() if amount > 0}
     budget: TokenBudget = replace(
-        frame.budget, reserved=sum(left.values()), used=frame.budget.used + event.used
+        frame.budget,
+        reserved=sum(left.values()),
+        used=min(frame.budget.used + event.used, limits.TOKENS_MAX),
     )
     return replace(frame, budget=budget, reservations=left)
 

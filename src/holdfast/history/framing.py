@@ -33,6 +33,9 @@ replace = msgspec.structs.replace
 
 OVERDUE: Final = "its time limit was reached"
 PARENT_CLOSED: Final = "a frame above it was closed"
+REMOVE: Final = "remove"
+"""The strategy of a handle that somebody takes away by its id."""
+
 ORPHANED: Final = "its session takes no more messages"
 
 
@@ -56,7 +59,7 @@ def decide(tree: TreeState | None, command: c.FrameCommand, *, now_us: int) -> t
         case c.AddHandle() | c.CompactFrame():
             return _handles(frame, command)
         case c.AddResult():
-            return _made(e.ResultAddedEvent(frame_id=frame.frame_id, result=command.result))
+            return _made(_add_result(frame, command))
         case c.RecordPack():
             event = e.FrameUpdatedEvent(frame_id=frame.frame_id, pack=command.selection)
             return (Made(event, command.texts),)
@@ -236,12 +239,31 @@ def stored(handle: ContextHandle) -> tuple[ContextHandle, tuple[str, ...]]:
     return kept, (text,)
 
 
+def _add_result(frame: Frame, command: c.AddResult) -> e.ResultAddedEvent:
+    if len(frame.result_refs) >= limits.FRAME_RESULTS_MAX:
+        raise errors.LimitExceeded(
+            f"the frame has {len(frame.result_refs):,} results, as many as it may.",
+            hint="Put many into one artifact, and refer to that.",
+            facts={"results_max": limits.FRAME_RESULTS_MAX},
+        )
+    return e.ResultAddedEvent(frame_id=frame.frame_id, result=command.result)
+
+
 def _compact(frame: Frame, command: c.CompactFrame) -> tuple[Made, ...]:
-    known = {handle.handle_id for handle in frame.context_handles}
+    known = {handle.handle_id: handle for handle in frame.context_handles}
+    planned = command.strategy != REMOVE
     for handle_id in command.removed:
-        if handle_id not in known:
+        handle = known.get(handle_id)
+        if handle is None and not planned:
             raise errors.UnknownHandle(
                 f"the frame has no handle {handle_id!r}.",
+                facts={"frame": frame.frame_id, "handle": handle_id},
+            )
+        if planned and (handle is None or handle.stays):
+            # It was planned on handles that somebody has changed since.
+            raise errors.Conflict(
+                f"the handles of the frame {frame.frame_id!r} changed meanwhile.",
+                hint="Nothing was removed. Compact again.",
                 facts={"frame": frame.frame_id, "handle": handle_id},
             )
     if not command.removed and not command.replaced:

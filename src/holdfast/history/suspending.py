@@ -27,6 +27,7 @@ def decide(frame: Frame, command: Command, now_us: int) -> e.FrameEvent | None:
 
 def _suspend(frame: Frame, command: c.SuspendFrame, now_us: int) -> e.FrameEvent:
     standing = frame.suspension
+    expires = None if command.expires_in_us is None else now_us + command.expires_in_us
     if command.again:
         if (
             standing is None
@@ -35,7 +36,7 @@ def _suspend(frame: Frame, command: c.SuspendFrame, now_us: int) -> e.FrameEvent
         ):
             raise errors.AlreadyDecided("the suspension was ended meanwhile.")
         return e.FrameUpdatedEvent(
-            frame_id=frame.frame_id, token_hash=command.token_hash, expires_us=command.expires_us
+            frame_id=frame.frame_id, token_hash=command.token_hash, expires_us=expires
         )
     if standing is not None and waits(standing, now_us):
         raise errors.AlreadySuspended(
@@ -50,7 +51,7 @@ def _suspend(frame: Frame, command: c.SuspendFrame, now_us: int) -> e.FrameEvent
         reason=command.reason,
         purpose=command.purpose,
         payload=command.payload,
-        expires_us=command.expires_us,
+        expires_us=expires,
     )
 
 

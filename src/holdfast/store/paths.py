@@ -43,9 +43,11 @@ def path(stream: int, at: int, bases: Bases) -> tuple[Span, ...]:
     The first stretch of a stream has the stream's own key, whether or not it has a base.
     """
     spans: list[Span] = []
+    known: dict[int, Sequence[Base]] = {}
     most = at
     while at > 0:
-        found = bases(stream)
+        # A stream that was rewound often is met at every hop.
+        found = known[stream] = known[stream] if stream in known else bases(stream)
         base = next((one for one in reversed(found) if one.first <= at), None)
         forked = bool(found) and found[0].source != stream
         if base is None and forked:

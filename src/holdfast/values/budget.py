@@ -95,7 +95,7 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True):
     def record_usage(self, amount: int) -> Self:
         """Record what was spent, whether it was available or not."""
         used = self.used + checked_tokens("amount", amount)
-        return replace(self, used=used)
+        return replace(self, used=min(used, limits.TOKENS_MAX))
 
     def settle(self, child: TokenBudget) -> Self:
         """Close a child's account: what it was given comes back, less what it spent.

@@ -104,7 +104,7 @@ class SuspendFrame(AboutFrame, frozen=True, kw_only=True):
     reason: str
     purpose: str = ""
     payload: Json = None
-    expires_us: int | None = None
+    expires_in_us: int | None = None
     again: bool = False
 
 

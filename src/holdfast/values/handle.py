@@ -85,6 +85,11 @@ class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
                 )
 
     @property
+    def stays(self) -> bool:
+        """Whether no compaction takes it away."""
+        return self.pinned or self.priority is ContextPriority.CRITICAL
+
+    @property
     def size(self) -> int:
         """The tokens it is taken to have while nobody has counted them."""
         return limits.HANDLE_TOKENS if self.estimated_tokens is None else self.estimated_tokens

@@ -40,7 +40,7 @@ TAGS: Final[Mapping[type, str]] = {
 """The stored names of commands."""
 
 _MADE: Final[Mapping[type, frozenset[str]]] = {
-    c.SuspendFrame: frozenset({"suspension_id", "token_hash", "expires_us", "again"}),
+    c.SuspendFrame: frozenset({"suspension_id", "token_hash", "again"}),
     c.EndTool: frozenset({"max_messages"}),
     c.RecordPack: frozenset({"texts"}),
 }

@@ -39,16 +39,21 @@ SELECT n.tenant, n.frame_id, n.root_id, json_extract(n.json, '$.parent_frame_id'
                 'unixepoch') AS completed_at
 FROM named AS n LEFT JOIN projections AS p ON p.tenant = n.number AND p.kind = 'frame' AND p.id = n.frame_id;
 
--- Frames that stand still. The right to resume one is nowhere in the store, only its hash in the log.
+-- Frames that stand still, and whether they can still be resumed: `waiting`, or `expired` or `revoked`. The right to
+-- resume one is nowhere in the store, only its hash in the log.
 CREATE VIEW suspended_frames AS
-SELECT t.name AS tenant, p.id AS suspension_id,
-       json_extract(CAST(p.document AS TEXT), '$.frame_id') AS frame_id,
-       p.owner AS actor_id,
-       json_extract(CAST(p.document AS TEXT), '$.reason') AS suspension_reason,
-       json_extract(CAST(p.document AS TEXT), '$.purpose') AS purpose,
-       json_extract(CAST(p.document AS TEXT), '$.payload') AS payload,
-       strftime('%Y-%m-%dT%H:%M:%fZ', p.time_us / 1e6, 'unixepoch') AS suspended_at,
-       strftime('%Y-%m-%dT%H:%M:%fZ', json_extract(CAST(p.document AS TEXT), '$.expires_us') / 1e6,
-                'unixepoch') AS expires_at
-FROM projections AS p JOIN tenants AS t ON t.number = p.tenant
-WHERE p.kind = 'suspension' AND p.lookup = 'waiting';
+WITH every AS (
+    SELECT p.tenant AS number, t.name AS tenant, p.id, p.owner, p.status, p.time_us,
+           CAST(p.document AS TEXT) AS json,
+           json_extract(CAST(p.document AS TEXT), '$.frame_id') AS frame_id,
+           row_number() OVER (PARTITION BY p.tenant, json_extract(CAST(p.document AS TEXT), '$.frame_id')
+                              ORDER BY p.time_us DESC, p.id DESC) AS back
+    FROM projections AS p JOIN tenants AS t ON t.number = p.tenant
+    WHERE p.kind = 'suspension'
+)
+SELECT tenant, id AS suspension_id, frame_id, owner AS actor_id, status,
+       json_extract(json, '$.reason') AS suspension_reason, json_extract(json, '$.purpose') AS purpose,
+       json_extract(json, '$.payload') AS payload,
+       strftime('%Y-%m-%dT%H:%M:%fZ', time_us / 1e6, 'unixepoch') AS suspended_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', json_extract(json, '$.expires_us') / 1e6, 'unixepoch') AS expires_at
+FROM every WHERE back = 1 AND status IN ('waiting', 'expired', 'revoked');
