@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,7 @@ def test_following(folder: Path, more: list[str]):
         assert "5" in process.stdout.readline()
         hf.index.record_usage("frm_8N", 6)
         assert "6" in process.stdout.readline()
+    time.sleep(0.5)  # what was just printed is noted a moment later
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", f"resumable: --since {last + 1}\n")

@@ -168,3 +168,15 @@ def test_an_output_without_a_conversation_has_the_bound_of_a_message(hf: holdfas
     assert hf.index.get_frame(frame.frame_id).tools
     hf.index.record_usage(frame.frame_id, 2**53)
     assert hf.index.record_usage(frame.frame_id, 5).budget.used == 2**53
+
+
+def test_a_clock_that_stood_goes_on_when_the_suspended_child_is_closed(hf: holdfast.Holdfast):
+    root = hf.index.push_frame(Scope("planner"), goal="g", budget=100)
+    child = hf.index.push_frame(Scope("planner"), goal="c", budget=5, parent_frame_id=root.frame_id)
+    hf.index.suspend_frame(child.frame_id, reason="ask")
+    assert hf.index.get_frame(root.frame_id).stood_us is not None
+    hf.index.pop_frame(child.frame_id, FrameStatus.CANCELLED, cascade=True)
+    after = hf.index.get_frame(root.frame_id)
+    assert after.stood_us is None
+    assert after.deadline_us is not None and root.deadline_us is not None
+    assert after.deadline_us > root.deadline_us

@@ -67,11 +67,11 @@ class Grown:
         assert self.tree is not None and self.tree.closed is not None
         return self.tree.closed
 
-    def suspend(self, frame_id: str, id_: str = "sus", expires_us: int | None = None) -> None:
+    def suspend(self, frame_id: str, id_: str = "sus", expires_in_us: int | None = None) -> None:
         self.do(
             c.SuspendFrame(
                 frame_id=frame_id, suspension_id=id_, token_hash=f"hash of {id_}", reason="why",
-                purpose="approval", payload={"n": 1}, expires_us=expires_us,
+                purpose="approval", payload={"n": 1}, expires_in_us=expires_in_us,
             )
         )  # fmt: skip
 

@@ -326,11 +326,11 @@ def test_a_token_is_used_once_and_only_for_its_own_suspension():
 @pytest.mark.req("C-15")
 def test_an_expired_token_is_refused_and_a_new_one_resumes():
     grown = Grown()
-    grown.suspend("r", expires_us=grown.now + 10)
+    grown.suspend("r", expires_in_us=10)
     grown.now += 10
     with pytest.raises(errors.SuspensionExpired):
         grown.resume("r")
-    grown.suspend("r", "new", expires_us=grown.now + 10)
+    grown.suspend("r", "new", expires_in_us=10)
     grown.resume("r", "new")
     assert grown["r"].status is S.ACTIVE
 
