@@ -10,7 +10,7 @@ from holdfast import errors
 from holdfast.context import items as rules
 from holdfast.context import pack as packs
 from holdfast.context.items import Count, Fitted, Item, View
-from holdfast.context.pack import Assembling, Fetch, Wanted
+from holdfast.context.pack import Assembling, Fetch, Shown, Wanted
 from holdfast.context.packed import (
     BREADCRUMBS,
     BRIEF,
@@ -110,8 +110,12 @@ class _Finishing:
 
     def _add_summary(self, index: int, item: Item) -> None:
         message, size = self._fitted.summaries[index]
-        kind = EVIDENCE_SUMMARY if item.pool else SUMMARY
-        self._put(message, size, Source(kind))
+        source = Source(SUMMARY)
+        if item.pool:
+            under = (one for at, one in enumerate(self._items) if at in self._fitted.under)
+            shown = [self._work.shown[one.first] for one in under if one.pool == packs.EVIDENCE]
+            source = Source(EVIDENCE_SUMMARY, sessions=_sessions(shown))
+        self._put(message, size, source)
         self._segments.append(
             ContextSegment(
                 segment_type=SegmentType.SUMMARY,
@@ -142,7 +146,8 @@ class _Finishing:
         shown = self._work.shown[item.first]
         message, handle = view.messages[0], shown.handle
         shortened = message is not item.messages[0]
-        self._put(message, view.size, Source(HANDLE, handle.handle_id, 0, shortened))
+        source = Source(HANDLE, handle.handle_id, 0, shortened, _sessions([shown]))
+        self._put(message, view.size, source)
         self._segments.append(
             ContextSegment(
                 segment_type=SEGMENT_OF[handle.handle_type],
@@ -266,6 +271,11 @@ def _said(item: Item, message: Message, size: int, *, shortened: bool) -> Contex
         message_id=None if item.tells else message.id,
         shortened=shortened,
     )
+
+
+def _sessions(shown: Sequence[Shown]) -> tuple[tuple[str, int], ...]:
+    """Return the sessions that the content of handles was copied from, each once."""
+    return tuple(dict.fromkeys(one.session for one in shown if one.session is not None))
 
 
 def _out(handle: ContextHandle, rule: str) -> HandleEntry:

@@ -54,10 +54,11 @@ _LIGHT_TOKENS = limits.LIGHT_CHARS // 3
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The content of a handle, or why there is none."""
+    """The content of a handle, or why there is none; and the session, at a version, that it was copied from."""
 
     text: str | None
     fault: str = ""
+    session: tuple[str, int] | None = None
 
 
 Fetch = Callable[[Sequence[ContextHandle], bool], Mapping[str, Found]]
@@ -101,12 +102,16 @@ def checked_budget(budget: int) -> int:
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A handle that was looked at: its number in the frame, its item, and the fence around its content."""
+    """A handle that was looked at: its number in the frame, its item, and the fence around its content.
+
+    `session` is the one, at a version, that the content was copied from.
+    """
 
     number: int
     handle: ContextHandle
     item: Item
     fence: wording.Fence
+    session: tuple[str, int] | None = None
 
 
 class Waiting:
@@ -345,13 +350,15 @@ class Assembling:
             if content.text is None:
                 self.faults.append((handle, content.fault))
                 continue
-            shown = self._shown(index + 1, handle, content.text)
+            shown = self._shown(index + 1, handle, content.text, content.session)
             self.shown[index + 1] = shown
             self._looked += shown.item.size
             self._seen += 1
             self._extra = max(0, min(self._extra, shown.item.size - handle.size))
 
-    def _shown(self, number: int, handle: ContextHandle, text: str) -> Shown:
+    def _shown(
+        self, number: int, handle: ContextHandle, text: str, session: tuple[str, int] | None
+    ) -> Shown:
         fence = wording.fence(handle, text, number, len(self.wanted.frame.context_handles))
         name = f"pack_{hashlib.sha256(handle.handle_id.encode()).hexdigest()[:24]}"
         message = self._message(name, fence.around(text), "user", MessageCategory.CONTEXT)
@@ -372,7 +379,7 @@ class Assembling:
             number, (message,), (size,), size, priority, rule,
             pool=EVIDENCE, name=f"handle {handle.handle_id}", alone=True, light=light,
         )  # fmt: skip
-        return Shown(number, handle, item, fence)
+        return Shown(number, handle, item, fence, session)
 
     def _summary(self, under: Sequence[Item], chars: int) -> Message:
         """Return what stands for some of the evidence."""

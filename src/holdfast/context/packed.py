@@ -32,13 +32,15 @@ SUMMARY: Final = "summary"
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a message of a pack is from: the brief, the breadcrumbs, a handle, the conversation, a summary.
 
-    `number` is that of a message in its conversation; `altered`, if it comes shortened.
+    `number` is that of a message in its conversation; `altered`, if it comes shortened. `sessions` are
+    those, each at a version, that evidence was copied from.
     """
 
     kind: str
     handle_id: str | None = None
     number: int = 0
     altered: bool = False
+    sessions: tuple[tuple[str, int], ...] = ()
 
 
 class Talked(msgspec.Struct, frozen=True):

@@ -129,6 +129,8 @@ class _Recording:
         if source.kind == HANDLE and segment is not None:
             head = text.index("\n") + 1
             part |= {"handle": source.handle_id, "head": head, "size": len(segment.content)}
+        if source.sessions:
+            part |= {"sessions": source.sessions}
         return part | self._kept(text)
 
     def _kept(self, text: str) -> dict[str, Json]:
@@ -262,7 +264,8 @@ class _Rebuilding:
         message = Message.from_dict({**fields, "content": text, "timestamp": about["timestamp"]})
         handle_id = part.get("handle")
         altered = kind == HANDLE and part["shortened"]
-        self._put(message, size, Source(kind, handle_id, 0, altered))
+        sessions = tuple((name, version) for name, version in part.get("sessions", ()))
+        self._put(message, size, Source(kind, handle_id, 0, altered, sessions))
         if kind in (BRIEF, BREADCRUMBS):
             return
         content = text

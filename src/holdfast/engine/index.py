@@ -17,6 +17,7 @@ from holdfast.engine.commits import Answer
 from holdfast.engine.contexts import Contexts
 from holdfast.engine.engine import Engine
 from holdfast.engine.requests import Settings, When, microseconds
+from holdfast.engine.resolving import bound
 from holdfast.engine.resuming import checked_limit, checked_scope
 from holdfast.history.suspending import waits
 from holdfast.values import frame_command as c
@@ -175,9 +176,12 @@ class StateIndex(Contexts):
     ) -> Frame:
         """Give a frame a pointer to content that it may need. The same handle again changes nothing.
 
-        Raises DuplicateHandle if another one has its id.
+        One to messages stays with those that have the numbers now, whatever becomes of the session; its
+        target says so by the version "at". Raises DuplicateHandle if another one has its id.
         """
-        return self._run(self._asking.handle(frame_id, handle), key).frame
+        self._engine.check()
+        command = bound(self._engine, self._tenant, self._asking.handle(frame_id, handle))
+        return self._run(command, key).frame
 
     def remove_handle(self, frame_id: str, handle_id: str, *, key: str | None = None) -> Frame:
         """Take a handle from a frame. Raises UnknownHandle if it has none by that id."""

@@ -18,7 +18,7 @@ from holdfast.context.packed import ContextPack, Talked
 from holdfast.engine import trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.parts import Measure, Parts
-from holdfast.engine.resolving import Resolvers, Resolving, living
+from holdfast.engine.resolving import Moments, Resolvers, Resolving, living
 from holdfast.engine.windows import Asked, Spoken
 from holdfast.history import sessions as rules
 from holdfast.store import port
@@ -208,23 +208,24 @@ class Packing:
 
     def _together(self, handles: Sequence[ContextHandle]) -> dict[str, int]:
         """Return which handles point at messages of one tool call, by a number of their own."""
-        groups = _Groups()
+        groups, moments = _Groups(), Moments(self._engine, self._tenant)
         for handle in handles:
             if handle.handle_type is HandleType.MESSAGE_RANGE and handle.target:
                 target = handle.target
-                state = living(self._engine, self._tenant, target["session_id"])
+                state = moments.of(target["session_id"], handle.at)
                 if state is not None:
                     edges = {target["first"], target["last"]}
                     groups.join(handle.handle_id, [self._group(state, n) for n in edges])
         return groups.numbers()
 
     def _group(self, state: SessionState, number: int) -> tuple[str, int]:
-        """Return the group of a message by its session and the number of its first message."""
+        """Return the group of a message by its session and the version of its first message."""
         if not 1 <= number <= state.message_count:
             return state.id, -number
         tail = self._engine.tails.of(self._tenant, state)
-        group = tail.group(tail.version_of(number), state.version)
-        return state.id, group[0].number if group else number
+        version = tail.version_of(number)
+        group = tail.group(version, state.version)
+        return state.id, group[0].version if group else version
 
 
 class _Groups:
@@ -256,14 +257,17 @@ class _Groups:
 
 
 def check_talk(engine: Engine, tenant: str, chosen: PackSelection) -> None:
-    """Raise NotFound if the conversation that is in a recorded pack was deleted."""
+    """Raise NotFound if a session was deleted whose messages are in a recorded pack, said or as evidence."""
+    found = list(chosen.sessions)
     talked = chosen.about.get("talked")
     if talked is not None:
         moment = msgspec.convert(talked, Talked)
-        if living(engine, tenant, moment.session_id, moment.version) is None:
+        found.append((moment.session_id, moment.version))
+    for session_id, version in found:
+        if living(engine, tenant, session_id, version) is None:
             raise errors.NotFound(
-                f"the session {moment.session_id!r}, whose conversation is in the pack, was deleted.",
-                facts={"session": moment.session_id, "context_hash": chosen.digest},
+                f"the session {session_id!r}, whose messages are in the pack, was deleted.",
+                facts={"session": session_id, "context_hash": chosen.digest},
             )
 
 

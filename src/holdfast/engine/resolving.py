@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from types import TracebackType
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
 from holdfast import errors, limits
 from holdfast.context.pack import Found
 from holdfast.context.summary import text_of
-from holdfast.engine import trees
+from holdfast.engine import forking, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.finding import Log
 from holdfast.engine.messages import Reader
@@ -19,10 +19,11 @@ from holdfast.engine.states import facts, messages_of, stream_of
 from holdfast.engine.tails import Said
 from holdfast.history.tooling import result_text
 from holdfast.store import port
+from holdfast.values import frame_command as c
 from holdfast.values import frame_event as e
 from holdfast.values.event import MessageAdded
 from holdfast.values.frozen import Json, checked_text
-from holdfast.values.handle import ContextHandle, HandleType
+from holdfast.values.handle import AT, ContextHandle, HandleType
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState, SessionStatus
 
@@ -30,6 +31,9 @@ Resolver = Callable[[ContextHandle], str]
 """Finds the content of a handle. Whatever it raises means that there is none now."""
 
 Resolvers = MutableMapping[HandleType, Resolver]
+
+STEPS_MAX: Final = 8
+"""How many handles are followed from one to the next: they may point at one another in a circle."""
 
 
 def living(
@@ -43,13 +47,60 @@ def living(
     return None if gone else state
 
 
+def bound(engine: Engine, tenant: str, command: c.AddHandle) -> c.AddHandle:
+    """Return a command whose handle stays with the messages that have its numbers now.
+
+    A session that is not there yet has no version to be bound to. Raises InvalidRequest for a bad version.
+    """
+    handle = command.handle
+    if handle.handle_type is not HandleType.MESSAGE_RANGE or handle.content is not None:
+        return command
+    if AT in handle.target:
+        if handle.at is None or handle.at < 1:
+            raise errors.InvalidRequest(
+                f"{AT!r} in a handle's target is a version of the session: a whole number from 1 on."
+            )
+        return command
+    state = living(engine, tenant, handle.target["session_id"])
+    return command if state is None else msgspec.structs.replace(command, at=state.version)
+
+
+class Moments:
+    """Sessions as handles see them, each looked up once."""
+
+    def __init__(self, engine: Engine, tenant: str) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._known: dict[tuple[str, int | None], SessionState | None] = {}
+
+    def of(self, session_id: str, at: int | None) -> SessionState | None:
+        """Return a session in which messages have the numbers that they had at a version; None if it is gone.
+
+        It is the present one as long as messages were only added since. Else the session is folded up to
+        there, which costs its events.
+        """
+        key = (session_id, at)
+        if key not in self._known:
+            self._known[key] = self._found(session_id, at)
+        return self._known[key]
+
+    def _found(self, session_id: str, at: int | None) -> SessionState | None:
+        state = living(self._engine, self._tenant, session_id)
+        if state is None or at is None or max(state.began, state.rebased) <= at <= state.version:
+            return state
+        try:
+            return forking.past(self._engine.store, self._engine.states, self._tenant, state, at)
+        except errors.NotFound:
+            return None
+
+
 class _Known:
     """What is looked up once for all handles that are asked for together."""
 
-    def __init__(self, blobs: Mapping[bytes, bytes]) -> None:
+    def __init__(self, blobs: Mapping[bytes, bytes], moments: Moments) -> None:
         self.blobs = blobs
-        self.states: dict[str, SessionState] = {}
-        self.tails: dict[str, list[Said]] = {}
+        self.moments = moments
+        self.tails: dict[tuple[str, int], list[Said]] = {}
 
 
 class Resolving:
@@ -64,35 +115,39 @@ class Resolving:
     def fetch(self, handles: Sequence[ContextHandle], must: bool) -> dict[str, Found]:
         """Return the content of handles by their ids; `must`: raise HandleUnresolved if there is none."""
         kept = [bytes.fromhex(h.content_hash) for h in handles if h.content_hash is not None]
-        known = _Known(self._store.blobs(self._tenant, set(kept)) if kept else {})
+        blobs = self._store.blobs(self._tenant, set(kept)) if kept else {}
+        known = _Known(blobs, Moments(self._engine, self._tenant))
         found: dict[str, Found] = {}
         for handle in handles:
             try:
-                text = _bounded(handle, self._text(handle, known))
+                content = _bounded(handle, self._content(handle, known, STEPS_MAX))
             except errors.HandleUnresolved as error:
-                if must:
+                why = str(error.facts["why"])
+                if must and error.facts["handle"] == handle.handle_id:
                     raise
-                found[handle.handle_id] = Found(None, str(error.facts["why"]))
+                if must:
+                    raise unresolved(handle, why) from error
+                found[handle.handle_id] = Found(None, why)
             else:
-                found[handle.handle_id] = Found(text)
+                found[handle.handle_id] = content
         return found
 
-    def _text(self, handle: ContextHandle, known: _Known) -> str:
+    def _content(self, handle: ContextHandle, known: _Known, steps: int) -> Found:
         if handle.content is not None:
-            return handle.content
+            return Found(handle.content)
         if handle.content_hash is not None:
-            return self._blob(handle, handle.content_hash, known)
+            return Found(self._blob(handle, handle.content_hash, known))
         match handle.handle_type:
             case HandleType.EVENT_REF:
-                return self._event(handle)
+                return self._event(handle, known, steps)
             case HandleType.MESSAGE_RANGE:
                 return self._messages(handle, known)
             case HandleType.TOOL_OUTPUT:
                 return self._output(handle)
             case HandleType.WORKER_FINDING | HandleType.WORKER_LEARNING:
-                return self._finding(handle)
+                return Found(self._finding(handle))
             case _:
-                return self._asked(handle)
+                return Found(self._asked(handle))
 
     def _blob(self, handle: ContextHandle, name: str, known: _Known | None = None) -> str:
         key = bytes.fromhex(name)
@@ -118,43 +173,50 @@ class Resolving:
         except errors.BadEncoding as error:
             raise unresolved(handle, "its resolver gave text that no encoding can carry") from error
 
-    def _event(self, handle: ContextHandle) -> str:
+    def _event(self, handle: ContextHandle, known: _Known, steps: int) -> Found:
         position = cast("int", handle.target["position"])
         found = self._store.feed(self._tenant, after=max(0, position - 1), limit=1)
         if not found or found[0].position != position or found[0].payload is None:
             raise unresolved(handle, f"the log has no event at position {position:,}")
         if found[0].stream.startswith(trees.PREFIX):
-            return self._of_frame(handle, trees.recorded(found[0]).event)
+            event = trees.recorded(found[0]).event
+            if isinstance(event, e.HandleAddedEvent):
+                return self._followed(handle, event.handle, known, steps)
+            return self._of_frame(handle, event)
         event = facts(self._store, self._tenant, found)[0].event
         if not isinstance(event, MessageAdded):
             raise unresolved(handle, f"an event of kind {event.kind} has no text")
         session_id = found[0].stream.removeprefix(stream_of(""))
         if living(self._engine, self._tenant, session_id, found[0].version) is None:
             raise unresolved(handle, f"the session of event {position:,} was deleted")
-        return spoken([event.message])
+        return Found(spoken([event.message]), session=(session_id, found[0].version))
 
-    def _of_frame(self, handle: ContextHandle, event: e.FrameEvent) -> str:
+    def _followed(
+        self, handle: ContextHandle, other: ContextHandle, known: _Known, steps: int
+    ) -> Found:
+        if not steps:
+            raise unresolved(handle, f"more than {STEPS_MAX} handles point at one another")
+        return self._content(other, known, steps - 1)
+
+    def _of_frame(self, handle: ContextHandle, event: e.FrameEvent) -> Found:
         match event:
-            case e.HandleAddedEvent() if event.handle.handle_id != handle.handle_id:
-                return self._text(event.handle, _Known({}))
             case e.ResultAddedEvent():
-                return f"{event.result.result_type} {event.result.ref_id}: {event.result.summary}"
+                result = event.result
+                return Found(f"{result.result_type} {result.ref_id}: {result.summary}")
             case e.FramePoppedEvent():
-                return f"{event.status}: {event.result_summary or event.reason}"
+                return Found(f"{event.status}: {event.result_summary or event.reason}")
             case e.FrameUpdatedEvent() if event.tool is not None:
                 return self._ended(handle, event)
             case _:
                 raise unresolved(handle, f"an event of kind {event.kind} has no text")
 
-    def _messages(self, handle: ContextHandle, known: _Known) -> str:
-        target = handle.target
+    def _messages(self, handle: ContextHandle, known: _Known) -> Found:
+        target, at = handle.target, handle.at
         session_id, first, last = target["session_id"], target["first"], target["last"]
-        state = known.states.get(session_id)
+        state = known.moments.of(session_id, at)
         if state is None:
-            state = living(self._engine, self._tenant, session_id)
-        if state is None:
-            raise unresolved(handle, f"there is no session {session_id!r}")
-        known.states[session_id] = state
+            when = "" if at is None else f" that had version {at:,}"
+            raise unresolved(handle, f"there is no session {session_id!r}{when}")
         if not 1 <= first <= last <= state.message_count:
             raise unresolved(
                 handle, f"the session has messages 1 to {state.message_count:,}, not {first:,} to {last:,}"
@@ -163,16 +225,23 @@ class Resolving:
             raise unresolved(
                 handle, f"at most {limits.BATCH_MESSAGES_MAX:,} messages are one handle"
             )
-        if session_id not in known.tails:
+        said = self._numbered(state, first, last, known)
+        return Found(spoken(said), session=(session_id, state.version))
+
+    def _numbered(
+        self, state: SessionState, first: int, last: int, known: _Known
+    ) -> Sequence[Message]:
+        key = (state.id, state.version)
+        if key not in known.tails:
             tail = self._engine.tails.of(self._tenant, state)
-            known.tails[session_id] = tail.upto(state, limits.TAIL_MESSAGES_MAX)
-        tail = known.tails[session_id]
+            known.tails[key] = tail.upto(state, limits.TAIL_MESSAGES_MAX)
+        tail = known.tails[key]
         if tail and tail[0].number <= first:
             at = first - tail[0].number
-            return spoken([said.message for said in tail[at : at + last - first + 1]])
-        return spoken(Reader(self._engine, self._tenant, state).slice(slice(first - 1, last)))
+            return [said.message for said in tail[at : at + last - first + 1]]
+        return Reader(self._engine, self._tenant, state).slice(slice(first - 1, last))
 
-    def _output(self, handle: ContextHandle) -> str:
+    def _output(self, handle: ContextHandle) -> Found:
         frame_id, tool_id = handle.target["frame_id"], handle.target["tool_id"]
         root = self._engine.trees.root(self._tenant, frame_id)
         if root is None:
@@ -191,12 +260,12 @@ class Resolving:
         found = self._store.read(self._tenant, stream, after=version - 1, until=version, limit=1)
         return found[0] if found else None
 
-    def _ended(self, handle: ContextHandle, event: e.FrameUpdatedEvent) -> str:
+    def _ended(self, handle: ContextHandle, event: e.FrameUpdatedEvent) -> Found:
         """Return a tool's output, wherever it was put."""
         if event.output_hash is not None:
-            return _plain(msgspec.json.decode(self._blob(handle, event.output_hash)))
+            return Found(_plain(msgspec.json.decode(self._blob(handle, event.output_hash))))
         if event.recorded_in is None:
-            return _plain(event.output)
+            return Found(_plain(event.output))
         session_id, message_id = event.recorded_in
         stream = stream_of(session_id)
         version = self._store.find_claim(self._tenant, stream, message_id)
@@ -205,7 +274,7 @@ class Resolving:
         for message in messages_of(self._store, self._tenant, [found] if found else []):
             for result in message.tool_results:
                 if event.tool is None or result.tool_call_id == event.tool.call_id:
-                    return _plain(result.result)
+                    return Found(_plain(result.result), session=(session_id, version))
         raise unresolved(handle, "the message with the tool's result is not there")
 
     def _finding(self, handle: ContextHandle) -> str:
@@ -232,10 +301,11 @@ def _plain(output: Json) -> str:
     return text_of(Message("user", output)) if isinstance(output, list) else result_text(output)
 
 
-def _bounded(handle: ContextHandle, text: str) -> str:
-    if len(text) > limits.MESSAGE_BYTES_MAX:
-        raise unresolved(handle, f"it has {len(text):,} characters")
-    return text
+def _bounded(handle: ContextHandle, content: Found) -> Found:
+    size = len(content.text or "")
+    if size > limits.MESSAGE_BYTES_MAX:
+        raise unresolved(handle, f"it has {size:,} characters")
+    return content
 
 
 def unresolved(handle: ContextHandle, why: str) -> errors.HandleUnresolved:

@@ -26,7 +26,7 @@ from holdfast.values.frame import (
     ToolStatus,
     TreeState,
 )
-from holdfast.values.handle import ContextHandle
+from holdfast.values.handle import AT, ContextHandle, HandleType
 
 _S = FrameStatus
 replace = msgspec.structs.replace
@@ -207,7 +207,7 @@ def _handles(frame: Frame, command: c.AddHandle | c.CompactFrame) -> tuple[Made,
 def _add_handle(frame: Frame, command: c.AddHandle) -> tuple[Made, ...]:
     handle, texts = stored(command.handle)
     present = frame.handle(handle.handle_id)
-    if present == handle:
+    if present == handle or (present is not None and unbound(present) == handle):
         return ()
     if present is not None:
         raise errors.DuplicateHandle(
@@ -221,7 +221,16 @@ def _add_handle(frame: Frame, command: c.AddHandle) -> tuple[Made, ...]:
             hint="compact_context lets go of some.",
             facts={"handles_max": limits.FRAME_HANDLES_MAX},
         )
+    if command.at is not None:
+        handle = replace(handle, target={**handle.target, AT: command.at})
     return (Made(e.HandleAddedEvent(frame_id=frame.frame_id, handle=handle), texts),)
+
+
+def unbound(handle: ContextHandle) -> ContextHandle:
+    """Return a handle without the version that its messages are numbered in."""
+    if handle.handle_type is not HandleType.MESSAGE_RANGE or AT not in handle.target:
+        return handle
+    return replace(handle, target={k: v for k, v in handle.target.items() if k != AT})
 
 
 def stored(handle: ContextHandle) -> tuple[ContextHandle, tuple[str, ...]]:

@@ -66,9 +66,10 @@ class PopFrame(AboutFrame, frozen=True, kw_only=True):
 
 
 class AddHandle(AboutFrame, frozen=True, kw_only=True):
-    """Give a frame a handle."""
+    """Give a frame a handle. `at` is the version of the session that its messages are numbered in."""
 
     handle: ContextHandle
+    at: int | None = None
 
 
 class AddResult(AboutFrame, frozen=True, kw_only=True):

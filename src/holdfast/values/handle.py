@@ -37,13 +37,17 @@ NEEDED: Final[Mapping[HandleType, Mapping[str, type]]] = {
 }
 """What the target of a handle into the log must name."""
 
+AT: Final = "at"
+"""In the target of a handle to messages: the version of the session in which they have their numbers."""
+
 
 class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A pointer to content that a frame may pull into its context.
 
     `target` says where the content is: {"position": 12} for an event, {"session_id", "first", "last"} for
     messages by their numbers, {"frame_id", "tool_id"} for a tool's output; for the other types whatever
-    their resolver needs. `content` given is kept beside the log as it is, and nothing is asked for it
+    their resolver needs. Messages are those that have the numbers in the session's version "at"; without
+    it, in the version that it has when the handle is added. `content` given is kept beside the log as it is, and nothing is asked for it
     later; a stored handle has its hash in `content_hash` instead. Without `estimated_tokens` it counts as
     its content does, or as 100.
     """
@@ -88,6 +92,12 @@ class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def stays(self) -> bool:
         """Whether no compaction takes it away."""
         return self.pinned or self.priority is ContextPriority.CRITICAL
+
+    @property
+    def at(self) -> int | None:
+        """The version of the session that its messages are numbered in, if it is bound to one."""
+        at = self.target.get(AT) if self.handle_type is HandleType.MESSAGE_RANGE else None
+        return at if type(at) is int else None
 
     @property
     def size(self) -> int:

@@ -178,7 +178,7 @@ class PackSelection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """What a pack was made of, so that it can be made again without deciding anything anew.
 
     Each part names what it holds: a hash of a text that is kept beside the log, or messages of a session
-    by their numbers. `about` is what there is to say besides. `digest` is that of the whole pack.
+    by their numbers; and the sessions that a text was copied from. `about` is what there is to say besides. `digest` is that of the whole pack.
     """
 
     digest: str
@@ -195,3 +195,11 @@ class PackSelection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def hashes(self) -> tuple[str, ...]:
         """The hashes of the texts that it refers to."""
         return tuple(str(part["hash"]) for part in self.parts if "hash" in part)
+
+    @property
+    def sessions(self) -> tuple[tuple[str, int], ...]:
+        """The sessions, each at a version, that its texts were copied from."""
+        found = (
+            (str(name), int(at)) for part in self.parts for name, at in part.get("sessions", ())
+        )
+        return tuple(dict.fromkeys(found))

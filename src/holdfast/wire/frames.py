@@ -42,6 +42,7 @@ TAGS: Final[Mapping[type, str]] = {
 _MADE: Final[Mapping[type, frozenset[str]]] = {
     c.SuspendFrame: frozenset({"suspension_id", "token_hash", "again"}),
     c.EndTool: frozenset({"max_messages"}),
+    c.AddHandle: frozenset({"at"}),
     c.RecordPack: frozenset({"texts"}),
 }
 """Fields that Holdfast fills in, or that are settings: not what the caller said."""
