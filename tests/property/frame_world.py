@@ -131,7 +131,7 @@ class FrameWorld:
         terms |= {f"session:{work.session}" for work in works.values() if work.session}
         assert row is not None
         expected = ("open", alarm, terms) if root else ("closed", 0, set[str]())
-        assert (row.status, row.time_us, set(row.terms)) == expected
+        assert (row.status, row.time_us, set(row.terms)) == expected, (row, expected)
 
     def _check_frame(self, frame: Frame, work: Work) -> None:
         budget = frame.budget

@@ -17,7 +17,7 @@ import pytest
 from holdfast import Scope, TokenBudget, errors, limits
 from tests.property.frame_model import No, Pause
 from tests.property.frame_steps import STEPS, Steps
-from tests.property.frame_world import FrameWorld
+from tests.property.frame_world import TENANT, FrameWorld
 
 LENGTH = {"volatile": 2_000, "sqlite": 1_000}
 WALKS = [("volatile", seed) for seed in range(1, 47)] + [("sqlite", seed) for seed in range(1, 9)]
@@ -32,11 +32,16 @@ class Walker(Steps):
 
     # Suspensions.
 
+    def _clock(self, frame_id: str) -> int:
+        """The time in a frame's tree: no earlier than what happened last in it."""
+        tree = self.world.engine.trees.open_tree(TENANT, frame_id)
+        return max(self.model.now, tree.updated_us if tree else 0)
+
     def suspend(self) -> None:
         frame_id, rng = self.a_frame(), self.rng
         purpose, seconds = rng.choice(["", "approval"]), rng.choice([None, 3.0, 60.0, 86_400.0])
         payload = rng.choice([None, {"amount": 5}])
-        expires = None if seconds is None else self.model.now + int(seconds * 1_000_000)
+        expires = None if seconds is None else self._clock(frame_id) + int(seconds * 1_000_000)
 
         def act(key: str | None) -> Any:
             return self.index.suspend_frame(
@@ -196,7 +201,8 @@ class Walker(Steps):
     def suspend_again(self) -> None:
         key, suspension_id, seconds, act = self.rng.choice(self.keyed_pauses)
         pause = self.model.pauses[suspension_id]
-        expires = None if seconds is None else self.model.now + int(seconds * 1_000_000)
+        now = self._clock(pause.frame)
+        expires = None if seconds is None else now + int(seconds * 1_000_000)
         self.world.do(lambda: self.model.suspend_again(pause, expires), lambda: act(key))
 
     def reuse(self) -> None:

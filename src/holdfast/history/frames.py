@@ -12,6 +12,7 @@ from typing import Final, assert_never
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.history import pointing
 from holdfast.values import frame_event as e
 from holdfast.values import ids
 from holdfast.values.budget import TokenBudget
@@ -141,7 +142,7 @@ def _applied(tree: TreeState, frames: Frames, event: e.FrameEvent, time_us: int)
         case e.FrameResumedEvent():
             frame = _resume(frame, event)
         case e.HandleAddedEvent():
-            frame = replace(frame, context_handles=(*frame.context_handles, event.handle))
+            frame = replace(frame, context_handles=pointing.added(frame, event.handle))
         case e.ResultAddedEvent():
             frame = replace(frame, result_refs=(*frame.result_refs, event.result))
         case e.FrameCompactedEvent():

@@ -7,7 +7,7 @@ from typing import Final, assert_never
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.history import suspending, tooling
+from holdfast.history import pointing, suspending, tooling
 from holdfast.history.frames import (
     TRANSITIONS,
     Made,
@@ -206,7 +206,7 @@ def _handles(frame: Frame, command: c.AddHandle | c.CompactFrame) -> tuple[Made,
 
 def _add_handle(frame: Frame, command: c.AddHandle) -> tuple[Made, ...]:
     handle, texts = stored(command.handle)
-    present = frame.handle(handle.handle_id)
+    present = pointing.found(frame, handle.handle_id)
     if present == handle or (present is not None and unbound(present) == handle):
         return ()
     if present is not None:

@@ -37,14 +37,12 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         taken = (self.total, self.used, self.reserved, self.subcall_allocation)
         limited = (
-            self.max_context_tokens,
-            self.max_tool_calls,
-            self.max_subframe_depth,
-            self.timeout_ms,
-        )
+            self.max_context_tokens, self.max_tool_calls, self.max_subframe_depth, self.timeout_ms,
+        )  # fmt: skip
         if {*map(type, taken)} == _NUMBERS and {*map(type, limited)} <= _NUMBERS_OR_NONE:
-            given = [*taken, *filter(None, limited)]
-            if min(given) >= 0 and max(given) <= limits.FRAME_TIMEOUT_MS_MAX:
+            bounds = [*filter(None, limited), 0]
+            small = max(taken) <= limits.TOKENS_MAX and max(bounds) <= limits.FRAME_TIMEOUT_MS_MAX
+            if small and min(taken) >= 0 and min(bounds) >= 0:
                 return
         for name in ("total", "used", "reserved", "subcall_allocation", *LIMITS):
             value: int = getattr(self, name)

@@ -1,0 +1,57 @@
+"""Which handles a frame has, without looking through thousands of them for one that is not there."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from holdfast.values.frame import Frame
+from holdfast.values.handle import ContextHandle
+
+Handles = tuple[ContextHandle, ...]
+
+
+class HandleIds:
+    """Ids of the handles that frames have. A memory only: what it has not, it makes from the frame.
+
+    An id that it has may be of the frame's next state; one that it has not is not there.
+    """
+
+    SIZE: Final = 64
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, tuple[Handles, set[str]]] = OrderedDict()
+
+    def may_have(self, handles: Handles, handle_id: str) -> bool:
+        """Whether there can be a handle by that id."""
+        found = self._known.get(id(handles))
+        if found is None or found[0] is not handles:
+            found = self._keep(handles, {handle.handle_id for handle in handles})
+        return handle_id in found[1]
+
+    def grown(self, before: Handles, handle: ContextHandle) -> Handles:
+        """Return handles with one more."""
+        after, found = (*before, handle), self._known.pop(id(before), None)
+        if found is not None and found[0] is before:
+            found[1].add(handle.handle_id)
+            self._keep(after, found[1])
+        return after
+
+    def _keep(self, handles: Handles, known: set[str]) -> tuple[Handles, set[str]]:
+        made = self._known[id(handles)] = (handles, known)
+        while len(self._known) > self.SIZE:
+            self._known.popitem(last=False)
+        return made
+
+
+_ids: Final = HandleIds()
+
+
+def found(frame: Frame, handle_id: str) -> ContextHandle | None:
+    """Return the handle of a frame by its id; None if it has none."""
+    return frame.handle(handle_id) if _ids.may_have(frame.context_handles, handle_id) else None
+
+
+def added(frame: Frame, handle: ContextHandle) -> Handles:
+    """Return the handles of a frame with one more."""
+    return _ids.grown(frame.context_handles, handle)
