@@ -17,7 +17,7 @@ _NUMBERS_OR_NONE: Final = {int, type(None)}
 replace = msgspec.structs.replace
 
 
-class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True):
+class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a frame may spend and what it did: `total` = used + reserved + subcall_allocation + available.
 
     `subcall_allocation` is what open children have been given. `used` counts what closed children

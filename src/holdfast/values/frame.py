@@ -79,7 +79,7 @@ class SuspensionStatus(StrEnum):
     CLOSED = "closed"
 
 
-class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
+class Scope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Whose work: an actor, in a session and a thread if it is about one."""
 
     actor_id: str

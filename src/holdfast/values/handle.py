@@ -41,7 +41,7 @@ AT: Final = "at"
 """In the target of a handle to messages: the version of the session in which they have their numbers."""
 
 
-class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A pointer to content that a frame may pull into its context.
 
     `target` says where the content is: {"position": 12} for an event, {"session_id", "first", "last"} for
@@ -110,7 +110,7 @@ def _example(kind: HandleType) -> str:
     return repr(made)
 
 
-class ResultRef(msgspec.Struct, frozen=True, omit_defaults=True):
+class ResultRef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a frame produced: its kind, where it is, and in a few words what it says."""
 
     result_type: str
