@@ -102,8 +102,9 @@ class FullModel(Model):
         seen = self.tools_seen.setdefault(work.root.id, set())
         if known is not None and known.status != "intent":
             raise No(errors.InvalidTransition, tool=tool_id, status=known.status)
-        if known is None:
+        if known is None or not intent:
             self._in_time(work)
+        if known is None:
             most = [one.calls_max for one in work.above() if one.calls_max is not None]
             if most and work.calls >= min(most):
                 raise No(errors.ToolLimitExceeded, calls=work.calls, calls_max=min(most))
