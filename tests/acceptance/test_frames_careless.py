@@ -93,6 +93,8 @@ def test_a_call_that_the_conversation_does_not_wait_for_can_not_begin(
     with pytest.raises(errors.UnknownCall) as caught:
         hf.index.begin_tool("w", "book", call_id="typo", message_id=asked)
     assert caught.value.facts["open"] == ["c1"]
+    with pytest.raises(errors.UnknownCall):
+        hf.index.begin_tool("w", "book", call_id="c1", message_id="another")
     assert not hf.index.get_frame("w").tools
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
@@ -23,7 +24,7 @@ class Folded(Protocol):
 S = TypeVar("S", bound=Folded)
 
 
-class Folds(Generic[S]):
+class Folds(ABC, Generic[S]):
     """The cache of one kind of states over one store, at most `size` of them.
 
     A state may have begun with a snapshot, which a rebuild of the store drops: then all are forgotten.
@@ -38,17 +39,17 @@ class Folds(Generic[S]):
         self._rebuilt = 0
         self._early: int | None = None
 
+    @abstractmethod
     def stream(self, id_: str) -> str:
         """Return the name of a state's stream."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decoded(self, snapshot: port.Snapshot) -> S | None:
         """Return the state of a snapshot; None if it has to be folded anew."""
-        raise NotImplementedError
 
+    @abstractmethod
     def folded(self, tenant: str, state: S | None, page: Sequence[port.StoredEvent]) -> S | None:
         """Return the state after some more of its events."""
-        raise NotImplementedError
 
     def begin_turn(self, *, alone: bool) -> None:
         """A turn begins; unless `alone`, others may have added to any stream since the last one."""

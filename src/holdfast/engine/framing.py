@@ -182,13 +182,15 @@ class Framing:
         if command.call_id is None or frame.scope.session_id is None:
             return
         session = self._last(tenant, frame.scope.session_id)
-        waiting = [call.call_id for call in session.open_calls] if session else []
-        if session is not None and command.call_id not in waiting:
+        if session is not None and not _waits(session, command):
             raise errors.UnknownCall(
-                f"no open call of the session has the id {command.call_id!r}.",
-                hint="Add the assistant's message first, and take the id from its call.",
-                facts={"call": command.call_id, "open": waiting},
-            )
+                f"no open call of the session has the id {command.call_id!r} and that message.",
+                hint="Add the assistant's message first, and take both ids from it.",
+                facts={
+                    "call": command.call_id, "message": command.message_id,
+                    "open": [call.call_id for call in session.open_calls],
+                },
+            )  # fmt: skip
 
     def _answered(
         self, tenant: str, frame: Frame, command: f.EndTool, made: Made
@@ -219,11 +221,7 @@ class Framing:
         session = self._last(tenant, frame.scope.session_id)
         if session is None or session.status is not SessionStatus.ACTIVE:
             return None
-        waits = any(
-            call.call_id == tool.call_id and tool.message_id in (None, call.message_id)
-            for call in session.open_calls
-        )
-        return session if waits else None
+        return session if _waits(session, tool) else None
 
     def _given_up(
         self, tenant: str, tree: TreeState, made: Iterable[Made]
@@ -290,3 +288,11 @@ class Framing:
         frame = tree.frames.get(frame_id) or closed
         assert frame is not None, "a frame that is not open any more was closed here"
         return Step(write, tree, frame, tuple(trees.rows(before, after)), snapshots, saying)
+
+
+def _waits(session: SessionState, of: ToolRun | f.BeginTool) -> bool:
+    """Whether a session waits for the result of that very call."""
+    return any(
+        call.call_id == of.call_id and of.message_id in (None, call.message_id)
+        for call in session.open_calls
+    )
