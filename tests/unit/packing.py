@@ -14,7 +14,7 @@ from holdfast.context.window import Counted, Piece
 from holdfast.values.budget import TokenBudget
 from holdfast.values.context import CompactionLevel, ContextPriority
 from holdfast.values.frame import Frame, FrameStatus, Scope
-from holdfast.values.handle import ContextHandle, HandleType
+from holdfast.values.handle import ContextHandle, HandleType, paged
 from holdfast.values.pack import BriefContext
 
 SCOPE = Scope("planner", "trip")
@@ -53,7 +53,7 @@ def stack(
             parent_frame_id=f"f{at - 1}" if at else None,
             depth=at,
             status=FrameStatus.ACTIVE if at == depth - 1 else FrameStatus.WAITING,
-            context_handles=tuple(handles) if at == depth - 1 else (),
+            handle_pages=paged(handles) if at == depth - 1 else (),
         )
         for at in range(depth)
     )

@@ -146,7 +146,7 @@ class _Planning:
         """Put one summary in the place of all but the newest handles, if it is smaller than they are."""
         if self._original <= self._target:
             return
-        newest = len(self._frame.context_handles) - limits.NEWEST_MESSAGES
+        newest = self._frame.handle_count - limits.NEWEST_MESSAGES
         old = [
             handle
             for unit in self._units

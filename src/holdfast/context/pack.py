@@ -162,7 +162,7 @@ class Sorted:
     """
 
     def __init__(self, wanted: Wanted) -> None:
-        handles = wanted.frame.context_handles
+        self.handles = handles = wanted.frame.context_handles
         self.excluded: list[ContextHandle] = []
         scores = bytes(map(attrgetter("priority"), handles))
         taken = set(compress(count(), map(attrgetter("pinned"), handles)))
@@ -343,7 +343,7 @@ class Assembling:
     def _look(self, indices: Sequence[int], *, must: bool) -> None:
         if not indices:
             return
-        handles = [self.wanted.frame.context_handles[index] for index in indices]
+        handles = [self.sorted.handles[index] for index in indices]
         found = self._fetch(handles, must)
         for index, handle in zip(indices, handles, strict=True):
             content = found[handle.handle_id]
@@ -359,7 +359,7 @@ class Assembling:
     def _shown(
         self, number: int, handle: ContextHandle, text: str, session: tuple[str, int] | None
     ) -> Shown:
-        fence = wording.fence(handle, text, number, len(self.wanted.frame.context_handles))
+        fence = wording.fence(handle, text, number, len(self.sorted.handles))
         name = f"pack_{hashlib.sha256(handle.handle_id.encode()).hexdigest()[:24]}"
         message = self._message(name, fence.around(text), "user", MessageCategory.CONTEXT)
         size = self._count(message)
@@ -390,7 +390,7 @@ class Assembling:
         ]
         told = summary.extract_named(texts, chars)
         ids = [one.handle.handle_id for one in shown]
-        step = len(self.wanted.frame.context_handles)
+        step = len(self.sorted.handles)
         text = wording.summary_of(told, ids, step)
         return self._message("pack_summary", text, "user", MessageCategory.CONTEXT)
 

@@ -100,7 +100,7 @@ class Framing:
         return found if found is not None else self._known.in_turn(tenant, root_id)
 
     def _root(self, tenant: str, frame_id: str) -> str | None:
-        return self._roots.get((tenant, frame_id)) or self._known.root(tenant, frame_id)
+        return self._roots.get((tenant, frame_id)) or self._known.root_in_turn(tenant, frame_id)
 
     def _find(self, tenant: str, frame_id: str) -> Frame | None:
         root = self._root(tenant, frame_id)

@@ -24,7 +24,10 @@ class FrameDifference(msgspec.Struct, frozen=True):
     @property
     def changed(self) -> tuple[str, ...]:
         """The names of the fields that differ; all of them if it was not there at one of the moments."""
-        names = Frame.__struct_fields__
+        names = [
+            "context_handles" if name == "handle_pages" else name
+            for name in Frame.__struct_fields__
+        ]
         return tuple(
             name
             for name in names

@@ -114,6 +114,13 @@ class Trees(Folds[TreeState]):
         tree = self.current(tenant, root) if root else None
         return root if tree is not None and frame_id in tree.frames else None
 
+    def root_in_turn(self, tenant: str, frame_id: str) -> str | None:
+        """The same for the holder of the turn: a tree that it knows cannot have been rebuilt since."""
+        found = self._roots.get((tenant, frame_id))
+        if found is not None and self.known_in_turn(tenant, found):
+            return found
+        return self.root(tenant, frame_id)
+
     def keep_root(self, tenant: str, frame_id: str, root_id: str) -> None:
         """Remember to which tree a frame belongs."""
         with self._mutex:
@@ -162,11 +169,17 @@ def rows(before: TreeState | None, after: Sequence[TreeState]) -> list[port.Proj
     for frame_id, frame in last.frames.items():
         if frame_id not in known and last.root_id not in (frame_id, root_in(frame_id)):
             made.append(frame_row(frame))
-    made += _suspensions((known, *(tree.frames for tree in after)), last.updated_us)
-    row = tree_row(last)
-    if before is None or tree_row(before) != row:
-        made.append(row)
+    steps = (known, *(tree.frames for tree in after))
+    if any(frame.suspension for frames in steps for frame in frames.values()):
+        made += _suspensions(steps, last.updated_us)
+    if before is None or _found_by(before) != _found_by(last):
+        made.append(tree_row(last))
     return made
+
+
+def _found_by(tree: TreeState) -> tuple[int | None, set[Scope]]:
+    """Return all that a tree's row is made of."""
+    return tree.alarm(), {frame.scope for frame in tree.frames.values()}
 
 
 def _suspensions(steps: Sequence[Mapping[str, Frame]], time_us: int) -> list[port.Projection]:

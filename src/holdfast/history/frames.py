@@ -27,6 +27,7 @@ from holdfast.values.frame import (
     TreeState,
 )
 from holdfast.values.frozen import EMPTY
+from holdfast.values.handle import paged
 
 _S = FrameStatus
 
@@ -117,7 +118,7 @@ def evolve_one(tree: TreeState | None, event: e.FrameEvent, *, time_us: int) -> 
 
 
 def _weight(frames: Iterable[Frame]) -> int:
-    return sum(1 + len(frame.context_handles) + len(frame.result_refs) for frame in frames)
+    return sum(1 + frame.handle_count + len(frame.result_refs) for frame in frames)
 
 
 def _applied(tree: TreeState, frames: Frames, event: e.FrameEvent, time_us: int) -> Frame | None:
@@ -142,7 +143,7 @@ def _applied(tree: TreeState, frames: Frames, event: e.FrameEvent, time_us: int)
         case e.FrameResumedEvent():
             frame = _resume(frame, event)
         case e.HandleAddedEvent():
-            frame = replace(frame, context_handles=pointing.added(frame, event.handle))
+            frame = replace(frame, handle_pages=pointing.added(frame, event.handle))
         case e.ResultAddedEvent():
             frame = replace(frame, result_refs=(*frame.result_refs, event.result))
         case e.FrameCompactedEvent():
@@ -339,14 +340,12 @@ def _resume(frame: Frame, event: e.FrameResumedEvent) -> Frame:
 
 
 def _compact(frame: Frame, event: e.FrameCompactedEvent) -> Frame:
-    gone = set(event.removed)
-    kept = [handle for handle in frame.context_handles if handle.handle_id not in gone]
+    gone, handles = set(event.removed), frame.context_handles
+    kept = [handle for handle in handles if handle.handle_id not in gone]
     # What took their place is as old as the first of them.
-    first = next(
-        (at for at, handle in enumerate(frame.context_handles) if handle.handle_id in gone), 0
-    )
+    first = next((at for at, handle in enumerate(handles) if handle.handle_id in gone), 0)
     kept[first:first] = event.replaced
-    return replace(frame, context_handles=tuple(kept))
+    return replace(frame, handle_pages=paged(kept))
 
 
 def _lose_sight(frames: Frames, event: e.ActorResumedEvent, time_us: int) -> None:

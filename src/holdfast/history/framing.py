@@ -103,7 +103,7 @@ def _push(tree: TreeState | None, command: c.PushFrame, now_us: int) -> e.FrameP
                 hint="Pop some first.",
                 facts={"frames": len(tree.frames), "frames_max": limits.FRAMES_OPEN_MAX},
             )
-        parent.budget.allocate_for_subcall(budget.total)
+        parent.budget.check(budget.total)
     return e.FramePushedEvent(
         frame_id=command.frame_id,
         scope=command.scope,
@@ -141,7 +141,7 @@ def _spend(frame: Frame, command: c.SpendTokens) -> e.FrameUpdatedEvent | None:
         raise _nothing_aside(purpose, command.use, aside)
     if release > aside:
         raise _nothing_aside(purpose, release, aside)
-    frame.budget.reserve(command.reserve)
+    frame.budget.check(command.reserve)
     if not (command.reserve or release or command.use):
         return None
     return e.FrameUpdatedEvent(
@@ -215,9 +215,9 @@ def _add_handle(frame: Frame, command: c.AddHandle) -> tuple[Made, ...]:
             hint="Give the new one its own id, or remove the other first.",
             facts={"frame": frame.frame_id, "handle": handle.handle_id},
         )
-    if len(frame.context_handles) >= limits.FRAME_HANDLES_MAX:
+    if frame.handle_count >= limits.FRAME_HANDLES_MAX:
         raise errors.LimitExceeded(
-            f"the frame has {len(frame.context_handles):,} handles, as many as it may.",
+            f"the frame has {frame.handle_count:,} handles, as many as it may.",
             hint="compact_context lets go of some.",
             facts={"handles_max": limits.FRAME_HANDLES_MAX},
         )

@@ -6,9 +6,7 @@ from collections import OrderedDict
 from typing import Final
 
 from holdfast.values.frame import Frame
-from holdfast.values.handle import ContextHandle
-
-Handles = tuple[ContextHandle, ...]
+from holdfast.values.handle import ContextHandle, Pages, turned
 
 
 class HandleIds:
@@ -20,25 +18,25 @@ class HandleIds:
     SIZE: Final = 64
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, tuple[Handles, set[str]]] = OrderedDict()
+        self._known: OrderedDict[int, tuple[Pages, set[str]]] = OrderedDict()
 
-    def may_have(self, handles: Handles, handle_id: str) -> bool:
+    def may_have(self, pages: Pages, handle_id: str) -> bool:
         """Whether there can be a handle by that id."""
-        found = self._known.get(id(handles))
-        if found is None or found[0] is not handles:
-            found = self._keep(handles, {handle.handle_id for handle in handles})
+        found = self._known.get(id(pages))
+        if found is None or found[0] is not pages:
+            found = self._keep(pages, {handle.handle_id for page in pages for handle in page})
         return handle_id in found[1]
 
-    def grown(self, before: Handles, handle: ContextHandle) -> Handles:
+    def grown(self, before: Pages, handle: ContextHandle) -> Pages:
         """Return handles with one more."""
-        after, found = (*before, handle), self._known.pop(id(before), None)
+        after, found = turned(before, handle), self._known.pop(id(before), None)
         if found is not None and found[0] is before:
             found[1].add(handle.handle_id)
             self._keep(after, found[1])
         return after
 
-    def _keep(self, handles: Handles, known: set[str]) -> tuple[Handles, set[str]]:
-        made = self._known[id(handles)] = (handles, known)
+    def _keep(self, pages: Pages, known: set[str]) -> tuple[Pages, set[str]]:
+        made = self._known[id(pages)] = (pages, known)
         while len(self._known) > self.SIZE:
             self._known.popitem(last=False)
         return made
@@ -49,9 +47,9 @@ _ids: Final = HandleIds()
 
 def found(frame: Frame, handle_id: str) -> ContextHandle | None:
     """Return the handle of a frame by its id; None if it has none."""
-    return frame.handle(handle_id) if _ids.may_have(frame.context_handles, handle_id) else None
+    return frame.handle(handle_id) if _ids.may_have(frame.handle_pages, handle_id) else None
 
 
-def added(frame: Frame, handle: ContextHandle) -> Handles:
+def added(frame: Frame, handle: ContextHandle) -> Pages:
     """Return the handles of a frame with one more."""
-    return _ids.grown(frame.context_handles, handle)
+    return _ids.grown(frame.handle_pages, handle)

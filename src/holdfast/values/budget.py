@@ -11,8 +11,7 @@ from holdfast import errors, limits
 LIMITS: Final = ("max_context_tokens", "max_tool_calls", "max_subframe_depth", "timeout_ms")
 """The fields of a budget that bound a frame instead of counting its tokens."""
 
-_NUMBERS: Final = {int}
-_NUMBERS_OR_NONE: Final = {int, type(None)}
+_BOUND_MAX: Final = min(limits.FRAME_TIMEOUT_MS_MAX, limits.TOKENS_MAX)
 
 replace = msgspec.structs.replace
 
@@ -35,14 +34,18 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     timeout_ms: int | None = 120_000
 
     def __post_init__(self) -> None:
-        taken = (self.total, self.used, self.reserved, self.subcall_allocation)
-        limited = (
-            self.max_context_tokens, self.max_tool_calls, self.max_subframe_depth, self.timeout_ms,
-        )  # fmt: skip
-        if {*map(type, taken)} == _NUMBERS and {*map(type, limited)} <= _NUMBERS_OR_NONE:
-            bounds = [*filter(None, limited), 0]
-            small = max(taken) <= limits.TOKENS_MAX and max(bounds) <= limits.FRAME_TIMEOUT_MS_MAX
-            if small and min(taken) >= 0 and min(bounds) >= 0:
+        # Each step of a frame makes budgets: the common case is seen without a call for each field.
+        total, used, reserved, given = self.total, self.used, self.reserved, self.subcall_allocation
+        if type(total) is type(used) is type(reserved) is type(given) is int and (
+            min(total, used, reserved, given) >= 0
+            and max(total, used, reserved, given) <= limits.TOKENS_MAX
+        ):
+            for bound in (
+                self.max_context_tokens, self.max_tool_calls, self.max_subframe_depth, self.timeout_ms,
+            ):  # fmt: skip
+                if bound is not None and (type(bound) is not int or not 0 <= bound <= _BOUND_MAX):
+                    break
+            else:
                 return
         for name in ("total", "used", "reserved", "subcall_allocation", *LIMITS):
             value: int = getattr(self, name)
@@ -67,7 +70,7 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     def reserve(self, amount: int) -> Self:
         """Set tokens aside; raise InsufficientTokens if fewer are available."""
-        self._check(amount)
+        self.check(amount)
         return replace(self, reserved=self.reserved + amount)
 
     def release_reservation(self, amount: int) -> Self:
@@ -82,7 +85,7 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     def allocate_for_subcall(self, amount: int) -> Self:
         """Give tokens to a child; raise InsufficientTokens if fewer are available."""
-        self._check(amount)
+        self.check(amount)
         return replace(self, subcall_allocation=self.subcall_allocation + amount)
 
     def release_subcall_allocation(self, amount: int) -> Self:
@@ -103,7 +106,8 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         used = min(self.used + child.used, limits.TOKENS_MAX)
         return replace(self.release_subcall_allocation(child.total), used=used)
 
-    def _check(self, amount: int) -> None:
+    def check(self, amount: int) -> None:
+        """Raise InsufficientTokens if fewer are available."""
         free = self.available()
         if checked_tokens("amount", amount) > free:
             raise insufficient(amount, free)

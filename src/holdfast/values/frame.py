@@ -6,6 +6,7 @@ leaves it, so the state follows the work under way and not what was ever done.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
@@ -15,8 +16,8 @@ from msgspec.structs import force_setattr
 
 from holdfast.values import ids
 from holdfast.values.budget import TokenBudget
-from holdfast.values.frozen import EMPTY, Json, freeze
-from holdfast.values.handle import ContextHandle, ResultRef
+from holdfast.values.frozen import EMPTY, FrozenDict, Json, freeze
+from holdfast.values.handle import PAGE, ContextHandle, Pages, ResultRef
 from holdfast.values.message import checked_id
 
 
@@ -192,7 +193,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: Json = None
     status: FrameStatus = FrameStatus.ACTIVE
     depth: int = 0
-    context_handles: tuple[ContextHandle, ...] = ()
+    handle_pages: Pages = ()
     result_refs: tuple[ResultRef, ...] = ()
     created_us: int = 0
     updated_us: int = 0
@@ -212,8 +213,22 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stood_us: int | None = None
 
     def __post_init__(self) -> None:
-        force_setattr(self, "inputs", freeze(self.inputs))
-        force_setattr(self, "reservations", freeze(self.reservations))
+        # Each step of a frame makes one of it, most often with what is frozen already.
+        if self.inputs is not None and type(self.inputs) is not FrozenDict:
+            force_setattr(self, "inputs", freeze(self.inputs))
+        if type(self.reservations) is not FrozenDict:
+            force_setattr(self, "reservations", freeze(self.reservations))
+
+    @property
+    def context_handles(self) -> tuple[ContextHandle, ...]:
+        """Its handles, the oldest first."""
+        return tuple(itertools.chain.from_iterable(self.handle_pages))
+
+    @property
+    def handle_count(self) -> int:
+        """How many handles it has."""
+        pages = self.handle_pages
+        return (len(pages) - 1) * PAGE + len(pages[-1]) if pages else 0
 
     @property
     def open(self) -> bool:
@@ -291,23 +306,24 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def limit(self, frame_id: str, name: str) -> int | None:
         """Return the strictest limit of that name among a frame and its ancestors; None if there is none."""
-        found = (getattr(frame.budget, name) for frame in self.ancestry(frame_id))
-        return min((value for value in found if value is not None), default=None)
+        found = [getattr(frame.budget, name) for frame in self.ancestry(frame_id)]
+        return min([value for value in found if value is not None], default=None)
 
     def deadline(self, frame_id: str) -> int | None:
         """Return when the time of a frame is up: its own or an ancestor's, unless it stands."""
-        found = (f.deadline_us for f in self.ancestry(frame_id) if f.stood_us is None)
-        return min((moment for moment in found if moment is not None), default=None)
+        found = [f.deadline_us for f in self.ancestry(frame_id) if f.stood_us is None]
+        return min([moment for moment in found if moment is not None], default=None)
 
     def alarm(self) -> int | None:
         """Return the next moment at which something of the tree is overdue or expires."""
-        moments = [f.deadline_us for f in self.frames.values() if f.stood_us is None]
-        moments += [
-            f.suspension.expires_us
-            for f in self.frames.values()
-            if f.suspension and f.suspension.status is SuspensionStatus.WAITING
-        ]
-        return min((moment for moment in moments if moment is not None), default=None)
+        moments: list[int] = []
+        for frame in self.frames.values():
+            if frame.deadline_us is not None and frame.stood_us is None:
+                moments.append(frame.deadline_us)
+            standing = frame.suspension
+            if standing is not None and standing.status is SuspensionStatus.WAITING:
+                moments += () if standing.expires_us is None else (standing.expires_us,)
+        return min(moments, default=None)
 
 
 class SuspensionToken(msgspec.Struct, frozen=True, kw_only=True):

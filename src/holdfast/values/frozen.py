@@ -96,7 +96,9 @@ def _object(value: Mapping[str, Json], depth: int) -> FrozenDict:
     return FrozenDict(
         {
             key if type(key) is str and key.isascii() else _key(key): (
-                item if type(item) is str and item.isascii() else freeze(item, depth)
+                item
+                if item is None or type(item) is bool or (type(item) is str and item.isascii())
+                else freeze(item, depth)
             )
             for key, item in made.items()
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, cast
 
@@ -103,6 +103,24 @@ class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def size(self) -> int:
         """The tokens it is taken to have while nobody has counted them."""
         return limits.HANDLE_TOKENS if self.estimated_tokens is None else self.estimated_tokens
+
+
+Pages = tuple[tuple[ContextHandle, ...], ...]
+"""Handles in their order, all pages but the last full: one more is added without touching those before."""
+
+PAGE: Final = 64
+
+
+def paged(handles: Sequence[ContextHandle]) -> Pages:
+    """Return handles as pages."""
+    return tuple(tuple(handles[at : at + PAGE]) for at in range(0, len(handles), PAGE))
+
+
+def turned(pages: Pages, handle: ContextHandle) -> Pages:
+    """Return pages with one more handle."""
+    if not pages or len(pages[-1]) >= PAGE:
+        return (*pages, (handle,))
+    return (*pages[:-1], (*pages[-1], handle))
 
 
 def _example(kind: HandleType) -> str:

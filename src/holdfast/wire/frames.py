@@ -16,7 +16,7 @@ from holdfast.values.frame import Frame, Suspension, TreeState
 SCHEMA: Final = 1
 """The newest schema of every kind of event that this version knows, and writes."""
 
-FOLD: Final = 1
+FOLD: Final = 2
 """Version of the folded tree. A snapshot of another fold is not read but folded anew."""
 
 TAGS: Final[Mapping[type, str]] = {
