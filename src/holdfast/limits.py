@@ -188,6 +188,9 @@ FRAME_HANDLES_MAX: Final = 100_000
 FRAME_RESULTS_MAX: Final = 10_000
 """Results of one frame. They are part of the tree's state."""
 
+FRAMES_CLOSED_KEPT: Final = 32
+"""Frames that a tree keeps after they closed, if they are small, before they are written in rows of their own."""
+
 FRAMES_OPEN_MAX: Final = 1_000
 """Open frames of one tree. Each step of the tree looks at them."""
 

@@ -127,8 +127,10 @@ class FrameWorld:
             w.pause.expires for w in works.values() if w.pause and w.pause.status == "waiting"
         ]
         alarm = min((moment for moment in moments if moment is not None), default=trees.NEVER_US)
-        terms = {f"actor:{work.actor}" for work in works.values()}
-        terms |= {f"session:{work.session}" for work in works.values() if work.session}
+        lately = [self.model.closed[frame.frame_id] for frame in tree.closed]
+        assert [*map(picture_of_frame, tree.closed)] == [*map(picture_of_work, lately)]
+        terms = {f"actor:{work.actor}" for work in (*works.values(), *lately)}
+        terms |= {f"session:{work.session}" for work in (*works.values(), *lately) if work.session}
         assert row is not None
         expected = ("open", alarm, terms) if root else ("closed", 0, set[str]())
         assert (row.status, row.time_us, set(row.terms)) == expected, (row, expected)
@@ -160,13 +162,16 @@ class FrameWorld:
         self.packs += 1
 
     def _check_closed(self, work: Work) -> None:
-        frame = self.engine.trees.closed(TENANT, work.id)
+        frame = self.engine.trees.find(TENANT, work.id)
         assert frame is not None
         assert picture_of_frame(frame) == picture_of_work(work)
         assert frame.completed_us is not None
         self._check_transition(work.id, work.status)
-        row = self._store.find(TENANT, trees.FRAME, work.id)
-        assert row is not None and (row.owner, row.status) == (work.actor, work.status)
+        tree = self.engine.trees.current(TENANT, frame.root_id)
+        assert tree is not None
+        if tree.closed_frame(work.id) is None or tree.shelves:
+            row = self._store.find(TENANT, trees.FRAME, work.id)
+            assert row is not None and (row.owner, row.status) == (work.actor, work.status)
 
     def _check_transition(self, frame_id: str, status: str) -> None:
         before = self._seen.get(frame_id)
@@ -194,6 +199,14 @@ class FrameWorld:
         assert [f.frame_id for f in self.index.list_frames(scope, limit=1_000)] == [
             w.id for w in mine
         ]
+        every = self.index.list_frames(scope, open_only=False, limit=100_000)[len(mine) :]
+        assert every == sorted(every, key=lambda f: (f.created_us, f.frame_id), reverse=True)
+        closed = [
+            work.id
+            for work in self.model.closed.values()
+            if work.actor == actor and session in (None, work.session)
+        ]
+        assert sorted(frame.frame_id for frame in every) == sorted(closed)
         parents = {work.parent.id for work in mine if work.parent}
         leaves = [work.id for work in mine if work.id not in parents]
         assert [frame.frame_id for frame in self.index.leaves(scope)] == leaves
@@ -218,6 +231,9 @@ class FrameWorld:
         self._changed = set()
         if whole:
             assert rows == len(self._all_rows())
+            for work in self.model.closed.values():
+                frame = self.engine.trees.find(TENANT, work.id)
+                assert frame is not None and picture_of_frame(frame) == picture_of_work(work)
 
     def check_rebuilt(self) -> None:
         """Dropped and made again from the log, all is as it was, and known to those who are there."""

@@ -53,7 +53,7 @@ class Grown:
     def last(self, frame_id: str) -> Frame:
         """A frame, or what it was when it was just closed."""
         assert self.tree is not None
-        found = self.tree.frames.get(frame_id) or self.tree.closed
+        found = self.tree.frames.get(frame_id) or self.tree.closed_frame(frame_id)
         assert found is not None and found.frame_id == frame_id
         return found
 
@@ -64,8 +64,8 @@ class Grown:
         self, frame_id: str, status: FrameStatus = S.COMPLETED, *, cascade: bool = False
     ) -> Frame:
         self.do(c.PopFrame(frame_id=frame_id, final_status=status, cascade=cascade))
-        assert self.tree is not None and self.tree.closed is not None
-        return self.tree.closed
+        assert self.tree is not None
+        return self.tree.closed[-1]
 
     def suspend(self, frame_id: str, id_: str = "sus", expires_in_us: int | None = None) -> None:
         self.do(

@@ -107,9 +107,9 @@ class Framing:
         if root is None:
             return None
         tree = self._state(tenant, root)
-        if tree is not None and frame_id in tree.frames:
-            return tree.frames[frame_id]
-        return self._closed.get((tenant, frame_id)) or self._known.closed(tenant, frame_id)
+        found = tree.frames.get(frame_id) or tree.closed_frame(frame_id) if tree else None
+        found = found or self._closed.get((tenant, frame_id))
+        return found or self._known.shelved(tenant, frame_id)
 
     def _tree(self, tenant: str, command: f.FrameCommand) -> TreeState:
         frame_id = command.frame_id
@@ -284,8 +284,7 @@ class Framing:
         snapshots: tuple[port.Snapshot, ...] = ()
         if before is not None and tree.due != before.due:
             snapshots = (port.Snapshot(stream, tree.version, wire.FOLD, wire.encode_tree(tree)),)
-        closed = next((t.closed for t in reversed(after) if t.closed), None)
-        frame = tree.frames.get(frame_id) or closed
+        frame = tree.frames.get(frame_id) or tree.closed_frame(frame_id)
         assert frame is not None, "a frame that is not open any more was closed here"
         return Step(write, tree, frame, tuple(trees.rows(before, after)), snapshots, saying)
 

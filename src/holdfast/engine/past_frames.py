@@ -65,8 +65,8 @@ def tree_at(engine: Engine, tenant: str, frame_id: str, position: int) -> PastTr
             raise errors.Corrupt(f"the log of {stream} ends before version {until:,}.")
         for fact in map(trees.recorded, page):
             tree = rules.evolve(tree, fact.event, version=fact.version, time_us=fact.time_us)
-            if tree.closed is not None:
-                closed[tree.closed.frame_id] = tree.closed
+            if isinstance(fact.event, e.FramePoppedEvent):
+                closed[fact.event.frame_id] = tree.closed[-1]
             if isinstance(fact.event, e.FrameUpdatedEvent) and fact.event.pack is not None:
                 seen[fact.event.frame_id] = fact.event.pack
         after = page[-1].version

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from holdfast import errors, limits
@@ -16,7 +18,14 @@ from holdfast.store import port
 from holdfast.values import frame_command as c
 from holdfast.values import frame_event as e
 from holdfast.values.command import Request
-from holdfast.values.frame import Frame, Scope, Suspension, SuspensionStatus, ToolStatus
+from holdfast.values.frame import (
+    Frame,
+    Scope,
+    Suspension,
+    SuspensionStatus,
+    ToolStatus,
+    TreeState,
+)
 from holdfast.values.resume import ActorResumeState, RecoverySummary
 from holdfast.values.session import SessionState, SessionStatus
 from holdfast.wire import frames as wire
@@ -73,26 +82,36 @@ class Resuming:
         self._engine.check()
         checked_limit(limit)
         checked_scope(scope, optional=True)
-        found = self._open_frames(scope)
+        working = list(self._open_trees(scope))
+        found = _opened(working, scope)
         if not open_only and len(found) < limit:
-            owner = scope.actor_id if scope else None
-            for row in self._rows(trees.FRAME, owner=owner):
-                frame = wire.decode_frame(row.document)
-                if not frame.open and (scope is None or scope.covers(frame.scope)):
-                    found.append(frame)
-                if len(found) >= limit:
-                    break
+            closed = [frame for tree in working for frame in tree.closed if _covers(scope, frame)]
+            closed.sort(key=_age, reverse=True)
+            # What left a tree meanwhile is in a row too.
+            known = {frame.frame_id for frame in (*found, *closed)}
+            rows = (frame for frame in self._shelved(scope) if frame.frame_id not in known)
+            every = heapq.merge(closed, rows, key=_age, reverse=True)
+            found += itertools.islice(every, limit - len(found))
         return found[:limit]
+
+    def _shelved(self, scope: Scope | None) -> Iterator[Frame]:
+        """Yield the closed frames of a scope that have rows of their own, the newest first."""
+        for row in self._rows(trees.FRAME, owner=scope.actor_id if scope else None):
+            frame = wire.decode_frame(row.document)
+            if not frame.open and _covers(scope, frame):
+                yield frame
+
+    def _open_trees(self, scope: Scope | None) -> Iterator[TreeState]:
+        """Yield the trees that are open and have work of a scope."""
+        terms = trees.terms_of(scope) if scope else ()
+        for row in self._rows(trees.TREE, lookup=trees.OPEN, terms=terms):
+            tree = self._engine.trees.current(self._tenant, row.id)
+            if tree is not None:
+                yield tree
 
     def _open_frames(self, scope: Scope | None) -> list[Frame]:
         """Return the open frames of a scope, the deepest first, then the newest."""
-        terms = trees.terms_of(scope) if scope else ()
-        found: list[Frame] = []
-        for row in self._rows(trees.TREE, lookup=trees.OPEN, terms=terms):
-            tree = self._engine.trees.current(self._tenant, row.id)
-            frames = tree.frames.values() if tree else ()
-            found += [frame for frame in frames if scope is None or scope.covers(frame.scope)]
-        return sorted(found, key=lambda f: (f.depth, f.created_us, f.frame_id), reverse=True)
+        return _opened(self._open_trees(scope), scope)
 
     def leaves(self, scope: Scope) -> list[Frame]:
         """Return a scope's open frames that have no open child of its own, the deepest first, then the newest."""
@@ -211,6 +230,24 @@ def _expired(fact: trees.TreeEvent) -> bool:
             return changed is not None
         case _:
             return False
+
+
+def _covers(scope: Scope | None, frame: Frame) -> bool:
+    return scope is None or scope.covers(frame.scope)
+
+
+def _age(frame: Frame) -> tuple[int, str]:
+    return frame.created_us, frame.frame_id
+
+
+def _opened(working: Iterable[TreeState], scope: Scope | None) -> list[Frame]:
+    """Return the open frames of a scope in some trees, the deepest first, then the newest."""
+    frames = (frame for tree in working for frame in tree.frames.values())
+    return sorted(
+        (frame for frame in frames if _covers(scope, frame)),
+        key=lambda frame: (frame.depth, *_age(frame)),
+        reverse=True,
+    )
 
 
 def _runs(frame: Frame) -> bool:

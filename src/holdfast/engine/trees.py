@@ -112,7 +112,8 @@ class Trees(Folds[TreeState]):
             return frame_id
         root = root_in(frame_id)
         tree = self.current(tenant, root) if root else None
-        return root if tree is not None and frame_id in tree.frames else None
+        there = tree is not None and (frame_id in tree.frames or tree.closed_frame(frame_id))
+        return root if there else None
 
     def root_in_turn(self, tenant: str, frame_id: str) -> str | None:
         """The same for the holder of the turn: a tree that it knows cannot have been rebuilt since."""
@@ -132,12 +133,13 @@ class Trees(Folds[TreeState]):
         """Return a frame as of now, open or closed; None if there never was one."""
         root = self.root(tenant, frame_id)
         tree = self.current(tenant, root) if root is not None else None
-        if tree is not None and frame_id in tree.frames:
-            return tree.frames[frame_id]
-        return self.closed(tenant, frame_id)
+        if tree is None:
+            return self.shelved(tenant, frame_id)
+        found = tree.frames.get(frame_id) or tree.closed_frame(frame_id)
+        return found or self.shelved(tenant, frame_id)
 
-    def closed(self, tenant: str, frame_id: str) -> Frame | None:
-        """Return a frame that was closed; None if there is no such frame."""
+    def shelved(self, tenant: str, frame_id: str) -> Frame | None:
+        """Return a frame that was closed and has left its tree; None if there is no such frame."""
         row = self._store.find(tenant, FRAME, frame_id)
         return wire.decode_frame(row.document) if row else None
 
@@ -165,7 +167,7 @@ def rows(before: TreeState | None, after: Sequence[TreeState]) -> list[port.Proj
     """
     known: Mapping[str, Frame] = before.frames if before else {}
     last = after[-1]
-    made = [frame_row(tree.closed) for tree in after if tree.closed]
+    made = [frame_row(frame) for tree in after if tree.shelves for frame in tree.closed]
     for frame_id, frame in last.frames.items():
         if frame_id not in known and last.root_id not in (frame_id, root_in(frame_id)):
             made.append(frame_row(frame))
@@ -179,7 +181,14 @@ def rows(before: TreeState | None, after: Sequence[TreeState]) -> list[port.Proj
 
 def _found_by(tree: TreeState) -> tuple[int | None, set[Scope]]:
     """Return all that a tree's row is made of."""
-    return tree.alarm(), {frame.scope for frame in tree.frames.values()}
+    return tree.alarm(), _scopes(tree)
+
+
+def _scopes(tree: TreeState) -> set[Scope]:
+    """Return whose work a tree has: open, or closed and not in rows of its own."""
+    if not tree.frames:
+        return set()
+    return {frame.scope for frame in (*tree.frames.values(), *tree.closed)}
 
 
 def _suspensions(steps: Sequence[Mapping[str, Frame]], time_us: int) -> list[port.Projection]:
@@ -242,7 +251,7 @@ def tree_row(tree: TreeState) -> port.Projection:
         status=OPEN,
         time_us=NEVER_US if alarm is None else alarm,
         lookup=OPEN,
-        terms=tuple(sorted({term for f in tree.frames.values() for term in terms_of(f.scope)})),
+        terms=tuple(sorted({term for scope in _scopes(tree) for term in terms_of(scope)})),
     )
 
 

@@ -108,12 +108,16 @@ def evolve_one(tree: TreeState | None, event: e.FrameEvent, *, time_us: int) -> 
             raise errors.Corrupt("a frame tree's log does not begin with its root.")
         tree = TreeState(root_id=event.frame_id, due=limits.SNAPSHOT_EVERY)
     frames: Frames = dict(tree.frames)
-    closed = _applied(tree, frames, event, time_us)
+    closed, burden = ((), 0) if tree.shelves else (tree.closed, tree.burden)
+    left = _applied(tree, frames, event, time_us)
+    if left is not None:
+        closed, burden = (*closed, left), burden + left.weight
     version, due = tree.version + 1, tree.due
     if version >= due:
         due = version + max(limits.SNAPSHOT_EVERY, _weight(frames.values()))
     return TreeState(
-        root_id=tree.root_id, version=version, updated_us=time_us, frames=frames, closed=closed, due=due
+        root_id=tree.root_id, version=version, updated_us=time_us, frames=frames,
+        closed=closed, burden=burden, due=due,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import force_setattr
 
+from holdfast import limits
 from holdfast.values import ids
 from holdfast.values.budget import TokenBudget
 from holdfast.values.frozen import EMPTY, FrozenDict, Json, freeze
@@ -250,6 +251,14 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Tokens that it spent itself, without its children."""
         return self.budget.used - self.settled
 
+    @property
+    def weight(self) -> int:
+        """How much is kept of it, in handles or half kilobytes."""
+        text = len(self.goal) + len(self.result_summary)
+        if self.inputs is not None:
+            text += len(msgspec.json.encode(self.inputs))
+        return 1 + self.handle_count + len(self.result_refs) + text // 512
+
     def handle(self, handle_id: str) -> ContextHandle | None:
         """Return the handle by that id."""
         return next((h for h in self.context_handles if h.handle_id == handle_id), None)
@@ -268,21 +277,32 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The open frames of a tree up to `version`, by id, parents before children.
 
-    `closed` is the frame that the last event closed, if it closed one. `due` is the version at which the
-    next snapshot is taken: it grows with the state, so that an event costs the same in any tree.
+    `closed` are frames that closed lately, the last one last, and `burden` how much they are: they leave
+    many at a time, for rows of their own. `due` is the version at which the next snapshot is taken: it
+    grows with the state, so that an event costs the same in any tree.
     """
 
     root_id: str
     version: int = 0
     updated_us: int = 0
     frames: Mapping[str, Frame] = EMPTY
-    closed: Frame | None = None
+    closed: tuple[Frame, ...] = ()
+    burden: int = 0
     due: int = 0
 
     @property
     def id(self) -> str:
         """The root's id."""
         return self.root_id
+
+    @property
+    def shelves(self) -> bool:
+        """Whether its closed frames get rows with the last event, and are gone with the next."""
+        return self.burden >= limits.FRAMES_CLOSED_KEPT or not self.frames
+
+    def closed_frame(self, frame_id: str) -> Frame | None:
+        """Return a frame that closed lately; None if it did not, or has left."""
+        return next((frame for frame in self.closed if frame.frame_id == frame_id), None)
 
     def ancestry(self, frame_id: str) -> tuple[Frame, ...]:
         """Return the open frames from the root down to one, itself included."""
