@@ -49,6 +49,22 @@ def _frame_id(value: str) -> str:
     return checked_id("a frame's id", value)
 
 
+def _own_id(value: str) -> str:
+    """Return the id that a caller gives a frame; raise InvalidRequest if it is not for callers."""
+    frame_id = _frame_id(value)
+    if len(frame_id.encode()) > limits.FRAME_ID_BYTES_MAX:
+        raise errors.InvalidRequest(
+            f"a frame's id has at most {limits.FRAME_ID_BYTES_MAX} bytes.",
+            hint="Its children's ids begin with it.",
+        )
+    if _GIVEN.search(frame_id):
+        raise errors.InvalidRequest(
+            "ids that end in a dot and a number are given by Holdfast.",
+            hint="Choose another frame_id, or leave it out.",
+        )
+    return frame_id
+
+
 def _json(what: str, value: Json) -> Json:
     frozen = freeze(value)
     size = len(msgspec.json.encode(frozen))
@@ -104,26 +120,15 @@ class Asking:
                 f"a budget is a TokenBudget, not {type(budget).__name__}.",
                 hint="For example TokenBudget(total=8_000).",
             )
-        named = frame_id is not None
-        if named and len(_frame_id(frame_id).encode()) > limits.FRAME_ID_BYTES_MAX:
-            raise errors.InvalidRequest(
-                f"a frame's id has at most {limits.FRAME_ID_BYTES_MAX} bytes.",
-                hint="Its children's ids begin with it.",
-            )
-        if named and _GIVEN.search(_frame_id(frame_id)):
-            raise errors.InvalidRequest(
-                "ids that end in a dot and a number are given by Holdfast.",
-                hint="Choose another frame_id, or leave it out.",
-            )
         return c.PushFrame(
-            frame_id=frame_id or "",
+            frame_id="" if frame_id is None else _own_id(frame_id),
             scope=scope,
             goal=_goal(goal),
             budget=cast("TokenBudget", budget),
             parent_frame_id=None if parent_frame_id is None else _frame_id(parent_frame_id),
             inputs=_json("the inputs of a frame", inputs),
             waits=flag("parent_waits", waits),
-            named=named,
+            named=frame_id is not None,
         )
 
     def update(

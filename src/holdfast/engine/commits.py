@@ -102,6 +102,11 @@ class Ticket(Leader):
         self._wake = _taken_lock()
 
     @property
+    def waited(self) -> bool:
+        """Whether the owner ever went to sleep."""
+        return self._wake is not None
+
+    @property
     def sleeps(self) -> bool:
         """Whether the owner went to sleep and is still waiting to be woken: not to lead, and not gone."""
         return self._wake is not None and not self.leads and not self.left
@@ -253,10 +258,13 @@ class CommitQueue:
     def _next(self) -> list[Ticket]:
         # Tickets stay in line until they are done, so that a leader who is interrupted anywhere
         # leaves them to the next.
+        waiting = self._waiting
         with self._mutex:
-            while self._waiting and self._waiting[0].done:
-                self._waiting.popleft()
-            return list(itertools.islice(self._waiting, limits.COMMIT_BATCH_MAX))
+            while waiting and waiting[0].done:
+                waiting.popleft()
+            if len(waiting) == 1:
+                return [waiting[0]]
+            return list(itertools.islice(waiting, limits.COMMIT_BATCH_MAX))
 
     def _settle(self, batch: list[Ticket]) -> None:
         began = time.perf_counter()
@@ -278,13 +286,15 @@ class CommitQueue:
         now = time.perf_counter()
         self._gather_until = now + min(now - began, GATHER_S_MAX)
         self._expected = len(self._waiting)
-        self._wake_owners(batch)
+        if len(batch) > 1 or batch[0].waited:
+            self._wake_owners(batch)
         channels: dict[Channel, list[Ticket]] = {}
         for ticket in batch:
-            if ticket.channel is None:
+            channel = ticket.channel
+            if channel is None:
                 ticket.done = True
             else:
-                channels.setdefault(ticket.channel, []).append(ticket)
+                channels.setdefault(channel, []).append(ticket)
         for channel, tickets in channels.items():
             channel.deliver(tickets)
             for ticket in tickets:

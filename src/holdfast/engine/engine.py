@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from holdfast import errors, limits
 from holdfast.engine import planning
@@ -22,8 +21,7 @@ from holdfast.engine.trees import Trees, recorded
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
-from holdfast.values.frame import Frame
-from holdfast.values.frame_command import AboutFrame
+from holdfast.values.frame_command import AboutFrame, PushFrame
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
 
@@ -134,13 +132,15 @@ class Engine:
         self.trees.begin_turn(alone=alone)
 
     def _forget_keys(self, batch: Sequence[Ticket]) -> None:
-        keyed = [ticket for ticket in batch if ticket.request.key is not None]
-        if not keyed:
+        for ticket in batch:
+            if ticket.request.key is not None:
+                break
+        else:
             return
         now = self.now_us()
         if now - self._forgot_us > FORGET_EVERY_US:
             self._forgot_us = now
-            for tenant in {ticket.request.tenant for ticket in keyed}:
+            for tenant in {ticket.request.tenant for ticket in batch}:
                 before = now - limits.IDEMPOTENCY_KEEP_S * 1_000_000
                 with contextlib.suppress(errors.Unavailable):
                     self.store.forget_keys(tenant, before_us=before)
@@ -153,11 +153,15 @@ class Engine:
         again: list[Ticket] = []
         for index, ticket in enumerate(tickets):
             try:
-                verdict = _verdict(partial(self._plan, deciding, ticket))
+                verdict = self._plan(deciding, ticket)
             except Later:
                 # Everything after it waits too: what was submitted first is decided first.
                 again = tickets[index:]
                 break
+            except errors.Error as error:
+                verdict = error
+            except Exception as error:  # noqa: BLE001 - one's defect must not fail its neighbours
+                verdict = own_error(error)
             if isinstance(verdict, Plan) and verdict.append is not None:
                 planned.append((ticket, verdict, verdict.append))
             elif verdict is not None:
@@ -187,10 +191,10 @@ class Engine:
             if not self._stands_alone(ticket.request):
                 return []
             try:
-                plan = _verdict(partial(deciding.plan, ticket.request))
-            except Later:
+                plan = deciding.plan(ticket.request)
+            except Exception:  # noqa: BLE001 - it is decided again under the turn, and refused there
                 return []
-            if not isinstance(plan, Plan) or plan.append is None or len(plan.states) != 1:
+            if plan.append is None or len(plan.states) != 1:
                 return []
             planned.append((ticket, plan, plan.append))
         streams = {append.writes[0].stream for _, _, append in planned}
@@ -232,11 +236,12 @@ class Engine:
             if isinstance(outcome, port.Appended):
                 for state in plan.states:
                     self.states.keep(append.tenant, state)
-                if plan.tree is not None and isinstance(plan.answer, Frame):
-                    self.trees.keep(append.tenant, plan.tree)
-                    self.trees.keep_root(append.tenant, plan.answer.frame_id, plan.tree.id)
                 command = ticket.request.command
-                if isinstance(command, c.AddMessages) and len(plan.states) == 1:
+                if plan.tree is not None:
+                    self.trees.keep(append.tenant, plan.tree)
+                    if isinstance(command, PushFrame) and command.named:
+                        self.trees.keep_root(append.tenant, command.frame_id, plan.tree.id)
+                elif isinstance(command, c.AddMessages) and len(plan.states) == 1:
                     self.tails.appended(
                         append.tenant, plan.states[0], append.writes[0], command.messages
                     )
@@ -338,15 +343,3 @@ class Engine:
 
     def _deciding(self, *, early: bool = False) -> Round:
         return Round(self.store, self.states, self.trees, self._policies, self.factory, early=early)
-
-
-def _verdict(plan: Callable[[], Plan | None]) -> Plan | errors.Error | None:
-    """Return what deciding one request came to: one's defect must not fail its neighbours."""
-    try:
-        return plan()
-    except Later:
-        raise
-    except errors.Error as error:
-        return error
-    except Exception as error:  # noqa: BLE001 - see above
-        return own_error(error)

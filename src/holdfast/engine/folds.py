@@ -79,11 +79,6 @@ class Folds(ABC, Generic[S]):
     def forget_more(self) -> None:
         """Forget what else rests on what is derived: the store was rebuilt."""
 
-    def known_in_turn(self, tenant: str, id_: str) -> bool:
-        """Whether the holder of the turn knows a state, because nobody else has written since it did."""
-        known = self._cached.get((tenant, id_))
-        return known is not None and known[1] == self._epoch
-
     def in_turn(self, tenant: str, id_: str) -> S | None:
         """Return a state for the holder of the turn, who may trust what it wrote itself."""
         known = self._cached.get((tenant, id_))

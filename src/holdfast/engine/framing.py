@@ -95,12 +95,22 @@ class Framing:
             if not step.frame.open:
                 self._closed[tenant, step.frame.frame_id] = step.frame
 
+    def _open_tree(self, tenant: str, frame_id: str) -> TreeState | None:
+        """Return the tree in which a frame is open."""
+        if not self._trees:
+            tree = self._known.tree_in_turn(tenant, frame_id)
+            if tree is not None and frame_id in tree.frames:
+                return tree
+        root = self._root(tenant, frame_id)
+        tree = self._state(tenant, root) if root is not None else None
+        return tree if tree is not None and frame_id in tree.frames else None
+
     def _state(self, tenant: str, root_id: str) -> TreeState | None:
         found = self._trees.get((tenant, root_id))
         return found if found is not None else self._known.in_turn(tenant, root_id)
 
     def _root(self, tenant: str, frame_id: str) -> str | None:
-        return self._roots.get((tenant, frame_id)) or self._known.root_in_turn(tenant, frame_id)
+        return self._roots.get((tenant, frame_id)) or self._known.root(tenant, frame_id)
 
     def _find(self, tenant: str, frame_id: str) -> Frame | None:
         root = self._root(tenant, frame_id)
@@ -113,9 +123,8 @@ class Framing:
 
     def _tree(self, tenant: str, command: f.FrameCommand) -> TreeState:
         frame_id = command.frame_id
-        root = self._root(tenant, frame_id)
-        tree = self._state(tenant, root) if root is not None else None
-        if tree is not None and frame_id in tree.frames:
+        tree = self._open_tree(tenant, frame_id)
+        if tree is not None:
             return tree
         frame = self._find(tenant, frame_id)
         if frame is None:
@@ -128,9 +137,8 @@ class Framing:
         parent_id = command.parent_frame_id
         if parent_id is None:
             return None
-        root = self._root(tenant, parent_id)
-        tree = self._state(tenant, root) if root is not None else None
-        if tree is not None and parent_id in tree.frames:
+        tree = self._open_tree(tenant, parent_id)
+        if tree is not None:
             return tree
         parent = self._find(tenant, parent_id)
         if parent is None:
@@ -268,12 +276,10 @@ class Framing:
             tree = evolve_one(tree, one.event, time_us=time_us)
             after.append(tree)
             payload = wire.encode_event(one.event)
-            # What can't be read again must not be written.
-            wire.decode_event(one.event.kind, wire.SCHEMA, payload)
             events.append(
                 port.NewEvent(
                     one.event.kind, wire.SCHEMA, time_us, payload,
-                    blobs=tuple(dict.fromkeys(text.encode() for text in one.texts)),
+                    blobs=tuple({text.encode(): None for text in one.texts}) if one.texts else (),
                 )
             )  # fmt: skip
         assert tree is not None, "something was made"
@@ -286,7 +292,8 @@ class Framing:
             snapshots = (port.Snapshot(stream, tree.version, wire.FOLD, wire.encode_tree(tree)),)
         frame = tree.frames.get(frame_id) or tree.closed_frame(frame_id)
         assert frame is not None, "a frame that is not open any more was closed here"
-        return Step(write, tree, frame, tuple(trees.rows(before, after)), snapshots, saying)
+        rows = trees.rows(before, [one.event for one in made], after)
+        return Step(write, tree, frame, tuple(rows), snapshots, saying)
 
 
 def _waits(session: SessionState, of: ToolRun | f.BeginTool) -> bool:

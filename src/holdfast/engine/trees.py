@@ -115,12 +115,12 @@ class Trees(Folds[TreeState]):
         there = tree is not None and (frame_id in tree.frames or tree.closed_frame(frame_id))
         return root if there else None
 
-    def root_in_turn(self, tenant: str, frame_id: str) -> str | None:
-        """The same for the holder of the turn: a tree that it knows cannot have been rebuilt since."""
-        found = self._roots.get((tenant, frame_id))
-        if found is not None and self.known_in_turn(tenant, found):
-            return found
-        return self.root(tenant, frame_id)
+    def tree_in_turn(self, tenant: str, frame_id: str) -> TreeState | None:
+        """Return the tree of a frame if the holder of the turn knows it; then nobody has changed it since."""
+        known = self._cached.get((tenant, root_in(frame_id) or frame_id))
+        if known is None:
+            known = self._cached.get((tenant, self._roots.get((tenant, frame_id), "")))
+        return known[0] if known is not None and known[1] == self._epoch else None
 
     def keep_root(self, tenant: str, frame_id: str, root_id: str) -> None:
         """Remember to which tree a frame belongs."""
@@ -160,35 +160,51 @@ def root_in(frame_id: str) -> str:
     return frame_id.rpartition(".")[0]
 
 
-def rows(before: TreeState | None, after: Sequence[TreeState]) -> list[port.Projection]:
+_IN_A_FRAME: Final = (e.HandleAddedEvent, e.ResultAddedEvent, e.FrameCompactedEvent)
+"""What happens within a frame, and changes nothing by which anything is found."""
+
+
+def rows(
+    before: TreeState | None, events: Sequence[e.FrameEvent], after: Sequence[TreeState]
+) -> list[port.Projection]:
     """Return the rows that change with some events: one tree before them, and one after each.
 
     An open frame is in the state of its tree; it has a row of its own only if it can't be found otherwise.
     """
+    last, event = after[-1], events[0]
+    # One step of a tree from which nothing has just gone: most often it is found as it was.
+    plain = before is not None and len(events) == 1 and not before.shelves
+    if plain and isinstance(event, _IN_A_FRAME):
+        return []
     known: Mapping[str, Frame] = before.frames if before else {}
-    last = after[-1]
-    made = [frame_row(frame) for tree in after if tree.shelves for frame in tree.closed]
+    made: list[port.Projection] = []
+    for tree in after:
+        if tree.shelves:
+            made += map(frame_row, tree.closed)
+    stands = False
     for frame_id, frame in last.frames.items():
         if frame_id not in known and last.root_id not in (frame_id, root_in(frame_id)):
             made.append(frame_row(frame))
-    steps = (known, *(tree.frames for tree in after))
-    if any(frame.suspension for frames in steps for frame in frames.values()):
+        stands = stands or frame.suspension is not None
+    for frame in known.values():
+        stands = stands or frame.suspension is not None
+    if stands:
+        steps = (known, *(tree.frames for tree in after))
         made += _suspensions(steps, last.updated_us)
-    if before is None or _found_by(before) != _found_by(last):
+    if (
+        before is None
+        or before.alarm() != last.alarm()
+        or not ((plain and _keeps_scopes(event, last)) or before.scopes() == last.scopes())
+    ):
         made.append(tree_row(last))
     return made
 
 
-def _found_by(tree: TreeState) -> tuple[int | None, set[Scope]]:
-    """Return all that a tree's row is made of."""
-    return tree.alarm(), _scopes(tree)
-
-
-def _scopes(tree: TreeState) -> set[Scope]:
-    """Return whose work a tree has: open, or closed and not in rows of its own."""
-    if not tree.frames:
-        return set()
-    return {frame.scope for frame in (*tree.frames.values(), *tree.closed)}
+def _keeps_scopes(event: e.FrameEvent, last: TreeState) -> bool:
+    """Whether it is plain that an event brings no scope into a tree and takes none away."""
+    if isinstance(event, e.FramePushedEvent):
+        return event.scope == last.frames[event.parent_frame_id or event.frame_id].scope
+    return bool(last.frames)
 
 
 def _suspensions(steps: Sequence[Mapping[str, Frame]], time_us: int) -> list[port.Projection]:
@@ -197,8 +213,10 @@ def _suspensions(steps: Sequence[Mapping[str, Frame]], time_us: int) -> list[por
     for known, frames in itertools.pairwise(steps):
         for frame_id in dict.fromkeys((*known, *frames)):
             past, frame = known.get(frame_id), frames.get(frame_id)
+            if past is frame:
+                continue
             before, standing = past and past.suspension, frame and frame.suspension
-            if past is frame or before == standing:
+            if before is standing or before == standing:
                 continue
             if standing is not None:
                 made[standing.suspension_id] = suspension_row(standing)
@@ -251,7 +269,7 @@ def tree_row(tree: TreeState) -> port.Projection:
         status=OPEN,
         time_us=NEVER_US if alarm is None else alarm,
         lookup=OPEN,
-        terms=tuple(sorted({term for scope in _scopes(tree) for term in terms_of(scope)})),
+        terms=tuple(sorted({term for scope in tree.scopes() for term in terms_of(scope)})),
     )
 
 
@@ -302,7 +320,7 @@ def derived(events: Iterator[port.StoredEvent], fetch: port.Blobs) -> port.Deriv
         blobs += [(hash_, fact.version) for hash_ in _present(fact, fetch)]
         before = tree
         tree = rules.evolve(tree, fact.event, version=fact.version, time_us=fact.time_us)
-        found |= {(row.kind, row.id): row for row in rows(before, [tree])}
+        found |= {(row.kind, row.id): row for row in rows(before, [fact.event], [tree])}
     return port.Derived(tuple(claims), tuple(found.values()), tuple(blobs))
 
 

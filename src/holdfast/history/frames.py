@@ -198,7 +198,7 @@ def _pop(frames: Frames, event: e.FramePoppedEvent, time_us: int) -> Frame:
         updated_us=time_us,
         result_summary=event.result_summary,
         reason=event.reason,
-        budget=replace(frame.budget, reserved=0),
+        budget=replace(frame.budget, reserved=0) if frame.budget.reserved else frame.budget,
         reservations=EMPTY,
         tools=(),
         failures=(),
@@ -214,7 +214,9 @@ def _pop(frames: Frames, event: e.FramePoppedEvent, time_us: int) -> Frame:
 
 
 def _without_child(parent: Frame, child: Frame, time_us: int) -> Frame:
-    children = tuple(one for one in parent.children if one != child.frame_id)
+    children: tuple[str, ...] = ()
+    if len(parent.children) > 1:
+        children = tuple([one for one in parent.children if one != child.frame_id])
     status, suspension = parent.status, parent.suspension
     if not children and status is _S.WAITING:
         status = _S.ACTIVE

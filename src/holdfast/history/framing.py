@@ -176,10 +176,9 @@ def _pop(tree: TreeState, frame: Frame, command: c.PopFrame) -> list[e.FrameEven
             hint="end_tool or resolve_tool them first.",
             facts={"frame": frame.frame_id, "tools": [tool.tool_id for tool in frame.tools]},
         )
-    return [
-        *_closing(tree, frame),
-        _popped(frame, status, reason=command.reason, summary=command.result_summary),
-    ]
+    closing = _closing(tree, frame) if frame.children else []
+    closing.append(_popped(frame, status, reason=command.reason, summary=command.result_summary))
+    return closing
 
 
 def _closing(tree: TreeState, frame: Frame) -> list[e.FrameEvent]:
@@ -195,7 +194,7 @@ def _popped(
         status=status,
         result_summary=summary,
         reason=reason,
-        abandoned=tuple(tool.tool_id for tool in frame.tools),
+        abandoned=tuple([tool.tool_id for tool in frame.tools]) if frame.tools else (),
     )
 
 

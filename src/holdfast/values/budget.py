@@ -104,7 +104,8 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         Beyond the largest number there is, `used` stays at it: an account can always be closed.
         """
         used = min(self.used + child.used, limits.TOKENS_MAX)
-        return replace(self.release_subcall_allocation(child.total), used=used)
+        left = max(0, self.subcall_allocation - child.total)
+        return replace(self, subcall_allocation=left, used=used)
 
     def check(self, amount: int) -> None:
         """Raise InsufficientTokens if fewer are available."""

@@ -326,13 +326,32 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def limit(self, frame_id: str, name: str) -> int | None:
         """Return the strictest limit of that name among a frame and its ancestors; None if there is none."""
-        found = [getattr(frame.budget, name) for frame in self.ancestry(frame_id)]
-        return min([value for value in found if value is not None], default=None)
+        strictest: int | None = None
+        at: str | None = frame_id
+        while at is not None:
+            frame = self.frames[at]
+            value: int | None = getattr(frame.budget, name)
+            if value is not None and (strictest is None or value < strictest):
+                strictest = value
+            at = frame.parent_frame_id
+        return strictest
 
     def deadline(self, frame_id: str) -> int | None:
         """Return when the time of a frame is up: its own or an ancestor's, unless it stands."""
-        found = [f.deadline_us for f in self.ancestry(frame_id) if f.stood_us is None]
-        return min([moment for moment in found if moment is not None], default=None)
+        soonest: int | None = None
+        at: str | None = frame_id
+        while at is not None:
+            frame = self.frames[at]
+            until = frame.deadline_us if frame.stood_us is None else None
+            if until is not None and (soonest is None or until < soonest):
+                soonest = until
+            at = frame.parent_frame_id
+        return soonest
+
+    def scopes(self) -> set[Scope]:
+        """Return whose work it has: open, or closed lately; none once it is closed."""
+        frames = (*self.frames.values(), *self.closed) if self.frames else ()
+        return {frame.scope for frame in frames}
 
     def alarm(self) -> int | None:
         """Return the next moment at which something of the tree is overdue or expires."""

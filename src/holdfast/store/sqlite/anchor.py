@@ -51,8 +51,10 @@ class Slot(msgspec.Struct, frozen=True):
 
 def encode(slot: Slot) -> bytes:
     """Return a slot's bytes with their checksum."""
-    body = _FIXED.pack(_MAGIC, slot.store_id, slot.count, slot.clean, len(slot.heads))
-    for tenant, head in slot.heads.items():
+    heads = slot.heads
+    body = _FIXED.pack(_MAGIC, slot.store_id, slot.count, slot.clean, len(heads))
+    for tenant in heads:
+        head = heads[tenant]
         body += _HEAD.pack(tenant, head.position, head.link)
     return body + hashlib.sha256(body).digest()
 
@@ -116,10 +118,14 @@ class Anchor:
     def _halves(self) -> tuple[bytes, bytes]:
         return _halves(self._files.read(self._fd, 2 * SLOT_BYTES, 0))
 
-    def write(
+    def write(self, changed: Mapping[int, Head], *, clean: bool = False) -> None:
+        """Record new heads. Others keep their place while there is room."""
+        self.put(*self.ready(changed, clean=clean))
+
+    def ready(
         self, changed: Mapping[int, Head], *, clean: bool = False, alone: bool = False
-    ) -> None:
-        """Record new heads. Others keep their place while there is room.
+    ) -> tuple[Slot, bytes]:
+        """Return what is to be written once the heads are: whoever comes from a sync has no time to lose.
 
         `alone`: nobody else has written since this anchor did, so it need not be read first.
         """
@@ -131,7 +137,11 @@ class Anchor:
         elif len(heads) > HEADS_MAX:
             heads = dict(itertools.islice(heads.items(), HEADS_MAX))
         slot = Slot(self._store_id, before.count + 1 if before else 1, heads, clean)
-        self._files.write(self._fd, encode(slot), slot.count % 2 * SLOT_BYTES)
+        return slot, encode(slot)
+
+    def put(self, slot: Slot, data: bytes) -> None:
+        """Write what `ready` gave."""
+        self._files.write(self._fd, data, slot.count % 2 * SLOT_BYTES)
         self._seen = slot
 
     def close(self) -> None:

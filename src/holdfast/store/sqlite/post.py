@@ -204,11 +204,14 @@ class Post:
     def collect(self) -> list[Parcel]:
         """Take what others have put into their boxes. The caller holds the turn."""
         parcels: list[Parcel] = []
-        with contextlib.suppress(OSError):
+        try:
             flags = self._files.read(self._fd, BOXES, _FLAGS_AT)
-            if _FULL in flags:
-                full = (box for box, flag in enumerate(flags) if flag and box != self._box)
-                parcels += filter(None, map(self._collected, full))
+            if _FULL not in flags:
+                return parcels
+            full = (box for box, flag in enumerate(flags) if flag and box != self._box)
+            parcels += filter(None, map(self._collected, full))
+        except OSError:
+            pass
         for append in itertools.chain.from_iterable(parcel.appends for parcel in parcels):
             self._served += [(append.tenant, write.stream) for write in append.writes]
         return parcels

@@ -228,19 +228,23 @@ class SQLiteStore(Looking):
         return self._post.served()
 
     def _committed(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
-        batch, outcomes = self._write(appends, careful=False)
-        if not batch.flush():
+        for careful in (False, True):
+            self._enter()
+            batch = writing.Batch(self._cursor, self._known, self._random, careful=careful)
+            outcomes = [batch.append(append) for append in appends]
+            if batch.flush():
+                break
             self._leave()
             self._known.doubt()
-            batch, outcomes = self._write(appends, careful=True)
         if not batch.heads:
             self._known.doubt()
             return outcomes
+        slot, data = self._anchor.ready(batch.heads, alone=self._known.anchored)
         self._end()
         self._known.committed()
         self._place.check()
         try:
-            self._anchor.write(batch.heads, alone=self._known.anchored)
+            self._anchor.put(slot, data)
         except OSError as error:
             raise errors.Unavailable(
                 f"the anchor of {self.path} can't be written ({error}); whether the write holds is unknown.",
@@ -249,13 +253,6 @@ class SQLiteStore(Looking):
         self._known.heads |= batch.heads
         self._known.anchored = True
         return outcomes
-
-    def _write(
-        self, appends: Sequence[port.Append], *, careful: bool
-    ) -> tuple[writing.Batch, list[port.Outcome]]:
-        self._enter()
-        batch = writing.Batch(self._cursor, self._known, self._random, careful=careful)
-        return batch, [batch.append(append) for append in appends]
 
     def _explained(self, error: Exception) -> errors.Error:
         """Return our error for one of SQLite's: a file taken away explains whatever came of it."""

@@ -33,6 +33,9 @@ MOMENT_BITS = 20
 """Microseconds of one moment, as a power of two; the same number stands in the SQL."""
 
 
+MANY = 8
+
+
 class Batch:
     """Appends of one transaction, and the heads that they lead to.
 
@@ -52,6 +55,7 @@ class Batch:
         self._careful = careful
         self._events: list[Row] = []
         self._claims: list[Row] = []
+        self._added: dict[tuple[int, str, str], Row] = {}
         self._touches: dict[tuple[int, str, str], Row] = {}
         self._blobs: list[Row] = []
         self._uses: list[Row] = []
@@ -92,8 +96,9 @@ class Batch:
         for write, key in zip(append.writes, keys, strict=True):
             head = self._write(tenant, write, key, head)
         self.heads[tenant] = head
+        many = len(append.projections) >= MANY and not self._careful
         for projection in append.projections:
-            self._put(tenant, projection)
+            self._put(tenant, projection, many=many)
         if append.drops or append.snapshots or append.key is not None:
             self._derive(tenant, append, begin, head.position)
         if self._careful:
@@ -105,7 +110,8 @@ class Batch:
         executemany, sql = self._cursor.executemany, self._sql
         try:
             executemany(sql["add_event"], self._events)
-            executemany(sql["add_claim"], self._claims)
+            if self._claims:
+                executemany(sql["add_claim"], self._claims)
             if self._uses:
                 executemany(sql["add_blob"], self._blobs)
                 executemany(sql["add_blob_use"], self._uses)
@@ -113,14 +119,15 @@ class Batch:
             if self._careful:
                 raise
             return False
-        if self._touches:
+        if self._added or self._touches:
             changes = self._connection.total_changes
             before = changes()
+            executemany(sql["add_projection"], self._added.values())
             executemany(sql["touch_projection"], self._touches.values())
-            if changes() - before != len(self._touches):
+            if changes() - before != len(self._added) + len(self._touches):
                 assert not self._careful, "a careful batch touches only rows that it has put"
                 return False
-        self._events, self._claims, self._touches = [], [], {}
+        self._events, self._claims, self._added, self._touches = [], [], {}, {}
         self._blobs, self._uses = [], []
         return True
 
@@ -221,6 +228,7 @@ class Batch:
             self._change_terms(place, ())
             execute(sql["drop_projection"], place)
             self._known.shapes.pop(place, None)
+            self._added.pop(place, None)
             self._touches.pop(place, None)
         for snap in append.snapshots:
             key = self._known.stream(self._connection, tenant, snap.stream)
@@ -250,18 +258,24 @@ class Batch:
             self._uses.append((event, hash_))
         self.flush()
 
-    def _put(self, tenant: int, p: port.Projection) -> None:
+    def _put(self, tenant: int, p: port.Projection, *, many: bool = False) -> None:
+        # Rows that come by the dozen are new ones, as a rule: they are added together.
         place, moment = (tenant, p.kind, p.id), p.time_us >> MOMENT_BITS
         terms = msgspec.json.encode(p.terms).decode() if p.terms else "[]"
         row = (*place, p.owner, p.status, moment, p.time_us, p.lookup, terms, p.document)
         check = mark(*row)
         shape = (p.owner, p.status, moment, p.lookup, terms)
         before = self._known.shapes.get(place)
+        if self._added.pop(place, None):
+            before = None
         if before == shape:
             self._touches[place] = (p.time_us, p.document, check, *place, *shape)
             return
         self._touches.pop(place, None)
         self._known.shapes[place] = shape
+        if before is None and many and not p.terms:
+            self._added[place] = (*row, check)
+            return
         if before is None:
             added = self._connection.execute(self._sql["add_projection"], (*row, check))
             if added.connection.changes():
