@@ -46,52 +46,31 @@ def run(bench: Bench) -> list[Figure]:
 
 
 class Work:
-    """A root that children are pushed under and popped from, one at a time; each half can be timed."""
+    """A root that children are pushed under and popped from, one at a time."""
 
     def __init__(self, store: holdfast.Holdfast) -> None:
         self._index = store.index
-        self.root = self._index.push_frame(SCOPE, goal="plan the trip", budget=NO_LIMITS)
+        self.root = self.last = self._index.push_frame(
+            SCOPE, goal="plan the trip", budget=NO_LIMITS
+        )
 
     def push(self) -> holdfast.Frame:
-        return self._index.push_frame(
+        self.last = self._index.push_frame(
             SCOPE, goal="compare flights of three airlines and report the cheapest", inputs=INPUTS,
             budget=PART, parent_frame_id=self.root.frame_id,
         )  # fmt: skip
+        return self.last
 
     def pop(self, frame: holdfast.Frame) -> None:
         self._index.pop_frame(
             frame.frame_id, result_summary="SK 4718, direct, 214.00 EUR, two seats"
         )
 
-    def pushing(self, seconds: float) -> tuple[int, float]:
-        return self._timed(seconds, first=True)
-
-    def popping(self, seconds: float) -> tuple[int, float]:
-        return self._timed(seconds, first=False)
-
-    def _timed(self, seconds: float, *, first: bool) -> tuple[int, float]:
-        done, spent = 0, 0.0
-        while spent < seconds:
-            before = time.perf_counter()
-            frame = self.push()
-            between = time.perf_counter()
-            self.pop(frame)
-            spent += between - before if first else time.perf_counter() - between
-            done += 1
-        return done, spent
+    def pop_last(self) -> None:
+        self.pop(self.last)
 
     def both(self, seconds: float) -> tuple[int, float]:
         return harness.repeat_for(seconds, lambda: self.pop(self.push()))
-
-
-def _handles(store: holdfast.Holdfast) -> harness.Slice:
-    frame = store.index.push_frame(SCOPE, goal="read", budget=NO_LIMITS)
-    number = itertools.count()
-
-    def add() -> None:
-        store.index.add_context_handle(frame.frame_id, handle(next(number)))
-
-    return lambda seconds: harness.repeat_for(seconds, add)
 
 
 def handle(number: int) -> ContextHandle:
@@ -102,26 +81,42 @@ def handle(number: int) -> ContextHandle:
 
 
 def _against_raw(bench: Bench) -> list[Figure]:
+    """Take a step and a raw commit of the same bytes by turns, one operation at a time.
+
+    Work on frames lies between other work, never in a loop of its own: so neither side finds the
+    processor's caches as it left them. Raw commits one after another are measured too, for information.
+    """
     store = bench.closing.enter_context(holdfast.connect(bench.disk / "frames.db"))
-    work = Work(store)
-    contestants: dict[str, harness.Slice] = {
-        "push": work.pushing,
-        "pop": work.popping,
-        "handle": _handles(store),
-    }
     sizes = _payload_sizes(store)
-    for name, size in sizes.items():
-        contestants[f"raw {name}"] = _raw(bench, name, size)
-    measured = harness.rates(bench, contestants)
+    raw = {name: _raw(bench, name, size) for name, size in sizes.items()}
+    work, page = Work(store), itertools.count()
+    steps: dict[str, Callable[[], object]] = {
+        "push": work.push,
+        "pop": work.pop_last,
+        "handle": lambda: store.index.add_context_handle(work.root.frame_id, handle(next(page))),
+    }
+    pairs = {name: (step, raw[name]) for name, step in steps.items()}
+    measured = harness.by_turns(bench, pairs)
+    alone = harness.rates(
+        bench,
+        {
+            name: lambda seconds, step=step: harness.repeat_for(seconds, step)
+            for name, step in raw.items()
+        },
+    )
     figures: list[Figure] = []
     for name, size in sizes.items():
-        rounds = harness.ratio(measured[f"raw {name}"], measured[name])
-        shown = {key: measured[key] for key in (f"raw {name}", name)}
+        ours, other = measured[name]
+        rounds = harness.ratio(other, ours)
         figures.append(
             Figure(
                 name=f"{name} of a frame, disk: time of a raw commit of its {size} bytes",
                 value=statistics.median(rounds), unit="x", at_most=2.0, rounds=rounds,
-                beside=harness.medians(shown),
+                beside={
+                    f"{name} /s": round(statistics.median(ours.per_s), 1),
+                    "raw /s": round(statistics.median(other.per_s), 1),
+                    "raw in a loop of its own /s": round(statistics.median(alone[name].per_s), 1),
+                },
             )
         )  # fmt: skip
     return figures
@@ -142,7 +137,7 @@ def _payload_sizes(store: holdfast.Holdfast) -> dict[str, int]:
     return sizes
 
 
-def _raw(bench: Bench, name: str, size: int) -> harness.Slice:
+def _raw(bench: Bench, name: str, size: int) -> Callable[[], object]:
     connection = apsw.Connection(str(bench.disk / f"raw-{name}.db"), vfs="unix")
     bench.closing.callback(connection.close)
     connection.execute("PRAGMA journal_mode=WAL")
@@ -153,7 +148,7 @@ def _raw(bench: Bench, name: str, size: int) -> harness.Slice:
     def insert() -> None:
         connection.execute("INSERT INTO events (body) VALUES (?)", (body,))
 
-    return lambda seconds: harness.repeat_for(seconds, insert)
+    return insert
 
 
 def _pack(bench: Bench) -> list[Figure]:

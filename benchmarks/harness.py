@@ -108,6 +108,33 @@ def rates(bench: Bench, contestants: Mapping[str, Slice]) -> dict[str, Series]:
     return measured
 
 
+def by_turns(
+    bench: Bench, pairs: Mapping[str, tuple[Callable[[], object], Callable[[], object]]]
+) -> dict[str, tuple[Series, Series]]:
+    """Measure pairs of operations, each side once and then the other, one pair after another."""
+    measured = {name: (Series(), Series()) for name in pairs}
+    seconds = bench.slices * bench.slice_s * len(pairs) * 2
+    for number in range(-1, bench.rounds):
+        spent = {name: [0.0, 0.0] for name in pairs}
+        done, until = 0, time.perf_counter() + seconds
+        gc.collect()
+        while time.perf_counter() < until:
+            done += 1
+            for name, sides in pairs.items():
+                for side, step in enumerate(sides):
+                    began = time.perf_counter()
+                    step()
+                    spent[name][side] += time.perf_counter() - began
+        if number < 0:
+            continue  # The first is a warm-up, past the first checkpoint.
+        for name, series in measured.items():
+            for side, taken in zip(series, spent[name], strict=True):
+                side.per_s.append(done / taken)
+        told = "  ".join(f"{name} {done / taken[0]:,.0f}/s" for name, taken in spent.items())
+        progress(f"round {number + 1}/{bench.rounds}: {told}")
+    return measured
+
+
 def ratio(above: Series, below: Series) -> tuple[float, ...]:
     """Divide round by round: both numbers of a quotient come from the same moment."""
     return tuple(a / b for a, b in zip(above.per_s, below.per_s, strict=True))

@@ -120,10 +120,11 @@ class _Fitting:
 
     def musts_fit(self) -> bool:
         """Put in what must be there; whether it fits."""
+        critical = ContextPriority.CRITICAL
         for index, item in enumerate(self._items):
             if item.barred:
                 self._out[index] = item.rule
-            elif item.priority is ContextPriority.CRITICAL:
+            elif item.priority is critical:
                 at_level = item.ladder
                 self._put(index, at_level(self._level) if at_level else whole(item, item.rule))
         if self._level >= CompactionLevel.CRITICAL:
@@ -228,11 +229,13 @@ class _Fitting:
         self._musts = frozenset(self._placed)
         free = self._room
         classes: dict[ContextPriority, list[int]] = {}
+        critical = self._level >= CompactionLevel.CRITICAL
+        aggressive = self._level >= CompactionLevel.AGGRESSIVE
         for index in reversed(self._waiting()):
             priority = self._items[index].priority
-            if self._level >= CompactionLevel.CRITICAL:
+            if critical:
                 self._out[index] = NOT_CRITICAL
-            elif self._level >= CompactionLevel.AGGRESSIVE and priority <= ContextPriority.LOW:
+            elif aggressive and priority <= ContextPriority.LOW:
                 self._out[index] = LOW
             else:
                 classes.setdefault(priority, []).append(index)
@@ -282,9 +285,14 @@ class _Fitting:
         return item.messages[0].category.name if self._pools is None else item.pool
 
     def _admit_newest(self, newest_first: Sequence[int]) -> None:
-        cut = False
+        cut, items, placed = False, self._items, self._placed
+        whole = self._level < CompactionLevel.LIGHT
         for index in newest_first:
-            item = self._items[index]
+            item = items[index]
+            if whole and not cut and item.fits is not None and item.fits[0].size <= self._room:
+                placed[index] = item.fits[0]
+                self._room -= item.fits[0].size
+                continue
             # What is older than a gap would be read as if it came right before what follows it.
             view = None if cut and not item.alone else self._fitting_view(item)
             if view is not None:
@@ -332,17 +340,21 @@ class _Fitting:
         stands_at = -1
         tells = {at for at, item in enumerate(self._items) if item.told and item.tells}
         told = not tells.isdisjoint((*self._placed, *self._under))
+        placed, summaries = self._placed, self._summaries
         for index, item in enumerate(self._items):
-            if index in self._summaries:
-                made, size, pool = self._summaries[index]
+            if index in summaries:
+                made, size, pool = summaries[index]
                 stands_at = len(messages) if not pool else stands_at
                 messages.append(made)
                 sizes.append(size)
-            view = self._placed.get(index)
+            view = placed.get(index)
             if view is not None:
                 stands_at = len(messages) if index in tells else stands_at
                 messages += view.messages
                 sizes += view.tokens
+                if item.fits is not None and view is item.fits[0]:
+                    entries += item.fits[1]
+                    continue
             if item.count:
                 entries += [] if index in tells else [of_gap(item, told=told)]
             elif not item.pool:
@@ -358,8 +370,6 @@ class _Fitting:
             if index in self._under:
                 return same(item, Fate.SUMMARISED, SUMMARISED)
             return same(item, Fate.LEFT_OUT, self._out[index])
-        if item.fits is not None and view is item.fits[0]:
-            return item.fits[1]
         return shown(item, view)
 
 

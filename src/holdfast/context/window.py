@@ -96,10 +96,10 @@ def items(
     Groups from before the current turn never change: what is in `known` is taken from there, and what
     is made is put there. It must be of the same conversation, counted in the same way.
     """
-    messages = [part.message if isinstance(part, Piece) else None for part in parts]
-    question = len(messages) - 1
-    while question >= 0 and ((said := messages[question]) is None or said.role != "user"):
+    question = len(parts) - 1
+    while question >= 0 and not _asks(parts[question]):
         question -= 1
+    messages: list[Message | None] = []
     made: list[Item] = []
     at = 0
     while at < len(parts):
@@ -115,6 +115,8 @@ def items(
             continue
         said = part.message
         alone = not said.tool_calls and said.role != "tool"
+        if not alone and not messages:
+            messages = [one.message if isinstance(one, Piece) else None for one in parts]
         group = _ALONE if alone else grouping.beginning(messages, at)
         last = at if alone else group.last
         if at == question:
@@ -132,6 +134,10 @@ def items(
         made.append(item)
         at = last + 1
     return made
+
+
+def _asks(part: Part) -> bool:
+    return isinstance(part, Piece) and part.message.role == "user"
 
 
 def _gap(gap: Gap) -> Item:

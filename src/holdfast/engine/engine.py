@@ -233,21 +233,21 @@ class Engine:
     ) -> list[Ticket]:
         others: list[tuple[Ticket, Plan, port.Outcome | None]] = []
         for (ticket, plan, append), outcome in zip(planned, outcomes, strict=True):
-            if isinstance(outcome, port.Appended):
-                for state in plan.states:
-                    self.states.keep(append.tenant, state)
-                command = ticket.request.command
-                if plan.tree is not None:
-                    self.trees.keep(append.tenant, plan.tree)
-                    if isinstance(command, PushFrame) and command.named:
-                        self.trees.keep_root(append.tenant, command.frame_id, plan.tree.id)
-                elif isinstance(command, c.AddMessages) and len(plan.states) == 1:
-                    self.tails.appended(
-                        append.tenant, plan.states[0], append.writes[0], command.messages
-                    )
-                ticket.succeed(Answer(plan.answer))
-            else:
+            if not isinstance(outcome, port.Appended):
                 others.append((ticket, plan, outcome))
+                continue
+            tenant, command, tree = append.tenant, ticket.request.command, plan.tree
+            for state in plan.states:
+                self.states.keep(tenant, state)
+            if tree is not None:
+                self.trees.keep(tenant, tree)
+                if isinstance(command, PushFrame) and command.named:
+                    self.trees.keep_root(tenant, command.frame_id, tree.root_id)
+            elif isinstance(command, c.AddMessages) and len(plan.states) == 1:
+                self.tails.appended(tenant, plan.states[0], append.writes[0], command.messages)
+            ticket.answer = Answer(plan.answer)
+        if not others:
+            return []
         return [
             ticket for ticket, plan, outcome in others if not self._settled(ticket, plan, outcome)
         ]

@@ -268,20 +268,21 @@ class Framing:
         saying: tuple[c.AddMessages, ...],
         time_us: int,
     ) -> Step:
-        tree, after = before, list[TreeState]()
+        tree = before
+        after: list[TreeState] = []
+        facts: list[e.FrameEvent] = []
         events: list[port.NewEvent] = []
         claims: list[tuple[str, int]] = []
         for one in made:
-            claims += [(claim, len(events)) for claim in trees.claims_of(one.event, tree)]
-            tree = evolve_one(tree, one.event, time_us=time_us)
+            fact = one.event
+            for claim in trees.claims_of(fact, tree):
+                claims.append((claim, len(events)))
+            tree = evolve_one(tree, fact, time_us=time_us)
             after.append(tree)
-            payload = wire.encode_event(one.event)
-            events.append(
-                port.NewEvent(
-                    one.event.kind, wire.SCHEMA, time_us, payload,
-                    blobs=tuple({text.encode(): None for text in one.texts}) if one.texts else (),
-                )
-            )  # fmt: skip
+            facts.append(fact)
+            blobs = tuple({text.encode(): None for text in one.texts}) if one.texts else ()
+            payload = wire.encode_event(fact)
+            events.append(port.NewEvent(fact.kind, wire.SCHEMA, time_us, payload, blobs=blobs))
         assert tree is not None, "something was made"
         stream = trees.stream_of(tree.root_id)
         write = port.StreamWrite(
@@ -292,7 +293,7 @@ class Framing:
             snapshots = (port.Snapshot(stream, tree.version, wire.FOLD, wire.encode_tree(tree)),)
         frame = tree.frames.get(frame_id) or tree.closed_frame(frame_id)
         assert frame is not None, "a frame that is not open any more was closed here"
-        rows = trees.rows(before, [one.event for one in made], after)
+        rows = trees.rows(before, facts, after)
         return Step(write, tree, frame, tuple(rows), snapshots, saying)
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_COUNTER = "o200k_base"
 
-NEWEST = 256
-"""Messages that are looked at first; a window seldom holds more."""
+NEWEST, NEWEST_MAX = 256, 4_096
+"""Messages that are looked at first, at least and at most."""
 
 
 def counter_of(model: str | None, counter: str | None) -> tokens.Counter:
@@ -121,7 +121,9 @@ class Parts:
         self._always = {said.version: said for group in kept for said in group}
         self._stay = list(self._always.values())
         self._budget = budget
-        self._newest = NEWEST
+        # As many as there is room for, if they are of the usual size; a few more, so that it is enough.
+        usual = max(1, state.tokens // max(1, state.message_count))
+        self._newest = max(NEWEST, min(budget // usual * 3 // 2, NEWEST_MAX))
         way = (measure.name, self._stubs, self.cut and self.cut.asked)
         self.known = tail.items(way) if measure.shared else None
 
@@ -134,9 +136,7 @@ class Parts:
         free -= 0 if shared else sum(map(self._count, self._stay))
         told = self._told(free)
         free -= told.tokens if told else 0
-        said = self._said()
-        while (start := self._start(said, free)) is None and self._more():
-            said = self._said()
+        said, start = self._newest_within(free)
         if stable and start and said[start].number > self._floor:
             said, start = self._with_marks(said, start)
             start = self._mark_after(said, start, max(1.0, free * limits.WINDOW_STEP))
@@ -150,9 +150,7 @@ class Parts:
         """
         asked = self.cut.asked if self.cut else 0
         fixed = sum(self._count(said) for said in self._stay if said.number != asked)
-        said = self._said()
-        while (start := self._start(said, most)) is None and self._more():
-            said = self._said()
+        said, start = self._newest_within(most)
         newest = [s for s in said[start or 0 :] if s.version not in self._always]
         question = [s for s in self._stay if s.number == asked]
         return [self._piece(one) for one in [*question, *newest]], fixed
@@ -189,27 +187,47 @@ class Parts:
             start += len(said) - before
         return said, start
 
-    def _start(self, said: Sequence[Said], room: float) -> int | None:
-        """Return where the newest messages begin that there is room for; None if more have to be read."""
-        spare, count, key, turn = room, self._count, self._key, self._state.turn
-        floor, always = self._floor, self._always
-        for at in range(len(said) - 1, -1, -1):
-            one = said[at]
+    def _newest_within(self, room: float) -> tuple[list[Said], int | None]:
+        """Return the newest messages, and where those begin that there is room for; None if there is for all."""
+        said, start = self._said(), None
+        spare = room
+        rest: Sequence[Said] = said
+        while True:
+            start, room, spare = self._start(said, rest, room, spare)
+            seen = len(said)
+            if start is not None or not self._more():
+                return said, start
+            said = self._said()
+            rest = said[: len(said) - seen]
+
+    def _start(
+        self, said: Sequence[Said], rest: Sequence[Said], room: float, spare: float
+    ) -> tuple[int | None, float, float]:
+        """Return where the newest begin that there is room for, None if all of the rest goes in, and what is left."""
+        count, key, turn = self._count, self._key, self._state.turn
+        floor, always, output = self._floor, self._always, MessageCategory.SYSTEM_OUTPUT
+        kept, at = max(always, default=0), len(rest)
+        for one in reversed(rest):
+            at -= 1
             if one.number < floor:
-                return at + 1
-            if one.version not in always:
-                size, message = one.counts.get(key) or count(one), one.message
+                return at + 1, room, spare
+            version, message = one.version, one.message
+            if version > kept or version not in always:
+                size = one.counts.get(key) or count(one)
                 if message.role == "tool":
                     # A large result of the current turn is shortened rather than left out.
-                    room -= min(size, limits.LIGHT_CHARS // 3) if one.version > turn else size
-                elif message.category is MessageCategory.SYSTEM_OUTPUT and _low(message):
+                    room -= min(size, limits.LIGHT_CHARS // 3) if version > turn else size
+                elif message.category is output and _low(message):
                     # It goes before anything of the conversation does, so it takes no room from that.
                     spare -= size
                 else:
                     room -= size
             if room < 0 or spare < 0:
-                return self._whole(said, at)
-        return None
+                start = self._whole(said, at)
+                if start is not None:
+                    return start, room, spare
+                break
+        return None, room, spare
 
     @staticmethod
     def _whole(said: Sequence[Said], at: int) -> int | None:

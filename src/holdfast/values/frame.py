@@ -302,7 +302,10 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def closed_frame(self, frame_id: str) -> Frame | None:
         """Return a frame that closed lately; None if it did not, or has left."""
-        return next((frame for frame in self.closed if frame.frame_id == frame_id), None)
+        for frame in reversed(self.closed):
+            if frame.frame_id == frame_id:
+                return frame
+        return None
 
     def ancestry(self, frame_id: str) -> tuple[Frame, ...]:
         """Return the open frames from the root down to one, itself included."""

@@ -45,8 +45,6 @@ class FrozenList(list[Json]):
 
 EMPTY: Mapping[str, Json] = FrozenDict()
 
-_TEXT = {str}
-
 
 def freeze(value: Json, depth: int = 0) -> Json:
     """Return an immutable copy of a JSON value; tuples become lists. The input is left alone.
@@ -54,9 +52,14 @@ def freeze(value: Json, depth: int = 0) -> Json:
     Raises NotJson for anything JSON can't say (NaN, Infinity, bytes, sets, keys that are not text),
     BadEncoding for text with lone surrogates, TooDeep past limits.DEPTH_MAX.
     """
-    if type(value) is str:
+    kind: type[object] = type(value)
+    if kind is str:
         return value if value.isascii() else checked_text(value)
-    if value is None or type(value) is bool:
+    if kind is dict and depth < limits.DEPTH_MAX:
+        return _object(value, depth + 1)
+    if kind is list and depth < limits.DEPTH_MAX:
+        return FrozenList([freeze(item, depth + 1) for item in value])
+    if value is None or kind is bool:
         return value
     if isinstance(value, int):
         return _whole(value)
@@ -89,20 +92,20 @@ def _container(value: Json, depth: int) -> Json:
 
 def _object(value: Mapping[str, Json], depth: int) -> FrozenDict:
     made = FrozenDict(value)
-    # Most of what comes in is plain text, and that is seen without a look at each piece.
-    pieces = (*made, *made.values())
-    if {*map(type, pieces)} == _TEXT and "".join(pieces).isascii():
-        return made
-    return FrozenDict(
-        {
-            key if type(key) is str and key.isascii() else _key(key): (
-                item
-                if item is None or type(item) is bool or (type(item) is str and item.isascii())
-                else freeze(item, depth)
-            )
-            for key, item in made.items()
-        }
-    )
+    changed: dict[str, Json] = {}
+    for key, item in made.items():
+        if type(key) is not str or not key.isascii():
+            return FrozenDict({_key(key): freeze(item, depth) for key, item in made.items()})
+        kind: type[object] = type(item)
+        if (kind is str and item.isascii()) or item is None or kind is bool:
+            continue
+        frozen = freeze(item, depth)
+        if frozen is not item:
+            changed[key] = frozen
+    if changed:
+        # Nobody has seen it yet.
+        dict[str, Json].update(made, changed)
+    return made
 
 
 def _finite(value: float) -> float:

@@ -76,8 +76,7 @@ class ToolCallRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         force_setattr(self, "id", checked_id("a tool call's id", self.id))
         force_setattr(self, "name", checked_id("a tool's name", self.name))
         if type(self.args) is not FrozenDict:
-            what = f"args of the call to {self.name!r}"
-            force_setattr(self, "args", freeze_object(what, self.args))
+            force_setattr(self, "args", freeze_object("args of a call", self.args))
         if self.arguments is not None:
             force_setattr(self, "arguments", _text("the argument text of a call", self.arguments))
 

@@ -122,7 +122,8 @@ class Batch:
         if self._added or self._touches:
             changes = self._connection.total_changes
             before = changes()
-            executemany(sql["add_projection"], self._added.values())
+            if self._added:
+                executemany(sql["add_projection"], self._added.values())
             executemany(sql["touch_projection"], self._touches.values())
             if changes() - before != len(self._added) + len(self._touches):
                 assert not self._careful, "a careful batch touches only rows that it has put"
