@@ -52,7 +52,7 @@ def freeze(value: Json, depth: int = 0) -> Json:
     Raises NotJson for anything JSON can't say (NaN, Infinity, bytes, sets, keys that are not text),
     BadEncoding for text with lone surrogates, TooDeep past limits.DEPTH_MAX.
     """
-    kind: type[object] = type(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is str:
         return value if value.isascii() else checked_text(value)
     if kind is dict and depth < limits.DEPTH_MAX:
@@ -96,7 +96,7 @@ def _object(value: Mapping[str, Json], depth: int) -> FrozenDict:
     for key, item in made.items():
         if type(key) is not str or not key.isascii():
             return FrozenDict({_key(key): freeze(item, depth) for key, item in made.items()})
-        kind: type[object] = type(item)
+        kind = type(item)  # pyright: ignore[reportUnknownVariableType]
         if (kind is str and item.isascii()) or item is None or kind is bool:
             continue
         frozen = freeze(item, depth)
