@@ -101,17 +101,18 @@ def items(
         question -= 1
     messages: list[Message | None] = []
     made: list[Item] = []
-    at = 0
-    while at < len(parts):
+    at, end = 0, len(parts)
+    before: Known = {} if known is None else known
+    while at < end:
         part = parts[at]
         if not isinstance(part, Piece):
             made.append(_gap(part) if isinstance(part, Gap) else _summary(part))
             at += 1
             continue
-        found = known.get(part.number) if known is not None else None
-        if found is not None and at + len(found.messages) <= question:
+        found = before.get(part.number)
+        if found is not None and (after := at + len(found.messages)) <= question:
             made.append(found)
-            at += len(found.messages)
+            at = after
             continue
         said = part.message
         alone = not said.tool_calls and said.role != "tool"

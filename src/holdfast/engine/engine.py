@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast import errors, limits
 from holdfast.engine import planning
@@ -153,15 +153,11 @@ class Engine:
         again: list[Ticket] = []
         for index, ticket in enumerate(tickets):
             try:
-                verdict = self._plan(deciding, ticket)
+                verdict = _verdict(self._plan, deciding, ticket)
             except Later:
                 # Everything after it waits too: what was submitted first is decided first.
                 again = tickets[index:]
                 break
-            except errors.Error as error:
-                verdict = error
-            except Exception as error:  # noqa: BLE001 - one's defect must not fail its neighbours
-                verdict = own_error(error)
             if isinstance(verdict, Plan) and verdict.append is not None:
                 planned.append((ticket, verdict, verdict.append))
             elif verdict is not None:
@@ -191,10 +187,10 @@ class Engine:
             if not self._stands_alone(ticket.request):
                 return []
             try:
-                plan = deciding.plan(ticket.request)
-            except Exception:  # noqa: BLE001 - it is decided again under the turn, and refused there
+                plan = _verdict(deciding.plan, ticket.request)
+            except Later:
                 return []
-            if plan.append is None or len(plan.states) != 1:
+            if not isinstance(plan, Plan) or plan.append is None or len(plan.states) != 1:
                 return []
             planned.append((ticket, plan, plan.append))
         streams = {append.writes[0].stream for _, _, append in planned}
@@ -343,3 +339,15 @@ class Engine:
 
     def _deciding(self, *, early: bool = False) -> Round:
         return Round(self.store, self.states, self.trees, self._policies, self.factory, early=early)
+
+
+def _verdict(plan: Callable[..., Plan | None], *asked: object) -> Plan | errors.Error | None:
+    """Return what deciding one request came to: one's defect must not fail its neighbours."""
+    try:
+        return plan(*asked)
+    except Later:
+        raise
+    except errors.Error as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - see above
+        return own_error(error)

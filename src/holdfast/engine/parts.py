@@ -248,13 +248,15 @@ class Parts:
         full, and every process finds the same marks. A long turn has them at its calls.
         """
         spoken, always = self._state.tokens - sum(one.tokens for one in self._stay), self._always
+        newest_kept = max(always, default=0)
         for role in ("user", "assistant"):
             before, mark, kept = spoken, -1, 0
             cell, last, after = -1.0, -1, 0
             first = (start, 0)
             for at in range(len(said) - 1, -1, -1):
                 one = said[at]
-                before -= 0 if one.version in always else one.tokens
+                if one.version > newest_kept or one.version not in always:
+                    before -= one.tokens
                 if one.message.role != role:
                     continue
                 if last >= start and before // step != cell:
@@ -312,14 +314,17 @@ class Parts:
 
     def _with_gaps(self, said: Iterable[Said], told: Told | None) -> list[Part]:
         parts: list[Part] = []
-        found, number = list(said), 0
-        missing = self._state.message_count - len(found)
-        size = self._state.tokens - sum(one.tokens for one in found)
+        found, number, key = list(said), 0, self._key
         for one in found:
             if one.number > number + 1:
+                missing = self._state.message_count - len(found)
+                size = self._state.tokens - sum([one.tokens for one in found])
                 parts += _gaps(number + 1, one.number - 1, max(0, size) / max(1, missing), told)
-            parts.append(self._piece(one))
             number = one.number
+            known = one.counts.get(key)
+            parts.append(
+                Piece(number, one.message, known) if known is not None else self._piece(one)
+            )
         if told and (not told.last or any(isinstance(part, Gap) and part.told for part in parts)):
             first = parts[0] if parts else None
             prompt = isinstance(first, Piece) and first.message.role == "system"
