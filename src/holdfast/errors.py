@@ -248,6 +248,12 @@ class OpenCalls(PairingError):
     code: ClassVar[str] = "open_calls"
 
 
+class SummaryRefused(Refused):
+    """A summary has lost too much of what it stands for. What stood before stands."""
+
+    code: ClassVar[str] = "summary_refused"
+
+
 class ContextOverflow(Refused):
     """What must be in the context does not fit into its budget. Nothing was dropped: raise the budget."""
 

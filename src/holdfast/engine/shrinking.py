@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.context import recall
 from holdfast.context import summary as summaries
 from holdfast.engine import policies
 from holdfast.engine.messages import Reader
@@ -66,29 +67,51 @@ def trimming(tenant: str, state: SessionState, policy: WindowPolicy) -> c.Reques
 
 
 class Out(msgspec.Struct, frozen=True):
-    """Messages of a session that cuts have taken out and no summary stands for, and the summary before."""
+    """Messages of a session that cuts have taken out and no summary stands for, and the summary before.
+
+    For a summary that somebody writes (`known` is the last such), one that was taken out of what was said is none.
+    """
 
     state: SessionState
     messages: Sequence[Message]
-    after: int
+    known: Summary | None
     last: int
+
+    @property
+    def after(self) -> int:
+        """The last message that the summary before stands for."""
+        return self.known.last if self.known else 0
 
     @property
     def before(self) -> str | None:
         """The text of the summary before, if there is one."""
-        return self.state.summary.text if self.state.summary else None
+        return self.known.text if self.known else None
 
-    def summarized(self, tenant: str, text: str | None, language: str) -> c.Request:
-        """A request that puts a summary in their place: this text, or one taken out of what they say."""
-        known, first = self.state.summary, self.after + 1
+    def summarized(
+        self, tenant: str, text: str | None, language: str, author: str = ""
+    ) -> c.Request:
+        """A request that puts a summary in their place: this text of an author's, or one taken out of what they say.
+
+        Raises SummaryRefused if a text has less of what they say than the session's policy asks for.
+        """
+        known, first = self.known, self.after + 1
         made = self._extracted(language) if text is None else summaries.worded(text, language)
+        policy = self.state.policy or WindowPolicy(budget=self._budget)
+        score, missing = recall.score(self.messages, made, self.before or "")
+        if text is not None and score < policy.recall:
+            raise errors.SummaryRefused(
+                f"the summary has {score:.0%} of the names, numbers and identifiers; {policy.recall:.0%} are asked for.",
+                hint="What stood before stands. Have it written again, with what is missing.",
+                facts={"recall": score, "recall_min": policy.recall, "missing": missing[:20]},
+            )
         summary = Summary(
             known.first if known and known.last else first,
             self.last,
             made,
             self.messages[-1].timestamp,
+            author="" if text is None else author,
+            recall=score,
         )
-        policy = self.state.policy or WindowPolicy(budget=self._budget)
         measure = policies.measure_of(policy, self.state.corrections)
         summary = msgspec.structs.replace(summary, tokens=measure.plain(summary.message()))
         most = int(self._budget * limits.SUMMARY_SHARE_MAX)
@@ -113,18 +136,25 @@ class Out(msgspec.Struct, frozen=True):
     def _extracted(self, language: str) -> str:
         numbers, chars = [(self.after + 1, self.last)], int(self._budget * limits.SUMMARY_SHARE) * 2
         return summaries.summary_of(
-            self.messages, numbers, chars=chars, language=language, before=self.state.summary
+            self.messages, numbers, chars=chars, language=language, before=self.known
         ).text  # fmt: skip
 
 
-def out(reader: Reader, state: SessionState) -> Out | None:
-    """Return what could be summarised of a session; None if nothing could."""
-    after = state.summary.last if state.summary else 0
+def out(reader: Reader, state: SessionState, *, written: bool) -> Out | None:
+    """Return what could be summarised of a session, by somebody who writes it or not; None if nothing could."""
+    known = state.written if written else state.summary
+    after = known.last if known else 0
     last = state.cut.first - 1 if state.cut else 0
     found = reader.slice(slice(after, last)) if after < last else []
     # What stays in every window needs no summary.
     said = [m for m in found if m.category not in KEPT and not stands_out(m.metadata)]
-    return Out(state, said, after, last) if said else None
+    return Out(state, said, known, last) if said else None
+
+
+def author_of(summarizer: object) -> str:
+    """Return the name under which a summariser's texts are kept: its own, or that of its function."""
+    named = getattr(summarizer, "name", None) or getattr(summarizer, "__name__", None)
+    return str(named or type(summarizer).__name__)[: limits.ID_BYTES_MAX // 4]
 
 
 def check_summarizer(summarizer: object, language: str) -> None:

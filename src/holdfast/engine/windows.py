@@ -265,17 +265,21 @@ class Windowed(Handle):
         """Put a summary in the place of messages that cuts have taken out and none stands for yet.
 
         `summarizer` gets them, and the text of the summary before (or None), and returns the new text,
-        which stands for all of it; without one, sentences are taken out of what was said. Messages may be
-        added meanwhile. Raises Conflict if somebody else summarised first; nothing is changed then, nor if
-        the summariser fails.
+        which stands for all of it; without one, sentences are taken out of what was said. For a
+        summariser, messages have no summary yet that only has such sentences. Messages may be
+        added meanwhile. Raises Conflict if somebody else summarised first, SummaryRefused if the text has
+        less of the names and numbers than the policy's `recall`; nothing is changed then, nor if the
+        summariser fails.
         """
         shrinking.check_summarizer(summarizer, language)
-        out = shrinking.out(self._reader(), self.state)
+        out = shrinking.out(self._reader(), self.state, written=summarizer is not None)
         if out is not None:
-            text = None
+            text, author = None, ""
             if summarizer is not None:
                 text = shrinking.checked_summary(summarizer(out.messages, out.before))
-            self._state = self._engine.run(out.summarized(self._tenant, text, language)).state
+                author = shrinking.author_of(summarizer)
+            request = out.summarized(self._tenant, text, language, author)
+            self._state = self._engine.run(request).state
         return self
 
 
@@ -345,15 +349,18 @@ class AsyncWindowed(Handle):
         import asyncio  # noqa: PLC0415
 
         shrinking.check_summarizer(summarizer, language)
-        out = await asyncio.to_thread(shrinking.out, self._reader(), self.state)
+        out = await asyncio.to_thread(
+            shrinking.out, self._reader(), self.state, written=summarizer is not None
+        )
         if out is not None:
-            text = None
+            text, author = None, ""
             if summarizer is not None:
                 said = await asyncio.to_thread(summarizer, out.messages, out.before)
                 text = shrinking.checked_summary(
                     await said if isinstance(said, Awaitable) else said
                 )
-            request = await asyncio.to_thread(out.summarized, self._tenant, text, language)
+                author = shrinking.author_of(summarizer)
+            request = await asyncio.to_thread(out.summarized, self._tenant, text, language, author)
             self._state = await self._answered(request)
         return self
 

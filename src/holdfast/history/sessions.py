@@ -164,19 +164,25 @@ def cut_events(cut: Cut | None, summary: Summary | None) -> list[e.SessionEvent]
     return made if summary is None else [*made, e.SessionSummarized(summary)]
 
 
+def _stands(state: SessionState, summary: Summary) -> int:
+    """Return the last message that a summary like this one stands for: one that is written goes on from the last such."""
+    before = state.written if summary.author else state.summary
+    return before.last if before else 0
+
+
 def _summarize(state: SessionState, command: c.SummarizeSession) -> list[e.SessionEvent]:
-    stands = state.summary.last if state.summary else 0
-    out = state.cut.first - 1 if state.cut else 0
+    stands, out = _stands(state, command.summary), state.cut.first - 1 if state.cut else 0
     if command.generation != state.generation or stands != command.after:
         raise errors.Conflict(
             "the session was summarised by somebody else meanwhile.",
             hint="Nothing was changed. Summarise again if messages are still without a summary.",
             facts={"session": state.id, "summarised": stands, "expected": command.after},
         )
-    if not command.after < command.summary.last <= out:
+    live = state.summary.last if state.summary and command.summary.author else 0
+    if not max(command.after, live - 1) < command.summary.last <= out:
         # They were out when they were read: a cut for larger windows has brought them back.
         raise errors.Conflict(
-            f"messages up to #{command.summary.last:,} can't be summarised; #{out:,} is the last that is out.",
+            f"messages up to #{command.summary.last:,} can't be summarised now; #{out:,} is the last that is out.",
             hint="Nothing was changed. Summarise again if messages are still without a summary.",
             facts={"session": state.id},
         )
@@ -317,7 +323,10 @@ def _first(event: e.SessionEvent, time_us: int) -> SessionState:
 def _summarized(state: SessionState, event: e.SessionSummarized, time_us: int) -> SessionState:
     more = event.summary.tokens - (state.summary.tokens if state.summary else 0)
     version, live = state.version + 1, state.live + more
-    return replace(state, version=version, active_us=time_us, summary=event.summary, live=live)
+    written = event.summary if event.summary.author else state.written
+    return replace(
+        state, version=version, active_us=time_us, summary=event.summary, written=written, live=live
+    )
 
 
 def _ended(state: SessionState, event: e.SessionEnded, time_us: int) -> SessionState:
@@ -362,6 +371,7 @@ def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) ->
         continuation_index=event.continuation_index,
         policy=event.policy,
         summary=event.summary,
+        written=event.summary if event.summary and event.summary.author else None,
         corrections=event.corrections,
         live=event.summary.tokens if event.summary else 0,
         rebased=before.rebased,

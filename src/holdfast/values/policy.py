@@ -26,7 +26,8 @@ class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     size first, then the oldest turns go; with `summary`, a language, one rolling summary stands for
     them. Between two cuts the beginning of the window stays as it is. `shares` are parts of the window
     for categories of messages, for example {"CONTEXT": 0.3}: none takes more, unless others leave some.
-    With them there are no cuts; each window is fitted anew.
+    With them there are no cuts; each window is fitted anew. A summary that somebody writes and that has
+    less than `recall` of the names, numbers and identifiers of its messages is refused.
     """
 
     budget: int
@@ -38,6 +39,7 @@ class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     stubs: bool = True
     summary: str | None = None
     shares: Mapping[str, float] = EMPTY
+    recall: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in (("budget", 1), ("reserve", 0)):
@@ -64,6 +66,8 @@ class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             raise errors.InvalidRequest(
                 f"summary is None or a language, one of {', '.join(LANGUAGES)}."
             )
+        if type(cast("object", self.recall)) not in (int, float) or not 0 <= self.recall <= 1:
+            raise errors.InvalidRequest("recall is a part from 0 to 1.")
         force_setattr(self, "shares", _checked_shares(self.shares))
 
     def _check_counter(self) -> None:
@@ -120,14 +124,20 @@ class Cut(msgspec.Struct, frozen=True, omit_defaults=True):
     asked: int = 0
 
 
-class Summary(msgspec.Struct, frozen=True):
-    """What stands for the messages from number `first` to `last` that are out: one system message."""
+class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What stands for the messages from number `first` to `last` that are out: one system message.
+
+    `author` wrote it; without one it was taken out of what was said, until somebody writes a better one.
+    `recall` is the part of the names, numbers and identifiers of its messages that it has.
+    """
 
     first: int
     last: int
     text: str
     timestamp: str
     tokens: int = 0
+    author: str = ""
+    recall: float | None = None
 
     def message(self) -> Message:
         """Return it as the model sees it, the same every time."""

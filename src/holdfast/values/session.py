@@ -90,6 +90,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     policy: WindowPolicy | None = None
     cut: Cut | None = None
     summary: Summary | None = None
+    written: Summary | None = None
     live: int = 0
     corrections: tuple[Correction, ...] = ()
     forked_from: tuple[str, int] | None = None

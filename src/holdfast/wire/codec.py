@@ -45,7 +45,7 @@ UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {
 }
 """From (kind, schema) to the function that lifts such a payload to the next schema."""
 
-FOLD: Final = 3
+FOLD: Final = 4
 """Version of the folded state. A snapshot of another fold is not read but folded anew."""
 
 _PLAIN: Final = {
