@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
 from holdfast.engine import deriving
+from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.port import Store
 
 STORES = "holdfast.stores"
@@ -49,7 +50,7 @@ def open_store(url: str | Path) -> Store:
         raise errors.InvalidRequest(
             f"{url!s} is no path of a store.", hint="Write volatile: for one in RAM."
         )
-    if isinstance(url, Path) or ("://" not in url and not url.startswith(("volatile:", "sqlite:"))):
+    if isinstance(url, Path) or _is_path(url):
         return _sqlite(str(url))
     scheme = urlsplit(url).scheme
     opener = _OURS.get(scheme)
@@ -66,6 +67,10 @@ def open_store(url: str | Path) -> Store:
     )
 
 
+def _is_path(url: str) -> bool:
+    return "://" not in url and not url.startswith(("volatile:", "sqlite:"))
+
+
 def _path(url: str) -> str:
     if not url.startswith("sqlite:"):
         return url
@@ -73,3 +78,13 @@ def _path(url: str) -> str:
     if parts.netloc or not parts.path:
         raise errors.InvalidRequest("write sqlite:///absolute/path, or just a path.")
     return unquote(parts.path)
+
+
+def open_shelf(url: str | Path) -> Shelf:
+    """Return the shelf beside the store that a URL names; one in RAM where the store has no files."""
+    if isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:"):
+        from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
+
+        place = Path(_path(str(url))).expanduser().resolve()
+        return SQLiteShelf(place.with_name(f"{place.name}-memory"))
+    return VolatileShelf()

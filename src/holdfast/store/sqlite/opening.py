@@ -50,8 +50,13 @@ def schema(version: int) -> str:
 @functools.cache
 def queries() -> dict[str, str]:
     """Return the store's statements by name."""
-    named = sql("queries.sql").split("-- name: ")[1:]
-    return {text.split("\n", 1)[0].strip(): text.split("\n", 1)[1].strip() for text in named}
+    return named(sql("queries.sql"))
+
+
+def named(text: str) -> dict[str, str]:
+    """Return the statements of an SQL file by the names that stand above them."""
+    parts = (part.split("\n", 1) for part in text.split("-- name: ")[1:])
+    return {name.strip(): statement.strip() for name, statement in parts}
 
 
 def check_library(version: str) -> None:

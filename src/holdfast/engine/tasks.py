@@ -1,0 +1,26 @@
+"""Work that is done in the background: one shape for every kind, so that any worker can share any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+Beat = Callable[[], None]
+"""Says that the work goes on; raises LeaseLost if somebody else has taken it over meanwhile."""
+
+
+class Task(Protocol):
+    """One kind of background work. Whoever has its lease for a tenant does a step of it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in leases, in status and in the log."""
+        ...
+
+    def step(self, tenant: str, beat: Beat) -> bool:
+        """Do some of the work that there is; return whether there may be more at once.
+
+        May be broken off at any point, in any process, and taken up by another: whatever is kept of its
+        progress is kept in one step with its effect, or the effect is the same when it is repeated.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Long-term memory: the port, the engine that is built in, and adapters to others."""

@@ -1,0 +1,218 @@
+"""Rows of bytes by key in a file of their own beside a store: the search index and the memory stand on it.
+
+All of it can be made again from the log, so it has no chain and no anchor; its pages have checksums, and
+what is written is durable when it is acknowledged. It never touches the store's file or its lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol, cast
+
+import apsw
+
+from holdfast import errors, limits
+from holdfast.store.sqlite import opening, translate
+from holdfast.store.sqlite.connections import Readers
+
+APPLICATION_ID = 0x48464D53
+_FEW = 8
+
+
+class Put(Protocol):
+    """A row to be there."""
+
+    @property
+    def book(self) -> str: ...
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def value(self) -> bytes: ...
+
+
+class Drop(Protocol):
+    """Rows to be gone."""
+
+    @property
+    def book(self) -> str: ...
+    @property
+    def first(self) -> bytes: ...
+    @property
+    def last(self) -> bytes: ...
+
+
+@functools.cache
+def _statements() -> dict[str, str]:
+    return opening.named(opening.sql("shelf.sql"))
+
+
+class SQLiteShelf:
+    """A shelf on one SQLite file. It is made when something is first written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._sql = _statements()
+        self._translated = translate.at(str(path))
+        self._lock = threading.RLock()
+        self._writer: apsw.Connection | None = None
+        self._readers = Readers(lambda: self._connected(write=False))
+        self._closed = False
+
+    def _connected(self, *, write: bool) -> apsw.Connection:
+        opening.load_checksums()
+        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if write else 0)
+        if write:
+            # For its owner only, before anything is in it.
+            self.path.touch(mode=0o600, exist_ok=True)
+        connection = apsw.Connection(str(self.path), flags=flags, vfs=opening.VFS)
+        try:
+            connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
+            if write:
+                self._prepare(connection)
+            connection.pragma("synchronous", "FULL")
+            connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
+            connection.pragma("mmap_size", 0)
+            connection.pragma("journal_size_limit", limits.WAL_BYTES_KEPT)
+            connection.pragma("query_only", not write)
+            if connection.pragma("application_id") != APPLICATION_ID:
+                raise errors.NotAStore(
+                    f"{self.path} is in the way: it is not Holdfast's.",
+                    hint="Choose another name for the store. Nothing was changed.",
+                )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: apsw.Connection) -> None:
+        if self.path.stat().st_size:
+            return
+        connection.reserve_bytes("main", opening.RESERVE_BYTES)
+        connection.pragma("page_size", 4096)
+        connection.pragma("application_id", APPLICATION_ID)
+        connection.pragma("journal_mode", "WAL")
+        connection.execute(self._sql["shelf_schema"])
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[apsw.Connection | None]:
+        """A connection for reading; None as long as there is no file."""
+        if self._closed:
+            raise errors.EngineClosed
+        with self._translated:
+            if self.path.exists() and self.path.stat().st_size:
+                with self._readers.borrow() as connection:
+                    yield connection
+            else:
+                yield None
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[apsw.Connection]:
+        with self._lock, self._translated:
+            if self._closed:
+                raise errors.EngineClosed
+            if self._writer is None:
+                self._writer = self._connected(write=True)
+            yield self._writer
+
+    def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        """Return the values of the rows that are there, by key, in one look."""
+        with self._reading() as connection:
+            if connection is None or not keys:
+                return {}
+            if len(keys) <= _FEW:
+                found = ((key, self._one(connection, book, key)) for key in keys)
+                return {key: value for key, value in found if value is not None}
+            named = json.dumps([key.hex() for key in keys])
+            rows = connection.execute(self._sql["get"], (book, named))
+            return dict(cast("Iterable[tuple[bytes, bytes]]", rows))
+
+    def _one(self, connection: apsw.Connection, book: str, key: bytes) -> bytes | None:
+        row = connection.execute(self._sql["get_one"], (book, key)).fetchone()
+        return cast("bytes", row[0]) if row else None
+
+    def scan(
+        self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
+        with self._reading() as connection:
+            if connection is None:
+                return []
+            query = self._sql["scan_back" if newest else "scan"]
+            rows = connection.execute(query, (book, first, last, limit)).fetchall()
+            return cast("list[tuple[bytes, bytes]]", rows)
+
+    def write(
+        self,
+        changes: Iterable[Put | Drop],
+        *,
+        expected: Mapping[tuple[str, bytes], bytes | None] = MappingProxyType({}),
+    ) -> bool:
+        """Make changes in order, all or none, durably, if some rows are as expected; return whether they were."""
+        with self._writing() as writer:
+            writer.execute(self._sql["begin"])
+            try:
+                for (book, key), value in expected.items():
+                    if self._one(writer, book, key) != value:
+                        writer.execute(self._sql["rollback"])
+                        return False
+                for change in changes:
+                    self._change(writer, change)
+                writer.execute(self._sql["commit"])
+            except BaseException:
+                self._abandon()
+                raise
+            return True
+
+    def _change(self, writer: apsw.Connection, change: Put | Drop) -> None:
+        if hasattr(change, "value"):
+            put = cast("Put", change)
+            writer.execute(self._sql["put"], (put.book, put.key, put.value))
+        else:
+            drop = cast("Drop", change)
+            writer.execute(self._sql["drop"], (drop.book, drop.first, drop.last))
+
+    def _abandon(self) -> None:
+        # After a failed write nothing of the connection is trusted; the next one begins anew.
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(apsw.Error):
+                writer.close(True)
+
+    def scrub(self) -> None:
+        """Write the file anew and empty its log, so that nothing of what was dropped is left in either.
+
+        Raises StoreBusy if somebody reads for longer than limits.TURN_WAIT_S.
+        """
+        if not self.path.exists():
+            return
+        with self._writing() as writer:
+            writer.execute(self._sql["vacuum"])
+            until = time.monotonic() + limits.TURN_WAIT_S
+            while True:
+                try:
+                    writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                except apsw.BusyError:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.01)
+                else:
+                    return
+
+    def size(self) -> int:
+        """Return how many bytes its files have."""
+        parts = (self.path, Path(f"{self.path}-wal"))
+        return sum(part.stat().st_size for part in parts if part.exists())
+
+    def close(self) -> None:
+        """Give back every connection. Closing twice is fine."""
+        with self._lock:
+            self._closed = True
+            self._readers.close()
+            self._abandon()

@@ -1,0 +1,132 @@
+"""Every shelf keeps rows in the order of their keys, changes them all or none, and forgets for good."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import errors
+from holdfast.memory.shelf import Drop, Put, Shelf, VolatileShelf, after, key
+from holdfast.store.sqlite.shelf import SQLiteShelf
+
+Open = Callable[[], Shelf]
+
+
+@pytest.fixture(params=["volatile", "sqlite"])
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
+    made = VolatileShelf() if request.param == "volatile" else SQLiteShelf(tmp_path / "x-memory")
+    yield made
+    made.close()
+
+
+def test_an_empty_shelf_has_nothing(shelf: Shelf):
+    assert shelf.get("a", [b"k"]) == {}
+    assert shelf.scan("a", b"", b"\xff", limit=5) == []
+
+
+def test_rows_come_in_the_order_of_their_keys_and_books_are_apart(shelf: Shelf):
+    rows = {key("u", n): str(n).encode() for n in (300, 2, 10)}
+    assert shelf.write([Put("a", k, v) for k, v in rows.items()])
+    assert shelf.write([Put("b", key("u", 1), b"other")])
+    whole = key("u"), after(key("u"))
+    assert shelf.scan("a", *whole, limit=9) == [
+        (key("u", n), str(n).encode()) for n in (2, 10, 300)
+    ]
+    newest = shelf.scan("a", *whole, limit=2, newest=True)
+    assert [value for _, value in newest] == [b"300", b"10"]
+    assert [value for _, value in shelf.scan("a", key("u", 3), whole[1], limit=1)] == [b"10"]
+    many = [key("u", n) for n in range(400)]
+    assert shelf.get("a", many) == rows
+    assert shelf.get("a", many[:3]) == {key("u", 2): b"2"}
+
+
+def test_a_range_of_one_owner_leaves_the_next_alone(shelf: Shelf):
+    names = ["ann", "ann\0", "ann\0b", "anna", "an", "アン"]
+    shelf.write(Put("a", key(name, 1), name.encode()) for name in names)
+    shelf.write([Drop("a", key("ann"), after(key("ann")))])
+    left = {value.decode() for _, value in shelf.scan("a", b"", b"\xff" * 9, limit=99)}
+    assert left == set(names) - {"ann"}
+
+
+def test_changes_are_made_if_the_rows_are_as_expected_and_not_otherwise(shelf: Shelf):
+    at = ("a", b"cursor")
+    assert shelf.write([Put(*at, b"1")], expected={at: None})
+    assert not shelf.write([Put(*at, b"2"), Put("a", b"x", b"")], expected={at: None})
+    assert shelf.write([Put(*at, b"2")], expected={at: b"1", ("a", b"x"): None})
+    assert shelf.get("a", [b"cursor", b"x"]) == {b"cursor": b"2"}
+
+
+def test_a_change_that_fails_leaves_nothing(shelf: Shelf):
+    def broken() -> Iterator[Put]:
+        yield Put("a", b"k", b"v")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        shelf.write(list(broken()))
+    assert shelf.get("a", [b"k"]) == {}
+    assert shelf.write([Put("a", b"k", b"v")])
+
+
+def test_threads_that_count_together_lose_nothing(shelf: Shelf):
+    at = ("a", b"n")
+
+    def count() -> None:
+        done = 0
+        while done < 25:
+            seen = shelf.get(*at[:1], [at[1]]).get(at[1])
+            done += shelf.write([Put(*at, str(int(seen or 0) + 1).encode())], expected={at: seen})
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shelf.get("a", [b"n"]) == {b"n": b"100"}
+
+
+def test_a_closed_shelf_says_so(shelf: Shelf):
+    shelf.close()
+    with pytest.raises(errors.EngineClosed):
+        shelf.get("a", [b"k"])
+
+
+def test_what_was_dropped_is_in_no_file_after_a_scrub(tmp_path: Path):
+    shelf = SQLiteShelf(tmp_path / "x-memory")
+    canaries = [f"canary-{n:04}-" * 20 for n in range(200)]
+    shelf.write(Put("a", key(n % 7, text), text.encode()) for n, text in enumerate(canaries))
+    shelf.write(Put("b", key(n), b"kept" * 50) for n in range(500))
+    shelf.write([Drop("a", b"", b"\xff")])
+    shelf.scrub()
+    found = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"canary-" not in found
+    assert len(shelf.scan("b", b"", b"\xff", limit=999)) == 500
+    shelf.close()
+
+
+def test_a_damaged_page_is_found(tmp_path: Path):
+    path = tmp_path / "x-memory"
+    shelf = SQLiteShelf(path)
+    shelf.write(Put("a", key(n), b"v" * 500) for n in range(100))
+    shelf.scrub()
+    shelf.close()
+    data = bytearray(path.read_bytes())
+    at = data.index(b"v" * 100) + 50
+    data[at] ^= 1
+    path.write_bytes(data)
+    again = SQLiteShelf(path)
+    with pytest.raises(errors.Corrupt):
+        again.scan("a", b"", b"\xff", limit=999)
+    again.close()
+
+
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path):
+    path = tmp_path / "x-memory"
+    path.write_bytes(b"mine" * 1000)
+    shelf = SQLiteShelf(path)
+    with pytest.raises((errors.NotAStore, errors.Corrupt)):
+        shelf.write([Put("a", b"k", b"v")])
+    shelf.close()
+    assert path.read_bytes() == b"mine" * 1000
