@@ -80,6 +80,12 @@ class Surface:
         if not self.quiet:
             print(visible.line(text), file=sys.stderr)
 
+    def say(self, text: str) -> None:
+        """Print a sentence on a terminal."""
+        from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+        self.console.print(Text(visible.line(text)), soft_wrap=True)
+
     def table(self, *headings: str) -> Table:
         """Return an empty table; a heading that begins with > makes a right-aligned column."""
         from rich.table import Table  # noqa: PLC0415 - only a terminal pays for rich

@@ -8,13 +8,12 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast import errors
-from holdfast.cli import again, exits, figures, target, visible
+from holdfast.cli import again, asking, exits, figures, target
 from holdfast.cli.frames import naming, suspensions, waiting
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
@@ -125,7 +124,7 @@ def _ask_about(
     asked = [*suspensions.payload_lines(found)]
     if said.payload is not None:
         asked.append(f"  instead: {said.payload}")
-    _confirm(surface, question, asked, yes=said.yes)
+    asking.confirm(surface, question, asked, yes=said.yes)
 
 
 def _tell_decision(
@@ -143,8 +142,7 @@ def _tell_decision(
         surface.row(past, found.suspension_id, by, event, frame.frame_id, frame.status)
     else:
         after = "stays suspended" if past == "revoked" else f"is {frame.status} again"
-        _say(
-            surface,
+        surface.say(
             f"{past} {found.suspension_id} as {by} (event {event:,}). {frame.frame_id} {after}.",
         )
 
@@ -181,7 +179,7 @@ def resolve(
     elif surface.face is Face.PIPE:
         surface.row(how, found.frame_id, run.tool_id, run.name, event)
     else:
-        _say(surface, f"{run.name} ({run.tool_id}) of {found.frame_id} {past}{_at(event)}.")
+        surface.say(f"{run.name} ({run.tool_id}) of {found.frame_id} {past}{_at(event)}.")
     return exits.DONE
 
 
@@ -202,7 +200,7 @@ def cancel(reference: str, *, cascade: bool, reason: str, yes: bool, common: Com
         if (below or frame.suspension) and not cascade:
             raise exits.Failure(_held(frame, len(below)))
         more = f" and {figures.count(len(below), 'open frame')} below it" if below else ""
-        _confirm(
+        asking.confirm(
             surface,
             f"cancel {frame.frame_id} ({frame.goal}){more} in {target.choose(common.url)}?",
             [f"  {one.frame_id}  {one.status}  {one.goal}" for one in reversed(below)],
@@ -220,7 +218,7 @@ def cancel(reference: str, *, cascade: bool, reason: str, yes: bool, common: Com
         for one in cancelled:
             surface.row("cancelled", one)
     else:
-        _say(surface, f"cancelled {frame.frame_id}{more}{_at(event)}.")
+        surface.say(f"cancelled {frame.frame_id}{more}{_at(event)}.")
     return exits.DONE
 
 
@@ -255,37 +253,6 @@ def _held(frame: Frame, below: int) -> exits.Problem:
         ("frames tree",),
         named=frame.frame_id,
     )
-
-
-def _confirm(surface: Surface, question: str, lines: list[str], *, yes: bool) -> None:
-    """Go on if a person says so; raise Failure if there is nobody to ask, or the answer is no."""
-    if yes:
-        return
-    if surface.face is Face.JSON or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise exits.Failure(
-            exits.Problem(
-                exits.USAGE,
-                "would_ask",
-                f"this would ask: {question}",
-                "There is no terminal to ask on, or --json was given. Nothing was done.",
-                "To do it without being asked, add --yes.",
-            )
-        )
-    for line in lines:
-        print(visible.line(line), file=sys.stderr)
-    print(f"{visible.line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise exits.Failure(
-            exits.Problem(
-                exits.FAILED, "declined", "it was not confirmed.", "Nothing was done.", "To go on, answer y."
-            )
-        )  # fmt: skip
-
-
-def _say(surface: Surface, text: str) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
-    surface.console.print(Text(visible.line(text)), soft_wrap=True)
 
 
 def _at(event: int | None) -> str:
