@@ -223,3 +223,9 @@ CACHED_TREES: Final = 1_000
 
 FAILURES_KEPT: Final = 100
 """Failed children that a frame remembers until somebody has dealt with them, the newest."""
+
+NOTE_BYTES_MAX: Final = 64 * 1024
+"""A note's value. Notes change in place, and each change writes the whole of one under the turn."""
+
+NOTE_NAME_BYTES_MAX: Final = 1_024
+"""A note's name: room for an id and what it is about. It is an index entry."""
