@@ -229,3 +229,18 @@ NOTE_BYTES_MAX: Final = 64 * 1024
 
 NOTE_NAME_BYTES_MAX: Final = 1_024
 """A note's name: room for an id and what it is about. It is an index entry."""
+
+LEASE_S: Final = 30.0
+"""How long a worker that is not heard of keeps its work before another takes it over."""
+
+WORKER_LOOK_S: Final = 5.0
+"""How often a worker looks for work that no event announces: retries, and sessions whose time is up."""
+
+WORKER_PAUSE_S: Final = 0.1
+"""How long a worker lets news gather before it goes to work again."""
+
+BACKOFF_S: Final = 1.0
+"""How long work that has failed once is left alone; twice as long after each further failure."""
+
+BACKOFF_S_MAX: Final = 3_600.0
+"""How long work that keeps failing is left alone at most."""
