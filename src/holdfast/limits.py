@@ -223,3 +223,24 @@ CACHED_TREES: Final = 1_000
 
 FAILURES_KEPT: Final = 100
 """Failed children that a frame remembers until somebody has dealt with them, the newest."""
+
+NOTE_BYTES_MAX: Final = 64 * 1024
+"""A note's value. Notes change in place, and each change writes the whole of one under the turn."""
+
+NOTE_NAME_BYTES_MAX: Final = 1_024
+"""A note's name: room for an id and what it is about. It is an index entry."""
+
+LEASE_S: Final = 30.0
+"""How long a worker that is not heard of keeps its work before another takes it over."""
+
+WORKER_LOOK_S: Final = 5.0
+"""How often a worker looks for work that no event announces: retries, and sessions whose time is up."""
+
+WORKER_PAUSE_S: Final = 0.1
+"""How long a worker lets news gather before it goes to work again."""
+
+BACKOFF_S: Final = 1.0
+"""How long work that has failed once is left alone; twice as long after each further failure."""
+
+BACKOFF_S_MAX: Final = 3_600.0
+"""How long work that keeps failing is left alone at most."""

@@ -26,6 +26,7 @@ from holdfast.store.port import (
 )
 from holdfast.store.volatile import VolatileStore
 from holdfast.testing import contract
+from tests.contract import misnoting
 from tests.contract.misreading import (
     ForgetsHowItWas,
     KeepsClaimsOfTheRewound,
@@ -350,6 +351,7 @@ class RebuildsUncounted(VolatileStore):
 
 
 PLANTED: dict[type[VolatileStore], str] = {
+    **misnoting.PLANTED,
     IgnoresVersions: "test_a_write_on_another_version_is_stale",
     ForgetsClaims: "test_a_claim_is_unique_in_its_stream_for_ever",
     AllowsClaimsTwiceInOneAppend: "test_a_claim_made_twice_in_one_append_is_taken_by_the_first",
@@ -408,6 +410,7 @@ UNSEEN_BY_THE_WALK = {
     ReadsBlobsUnchecked: "it damages nothing",
     SaltsWithNothing: "it does not look at links",
     VerifiesNothing: "it damages nothing",
+    **dict.fromkeys(misnoting.PLANTED, "it has no notes"),
     StaysOpen: "it stops when it has closed the store",
     KeepsTheTurn: "its turns do not fail",
     **{planted: "it does not rebuild" for planted in PLANTED if "Rebuild" in planted.__name__},

@@ -36,6 +36,9 @@ class TestSQLiteStore(contract.StoreContract):
     def lose_blob(self, store: Store, hash_: bytes) -> None:
         vandalise(store, f"DELETE FROM blobs WHERE hash = ? AND {OURS}", hash_)
 
+    def damage_note(self, store: Store, name: str) -> None:
+        vandalise(store, "UPDATE notes SET value = 'x' || value WHERE name = ?", name)
+
     def tamper(self, store: Store) -> None:
         for statement in (
             "UPDATE projections SET owner = 'mallory' WHERE id LIKE '%/0'",
@@ -53,7 +56,7 @@ class TestSQLiteStore(contract.StoreContract):
 OURS = f"tenant = (SELECT number FROM tenants WHERE name = '{TENANT}')"
 
 
-def vandalise(store: Store, statement: str, *bindings: bytes | int) -> None:
+def vandalise(store: Store, statement: str, *bindings: bytes | int | str) -> None:
     """Change a store beneath it."""
     assert isinstance(store, sqlite.SQLiteStore)
     vandal = opening.connect(store.path, write=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from holdfast import errors, limits
 from holdfast.engine import deriving, trees
@@ -24,6 +25,10 @@ Fact = Recorded | trees.TreeEvent
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is in all."""
+
+
+WATCH_S: Final = 1.0
+"""How often somebody who waits without end makes sure that the engine is still open."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -59,6 +64,28 @@ class Events:
             yield from found
             after = found[-1].position
 
+    def watch(self, after: int = 0, timeout_s: float | None = None) -> Iterator[Fact]:
+        """Yield events after a position, in order, without gaps, and wait for those to come.
+
+        Ends when none has come for `timeout_s` seconds; None: only when the engine is closed, with EngineClosed.
+        """
+        idle_s = checked_wait(timeout_s)
+        while True:
+            found = self.page(after)
+            yield from found
+            if found:
+                after = found[-1].position
+            elif not self._news(after, idle_s):
+                return
+
+    def _news(self, after: int, idle_s: float | None) -> bool:
+        store = self._engine.store
+        if idle_s is not None:
+            return store.wait(self._tenant, after, idle_s)
+        while not store.wait(self._tenant, after, WATCH_S):
+            self._engine.check()
+        return True
+
     def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[Fact]:
         """Return up to `limit` events after a position."""
         self._engine.check()
@@ -73,6 +100,14 @@ class Events:
         if _of_frames(run[0]):
             return [trees.recorded(stored) for stored in run]
         return facts(self._engine.store, self._tenant, run)
+
+
+def checked_wait(timeout_s: float | None) -> float | None:
+    """Return how long to wait; raise InvalidRequest if it is no time."""
+    number = cast("object", timeout_s)
+    if number is not None and (not isinstance(number, (int, float)) or not 0 <= number < math.inf):
+        raise errors.InvalidRequest("timeout_s is a number of seconds, or None: without end.")
+    return timeout_s
 
 
 def _of_frames(stored: StoredEvent) -> bool:

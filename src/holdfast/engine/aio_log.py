@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from holdfast import limits
 from holdfast.context.packed import ContextPack
@@ -26,6 +26,11 @@ from holdfast.values.session import SessionState
 if TYPE_CHECKING:
     from holdfast.engine.aio import AsyncSession, AsyncSessions
     from holdfast.engine.shrinking import AsyncSummarizer, Summarizer
+
+
+LOOK_FIRST_S: Final = 0.005
+LOOK_LONGEST_S: Final = 0.05
+"""How long somebody who watches the log does not look at first, and at most."""
 
 
 class AsyncMessages:
@@ -236,6 +241,27 @@ class AsyncEvents:
             for event in found:
                 yield event
             after = found[-1].position
+
+    async def watch(
+        self, after: int = 0, timeout_s: float | None = None
+    ) -> AsyncIterator[admin.Fact]:
+        """Yield events after a position, in order, without gaps, and wait for those to come.
+
+        Looks for them every 5 to 50 ms, and takes no thread meanwhile.
+        """
+        idle_s, waited, pause = admin.checked_wait(timeout_s), 0.0, LOOK_FIRST_S
+        while True:
+            found = await self.page(after)
+            for event in found:
+                yield event
+            if found:
+                after, waited, pause = found[-1].position, 0.0, LOOK_FIRST_S
+                continue
+            if idle_s is not None and waited >= idle_s:
+                return
+            pause = pause if idle_s is None else min(pause, idle_s - waited)
+            await asyncio.sleep(pause)
+            waited, pause = waited + pause, min(pause * 2, LOOK_LONGEST_S)
 
     async def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[admin.Fact]:
         """Return up to `limit` events after a position."""

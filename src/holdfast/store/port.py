@@ -2,7 +2,7 @@
 
 A store keeps, per tenant, one log of events, each belonging to one stream, and beside it what is
 derived from the log: claims, idempotency keys, projections, snapshots; and blobs, large content that
-events refer to. It does not know what a message is.
+events refer to; and notes, small records that change in place. It does not know what a message is.
 
 Promises, each proved on every backend by `holdfast.testing.contract`:
 
@@ -34,6 +34,11 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
    base's version the stream is what the base was there, events, ordinals and claims; then come its own
    events, numbered above all that either had. What it had beyond the base is not in it any more, and is
    still there for whoever asks how it was `at` a version. That never changes, whatever becomes of the base.
+12. **Notes are compared and set.** A note is put only if it has the version that the caller saw, and a version
+   is never given twice, not even to a note that was dropped and made again. Notes are as durable as events, and
+   are not derived.
+13. **News is noticed.** Whoever waits for a tenant's feed to go on is woken by a commit of this process, and
+   hears of those of other processes shortly after.
 """
 
 from __future__ import annotations
@@ -129,6 +134,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     version: int
     fold: int
     state: bytes
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A small record of a tenant's, outside the log. Every change gives it a higher version."""
+
+    value: bytes
+    version: int
 
 
 class Derived(msgspec.Struct, frozen=True):
@@ -335,6 +347,31 @@ class Store(Protocol):
 
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many. Takes the turn itself."""
+        ...
+
+    def note(self, tenant: str, name: str) -> Note | None:
+        """Return a note, None if it is not there. Raises Corrupt if it is not what was written."""
+        ...
+
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        """Put a note, or drop it (None), if it is at version `expected` (0: not there); return whether it was.
+
+        Takes the turn itself. A name has 1 to limits.NOTE_NAME_BYTES_MAX bytes, a value up to
+        limits.NOTE_BYTES_MAX; TooLarge otherwise.
+        """
+        ...
+
+    def notes(
+        self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
+    ) -> list[tuple[str, Note]]:
+        """Return notes whose names begin with a prefix, those after a name, by name, at most `limit`."""
+        ...
+
+    def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
+        """Return True as soon as the tenant's feed has a position > after; False when the time is up.
+
+        Not to be called inside `turn`. Raises EngineClosed if the store is closed meanwhile.
+        """
         ...
 
     def find(self, tenant: str, kind: str, id: str) -> Projection | None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from holdfast import errors, limits
 from holdfast.store import chain, port
 from holdfast.store.books import Books, Salts, blob_faults, faults_of
+from holdfast.store.notes import check_note
 from holdfast.values.frozen import Json
 
 _PROGRESS_EVERY = 1_000
@@ -27,6 +28,9 @@ class VolatileStore:
         self._salts = salts
         self._books: dict[str, Books] = {}
         self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._noted: dict[str, dict[str, port.Note]] = {}
+        self._note_counts: dict[str, int] = {}
         self._turn = threading.Lock()
         self._holder: threading.Thread | None = None
         self._closed = False
@@ -82,7 +86,9 @@ class VolatileStore:
         assert self._holder is threading.current_thread(), "commit is called inside turn"
         with self._lock:
             self._refuse_if_closed()
-            return [self._take(append) for append in appends]
+            outcomes = [self._take(append) for append in appends]
+            self._news.notify_all()
+            return outcomes
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
         """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
@@ -137,6 +143,50 @@ class VolatileStore:
         """Drop idempotency keys used before that moment; return how many."""
         with self._of(tenant) as books:
             return books.forget_keys(before_us)
+
+    def note(self, tenant: str, name: str) -> port.Note | None:
+        """Return a note, None if it is not there."""
+        check_note(name)
+        with self._lock:
+            self._refuse_if_closed()
+            return self._noted.get(tenant, {}).get(name)
+
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        """Put or drop a note if it is at a version; return whether it was."""
+        check_note(name, value)
+        with self._lock:
+            self._refuse_if_closed()
+            noted = self._noted.setdefault(tenant, {})
+            before = noted.get(name)
+            if (before.version if before else 0) != expected:
+                return False
+            if value is None:
+                noted.pop(name, None)
+            else:
+                version = self._note_counts[tenant] = self._note_counts.get(tenant, 0) + 1
+                noted[name] = port.Note(value, version)
+            return True
+
+    def notes(
+        self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
+    ) -> list[tuple[str, port.Note]]:
+        """Return notes whose names begin with a prefix, those after a name, by name."""
+        with self._lock:
+            self._refuse_if_closed()
+            noted = self._noted.get(tenant, {})
+            names = sorted(name for name in noted if name.startswith(prefix) and name > after)
+            return [(name, noted[name]) for name in names[:limit]]
+
+    def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
+        """Return True as soon as the feed has a position > after; False when the time is up."""
+
+        def there() -> bool:
+            self._refuse_if_closed()
+            books = self._books.get(tenant)
+            return books is not None and len(books.rows) > after
+
+        with self._news:
+            return self._news.wait_for(there, timeout_s)
 
     def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
         """Return one projection."""
@@ -232,6 +282,8 @@ class VolatileStore:
         with self._lock:
             self._closed = True
             self._books.clear()
+            self._noted.clear()
+            self._news.notify_all()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

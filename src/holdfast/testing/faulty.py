@@ -16,6 +16,7 @@ from holdfast.store.port import (
     Append,
     Appended,
     Derive,
+    Note,
     Outcome,
     Projection,
     Query,
@@ -32,7 +33,7 @@ from holdfast.values.frozen import Json
 class FaultyStore:
     """Another store, whose N-th mutating call raises Unavailable, before its effect or after it.
 
-    Mutating calls are `commit`, `hand_over`, `forget_keys` and `rebuild`, counted from 1; `calls` tells how many there were
+    Mutating calls are `commit`, `hand_over`, `forget_keys`, `put_note` and `rebuild`, counted from 1; `calls` tells how many there were
     and `failed` whether the fault has happened. All calls but that one pass through.
     """
 
@@ -94,6 +95,28 @@ class FaultyStore:
         forgotten = self._store.forget_keys(tenant, before_us=before_us)
         self._fail(fails)
         return forgotten
+
+    def note(self, tenant: str, name: str) -> Note | None:
+        """Pass through."""
+        return self._store.note(tenant, name)
+
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        """Put a note, or fail if this is the call that fails."""
+        fails = self._counted()
+        self._fail(fails and self.before)
+        put = self._store.put_note(tenant, name, value, expected=expected)
+        self._fail(fails)
+        return put
+
+    def notes(
+        self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
+    ) -> list[tuple[str, Note]]:
+        """Pass through."""
+        return self._store.notes(tenant, prefix, after=after, limit=limit)
+
+    def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
+        """Pass through."""
+        return self._store.wait(tenant, after, timeout_s)
 
     def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
         """Rebuild, or fail if this is the call that fails."""

@@ -27,7 +27,7 @@ def _sqlite(url: str) -> Store:
             raise
         mended = sqlite.mend(path, deriving.derived)
     store = sqlite.open_store(path)
-    store.notes = (*mended, *store.notes)
+    store.remarks = (*mended, *store.remarks)
     return store
 
 

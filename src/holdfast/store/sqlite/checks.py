@@ -19,7 +19,7 @@ from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
 from holdfast.values.frozen import Json
 
-PROVABLE = ("tenants", "streams", "keys", "bases")
+PROVABLE = ("tenants", "streams", "keys", "bases", "notes")
 """Tables that nothing but their marks can prove."""
 
 MARKED = (*PROVABLE, "projections")
@@ -145,10 +145,10 @@ def verify(
                 seen += checked
                 faults += [fault] if fault else []
                 yield seen
-        based = number(connection, "PRAGMA user_version", ()) >= opening.BASES_SINCE
-        faults += _stream_faults(connection, based=based)
+        schema = number(connection, "PRAGMA user_version", ())
+        faults += _stream_faults(connection, based=schema >= opening.BASES_SINCE)
         faults += [f"SQLite: {said}" for said in _structure(connection, tables) if said != "ok"]
-        for table in marked if based else (each for each in marked if each != "bases"):
+        for table in (each for each in marked if opening.TABLES_SINCE.get(each, 1) <= schema):
             for mark, *fields in connection.execute(opening.queries()[f"marked_{table}"]):
                 faults += [] if mark == rows.mark(*fields) else [f"a row of {table} is damaged."]
         if marked == MARKED:

@@ -161,3 +161,15 @@ SELECT value FROM store WHERE name = 'rebuilt';
 INSERT INTO store (name, value) VALUES ('rebuilt', 1) ON CONFLICT DO UPDATE SET value = value + 1;
 -- name: marked_projections
 SELECT mark, tenant, kind, id, owner, status, moment, time_us, lookup, terms, document FROM projections;
+-- name: note
+SELECT name, version, value, mark FROM notes WHERE tenant = ? AND name = ?;
+-- name: put_note
+INSERT INTO notes (tenant, name, version, value, mark) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET version = excluded.version, value = excluded.value, mark = excluded.mark;
+-- name: drop_note
+DELETE FROM notes WHERE tenant = ? AND name = ?;
+-- name: notes
+SELECT name, version, value, mark FROM notes
+WHERE tenant = ? AND name >= ? AND name > ? ORDER BY name LIMIT ?;
+-- name: marked_notes
+SELECT mark, tenant, name, version, value FROM notes;

@@ -21,7 +21,7 @@ from holdfast.store.sqlite import checks, opening, reading, rows, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.known import Known
 
-TRUTH = ("store", "tenants", "streams", "events", "keys", "blobs", "bases")
+TRUTH = ("store", "tenants", "streams", "events", "keys", "blobs", "bases", "notes")
 """Tables that nothing can be put in the place of."""
 
 

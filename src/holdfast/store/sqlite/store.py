@@ -20,15 +20,16 @@ from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.connections import Readers
 from holdfast.store.sqlite.files import MEMORY, Files
 from holdfast.store.sqlite.known import Known
-from holdfast.store.sqlite.looking import Looking
+from holdfast.store.sqlite.noting import Noting
 from holdfast.store.sqlite.place import Identity, Place
 from holdfast.store.sqlite.post import Post
 from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turn, Turns
+from holdfast.store.sqlite.waiting import News
 from holdfast.values.frozen import Json
 
 
-class SQLiteStore(Looking):
+class SQLiteStore(Noting):
     """A store on one SQLite file, for many threads and processes. Made by `open`."""
 
     def __init__(self, path: Path, *, files: Files, random: Callable[[int], bytes]) -> None:
@@ -46,6 +47,7 @@ class SQLiteStore(Looking):
         self._turns = Turns(files, Path(f"{path}-lock"))
         self._turn = Turn(self.take_turn, self.leave_turn)
         self._post = Post(files, self._turns, random)
+        self._news = News()
         try:
             self._open()
         except BaseException:
@@ -69,7 +71,7 @@ class SQLiteStore(Looking):
                     self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
                     undo.callback(self._anchor.close)
                     checks.expect_own_checkpoint(self._writer, self._anchor, had_log=had_log)
-                    self.notes = checks.compare_anchor(self._writer, self._anchor, store_id)
+                    self.remarks = checks.compare_anchor(self._writer, self._anchor, store_id)
                     opening.empty_log_on_close(self._writer)
                     undo.pop_all()
                 self._place.opened(found)
@@ -153,6 +155,7 @@ class SQLiteStore(Looking):
                 outcomes, taken = self._post.hand_over(appends)
             if not taken:
                 self._thread_turn.release()
+            self._news.tell()
             return outcomes
         except BaseException:
             self.leave_turn()
@@ -252,6 +255,7 @@ class SQLiteStore(Looking):
             ) from error
         self._known.heads |= batch.heads
         self._known.anchored = True
+        self._news.tell()
         return outcomes
 
     def _explained(self, error: Exception) -> errors.Error:
@@ -296,9 +300,9 @@ class SQLiteStore(Looking):
             return writer.changes()
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[apsw.Connection]:
-        """A turn and a transaction for what is no append."""
-        with self.turn(), self._translated:
+    def _changing(self, *, quietly: bool = False) -> Iterator[apsw.Connection]:
+        """A turn and a transaction for what is no append; `quietly`: nothing that is cached rests on it."""
+        with self.turn() as alone, self._translated:
             try:
                 self._enter()
                 yield self._writer
@@ -306,14 +310,15 @@ class SQLiteStore(Looking):
             except BaseException:
                 self._abandon_writer()
                 raise
-            # Told to nobody here: the next turn has to hear of it.
-            self._seen = None
+            # Told to nobody here: the next turn has to hear of it, and of what others wrote before.
+            if not (quietly and alone):
+                self._seen = None
 
     def verify(self) -> Iterator[int | port.Report]:
         """Check every event, blob and page, and the anchor; yield events checked so far, the report last."""
         self._check_open()
         with self._translated:
-            yield from checks.verify_file(self.path, self._anchor, self.notes)
+            yield from checks.verify_file(self.path, self._anchor, self.remarks)
 
     def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
         """Prove the log, then make all that is derived again, in one transaction."""
@@ -331,7 +336,7 @@ class SQLiteStore(Looking):
         """Return facts for people: path, size, versions, durability, counts."""
         with self._reading() as connection:
             facts = checks.status(connection, self.path)
-            return {**facts, "durability": self.durability, "notes": list(self.notes)}
+            return {**facts, "durability": self.durability, "notes": list(self.remarks)}
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
         """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
@@ -353,6 +358,7 @@ class SQLiteStore(Looking):
                     self._close_writer()
         finally:
             self._closed = True
+            self._news.tell()
             self._abandon_writer()
             self._readers.close()
             self._anchor.close()

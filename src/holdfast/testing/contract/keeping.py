@@ -131,6 +131,9 @@ class Keeping(stage.Stage):
         assert store.query(OTHER, Query(kind="row")) == []
         assert store.query(OTHER, Query(kind="row", terms=("t1",))) == []
         assert store.snapshot(OTHER, "a") is None
+        assert store.note(OTHER, "n1") is None
+        assert store.notes(OTHER) == []
+        assert not store.put_note(OTHER, "n1", None, expected=1)
         assert store.forget_keys(OTHER, before_us=2**53) == 0
 
     def test_tenants_use_the_same_names_apart(self, store: Store) -> None:
@@ -221,6 +224,10 @@ class Keeping(stage.Stage):
             lambda: store.find_claim(TENANT, "a", "c1"),
             lambda: store.find_key(TENANT, "k1"),
             lambda: store.forget_keys(TENANT, before_us=0),
+            lambda: store.note(TENANT, "n1"),
+            lambda: store.put_note(TENANT, "n1", b"", expected=1),
+            lambda: store.notes(TENANT),
+            lambda: store.wait(TENANT, 0, 0),
             lambda: store.find(TENANT, "row", "1"),
             lambda: store.query(TENANT, Query(kind="row")),
             lambda: store.snapshot(TENANT, "a"),
@@ -243,6 +250,7 @@ def _furnish(store: Store, tenant: str) -> None:
         Projection(kind="row", id="2", owner="bob", terms=("t2",)),
     )
     events = write("a", 0, b"1", b"2", claims=(("c1", 1),))
+    assert store.put_note(tenant, "n1", b"note", expected=0)
     take(
         store,
         step(

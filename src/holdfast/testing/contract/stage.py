@@ -57,6 +57,10 @@ class Stage:
         """Take TENANT's blob away, beneath the store."""
         pytest.skip(f"this suite was not told how to lose blob {hash_.hex()} of {store}")
 
+    def damage_note(self, store: Store, name: str) -> None:
+        """Change TENANT's note beneath the store."""
+        pytest.skip(f"this suite was not told how to damage note {name} of {store}")
+
     def tamper(self, store: Store) -> None:
         """Change some of all that is derived, of TENANT, beneath the store."""
         pytest.skip(f"this suite was not told how to tamper with {store}")
@@ -202,6 +206,7 @@ def shown(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
         [store.find_claim(tenant, stream, claim) for stream in streams for claim in claims],
         [store.find_key(tenant, key) for key in keys],
         [store.snapshot(tenant, stream) for stream in streams],
+        store.notes(tenant),
         store.query(tenant, Query(kind="row")),
         [store.query(tenant, Query(kind="row", terms=(term,))) for term in ("t1", "t2")],
         blobs_of(store, b"x1", b"x2", b"x3", tenant=tenant),

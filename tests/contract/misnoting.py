@@ -1,0 +1,48 @@
+"""Stores that are careless with notes, or wait for the wrong news: the suite has to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from holdfast.store.port import Derive, Note, Rebuilt
+from holdfast.store.volatile import VolatileStore
+
+
+class PutsNotesUnseen(VolatileStore):
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        found = self.note(tenant, name)
+        return super().put_note(tenant, name, value, expected=found.version if found else 0)
+
+
+class CountsNotesAnew(VolatileStore):
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        put = super().put_note(tenant, name, value, expected=expected)
+        if not self._noted[tenant]:
+            self._note_counts.clear()
+        return put
+
+
+class SharesNotes(VolatileStore):
+    def note(self, tenant: str, name: str) -> Note | None:
+        return next((noted[name] for noted in self._noted.values() if name in noted), None)
+
+
+class RebuildForgetsNotes(VolatileStore):
+    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+        yield from super().rebuild(derive)
+        self._noted.clear()
+
+
+class WaitsForAnybody(VolatileStore):
+    def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
+        heads = [len(books.rows) for books in self._books.values()]
+        return super().wait(tenant, after, timeout_s) or max(heads, default=0) > after
+
+
+PLANTED: dict[type[VolatileStore], str] = {
+    PutsNotesUnseen: "test_a_note_is_put_on_the_version_that_was_seen",
+    CountsNotesAnew: "test_a_version_is_never_given_twice",
+    SharesNotes: "test_tenants_do_not_see_one_another",
+    RebuildForgetsNotes: "test_a_rebuild_leaves_notes_as_they_are",
+    WaitsForAnybody: "test_a_commit_ends_the_wait",
+}

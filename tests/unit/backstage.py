@@ -1,0 +1,67 @@
+"""What tests of background work share: a clock to set, a watch to turn, tasks that do as they are told."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.tasks import Beat
+from holdfast.store.port import Store
+from holdfast.store.volatile import VolatileStore
+from holdfast.testing.contract.stage import step, take, write
+from holdfast.values import ids
+
+START_US = 1_800_000_000_000_000
+
+
+class Clock:
+    """A clock and a watch. The clock can be set; the watch only goes on."""
+
+    def __init__(self) -> None:
+        self.us = START_US
+        self.s = 1_000.0
+
+    def now_us(self) -> int:
+        return self.us
+
+    def monotonic(self) -> float:
+        return self.s
+
+    def pass_(self, seconds: float) -> None:
+        self.us += int(seconds * 1_000_000)
+        self.s += seconds
+
+
+def factory(clock: Clock) -> ids.Factory:
+    count = itertools.count(1)
+    return ids.Factory(now_us=clock.now_us, random=lambda size: next(count).to_bytes(size, "big"))
+
+
+def engine_over(store: Store | None = None, clock: Clock | None = None) -> Engine:
+    return Engine(store or VolatileStore(), factory=factory(clock or Clock()))
+
+
+def happen(store: Store, tenant: str = "acme") -> None:
+    """Have something happen to a tenant."""
+    take(store, step(write("a", store.version(tenant, "a"), b"x"), tenant=tenant))
+
+
+class Scripted:
+    """A task that does one thing after another: a function, an error, or a number of steps."""
+
+    def __init__(self, name: str, *script: Callable[[Beat], bool] | Exception | bool) -> None:
+        self._name = name
+        self._script = list(script)
+        self.tenants: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def step(self, tenant: str, beat: Beat) -> bool:
+        self.tenants.append(tenant)
+        act = self._script.pop(0) if self._script else False
+        if isinstance(act, Exception):
+            raise act
+        return act if isinstance(act, bool) else act(beat)

@@ -1,0 +1,193 @@
+"""The worker does what there is, goes on after failures, shares with others, and stops when told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from holdfast import errors, limits
+from holdfast.engine import cursors
+from holdfast.engine.tasks import Beat, LeaseLost, Task
+from holdfast.engine.worker import Worker
+from holdfast.store.port import Store
+from holdfast.store.volatile import VolatileStore
+from tests.unit.backstage import Clock, Scripted, engine_over, happen
+
+
+def worker(store: Store, clock: Clock, *tasks: Task, name: str = "w") -> Worker:
+    return Worker(engine_over(store, clock), tasks, name=name, monotonic=clock.monotonic)
+
+
+def stage(*tenants: str) -> tuple[VolatileStore, Clock]:
+    store = VolatileStore()
+    for tenant in tenants or ("acme",):
+        happen(store, tenant)
+    return store, Clock()
+
+
+def test_once_does_all_there_is_of_every_tenant_and_keeps_no_lease():
+    store, clock = stage("acme", "globex")
+    one, two = Scripted("one", True, True, False), Scripted("two")
+    done = worker(store, clock, one, two).run_once()
+    assert (one.tenants, two.tenants) == (["acme"] * 3 + ["globex"], ["acme", "globex"])
+    assert (done.steps, done.failures) == (6, 0)
+    assert [row.holder for row in worker(store, clock, one, two).status()] == [None] * 4
+
+
+def test_once_goes_round_again_while_one_task_makes_work_for_another():
+    store, clock = stage()
+    seen: list[int] = []
+
+    def look(beat: Beat) -> bool:
+        seen.append(cursors.head(store, "acme"))
+        return False
+
+    def act(beat: Beat) -> bool:
+        happen(store)
+        return False
+
+    worker(store, clock, Scripted("look", look, look, look), Scripted("act", act, act)).run_once()
+    assert seen == [1, 2, 3]
+
+
+def test_a_failure_hinders_nobody_and_is_tried_again_later(caplog: pytest.LogCaptureFixture):
+    store, clock = stage()
+    bad = Scripted("bad", ValueError("the secret of ada"), errors.Unavailable("down"), True, False)
+    good = Scripted("good")
+    working = worker(store, clock, bad, good)
+    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        assert working.run_once().failures == 1
+        assert working.run_once().failures == 0, "it is too early"
+        assert len(good.tenants) == 2
+        (row,) = (row for row in working.status() if row.task == "bad")
+        assert (row.failures, row.error, row.holder) == (1, "ValueError", None)
+        assert row.retry_us == clock.us + int(limits.BACKOFF_S * 1e6)
+        clock.pass_(limits.BACKOFF_S)
+        assert working.run_once().failures == 1
+        assert working.status()[0].error == "unavailable"
+        clock.pass_(limits.BACKOFF_S * 2)
+        assert working.run_once().failures == 0
+    assert working.status()[0].failures == 0
+    assert [vars(record)["action"] for record in caplog.records] == ["task.failed"] * 2
+    assert "secret" not in caplog.text
+
+
+def test_two_workers_never_do_the_same_at_once():
+    store, clock = stage()
+    inside = threading.Lock()
+    turns: list[str] = []
+
+    def alone(beat: Beat) -> bool:
+        assert inside.acquire(blocking=False), "two are at it"
+        turns.append(threading.current_thread().name)
+        happen(store)
+        beat()
+        inside.release()
+        return len(turns) < 60
+
+    def work() -> None:
+        worker(store, clock, Scripted("job", *[alone] * 99), name="x").run_once()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(turns) >= 60
+
+
+def test_whoever_was_taken_over_leaves_the_work_where_it_is():
+    store, clock = stage()
+    heir = worker(store, clock, Scripted("job"), name="heir")
+
+    def slow(beat: Beat) -> bool:
+        clock.pass_(limits.LEASE_S)
+        heir.run_once()
+        beat()
+        raise AssertionError("the beat let it go on")
+
+    done = worker(store, clock, Scripted("job", slow)).run_once()
+    assert done.failures == 0
+
+
+def test_a_worker_hears_of_news_and_stops_when_told():
+    store, clock = stage()
+    stop, seen = threading.Event(), threading.Event()
+
+    def second(beat: Beat) -> bool:
+        seen.set()
+        return False
+
+    working = worker(store, clock, Scripted("job", False, second))
+    thread = threading.Thread(target=working.run, args=(stop,))
+    thread.start()
+    while working.status()[0].holder is None:
+        pass
+    happen(store)
+    assert seen.wait(60)
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert working.status()[0].holder is None
+
+
+def test_a_worker_looks_again_without_news_after_a_while():
+    store, clock = stage("acme", "globex")
+    stop, script = threading.Event(), Scripted("job")
+    thread = threading.Thread(target=worker(store, clock, script).run, args=(stop,))
+    thread.start()
+    while len(script.tenants) < 6:
+        clock.pass_(limits.WORKER_LOOK_S / 10)
+    stop.set()
+    thread.join(60)
+    assert set(script.tenants) == {"acme", "globex"}
+
+
+def test_stopping_breaks_off_at_the_next_beat_and_gives_the_lease_back():
+    store, clock = stage()
+    stop, begun = threading.Event(), threading.Event()
+
+    def endless(beat: Beat) -> bool:
+        begun.set()
+        while True:
+            beat()
+
+    working = worker(store, clock, Scripted("job", endless))
+    thread = threading.Thread(target=working.run, args=(stop,))
+    thread.start()
+    assert begun.wait(60)
+    stop.set()
+    thread.join(60)
+    assert working.status()[0].holder is None
+    assert working.status()[0].failures == 0
+
+
+def test_closing_the_engine_ends_the_worker():
+    store, clock = stage()
+    engine = engine_over(store, clock)
+    working = Worker(engine, [Scripted("job")], monotonic=clock.monotonic)
+    thread = threading.Thread(target=working.run, args=(threading.Event(),))
+    thread.start()
+    engine.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("events", [0, 1, 2, 3, 7, 8, 9, 100])
+def test_the_head_is_found_from_anywhere_before_it(events: int):
+    store = VolatileStore()
+    for _ in range(events):
+        happen(store)
+    assert [cursors.head(store, "acme", after) for after in range(events + 1)] == [events] * (events + 1)  # fmt: skip
+
+
+def test_a_cursor_is_moved_by_whoever_saw_it_where_it_is():
+    store = VolatileStore()
+    first = cursors.read(store, "acme", "job")
+    cursors.advance(store, "acme", "job", first, 5)
+    with pytest.raises(LeaseLost):
+        cursors.advance(store, "acme", "job", first, 7)
+    assert cursors.read(store, "acme", "job").position == 5
+    assert cursors.read(store, "globex", "job").position == 0
