@@ -244,3 +244,35 @@ BACKOFF_S: Final = 1.0
 
 BACKOFF_S_MAX: Final = 3_600.0
 """How long work that keeps failing is left alone at most."""
+FACT_CHARS_MAX: Final = 300
+"""The text of one fact. A longer sentence is a story, and is found in the archive."""
+
+FACT_ABOUT_CHARS_MAX: Final = 80
+"""What a fact is about, in characters: it is part of a key."""
+
+FACT_SCAN_CHARS_MAX: Final = 8_000
+"""What is looked at of one message for facts. Who pastes a document does not speak of themself in it."""
+
+FACTS_PER_MESSAGE_MAX: Final = 16
+"""Facts taken from one message."""
+
+FACT_SOURCES_MAX: Final = 16
+"""Sources kept of one fact, the newest. A fact that is said every day needs no more."""
+
+SLOT_SOURCES_MAX: Final = 256
+"""Sources kept of all that was ever said about one thing, the newest: they are one row."""
+
+PROFILE_FACTS_KEPT: Final = 512
+"""Facts of a user that stand ready for a profile, the most useful. They are one row, read for each profile."""
+
+PROFILE_FACTS_MAX: Final = 256
+"""Facts in one profile. The others kept are there to take the place of those that cease to be true."""
+
+MEMORY_CHUNK: Final = 256
+"""Messages that long-term memory takes in one step: bounds memory, and what is done again after a crash."""
+
+MEMORY_ROWS: Final = 1_000
+"""Rows that the built-in memory reads at a time; of a word in the facts of a user it looks at so many."""
+
+RECALLED_MAX: Final = 100
+"""Things that one search of long-term memory returns at most."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -78,6 +79,10 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until_us: int | None = None
 
 
+Extract = Callable[[Sequence[Said]], Sequence[Fact]]
+"""Finds facts in messages of one user. Raises Unavailable or Refused if it can't; whoever asks sets the ids."""
+
+
 class Profile(msgspec.Struct, frozen=True):
     """What is known of a user now, as text of at most as many tokens as were asked for, and from which facts."""
 
@@ -87,13 +92,17 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that memory has found, the best first: a fact (`kind`), or what was said in a message."""
+    """Something that memory has found, the best first: a fact (`kind`), or what was said in a message.
+
+    A fact that no longer holds was true until `until_us`.
+    """
 
     text: str
     score: float
     time_us: int
     kind: FactKind | None = None
     source: Source | None = None
+    until_us: int | None = None
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
