@@ -76,6 +76,7 @@ class SQLiteShelf:
             connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
             if write:
                 self._prepare(connection)
+                connection.pragma("journal_mode", "WAL")
             connection.pragma("synchronous", "FULL")
             connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
             connection.pragma("mmap_size", 0)
@@ -96,9 +97,11 @@ class SQLiteShelf:
             return
         connection.reserve_bytes("main", opening.RESERVE_BYTES)
         connection.pragma("page_size", 4096)
+        # At once: whoever finds a file that is not empty finds a shelf.
+        connection.execute(self._sql["create"])
         connection.pragma("application_id", APPLICATION_ID)
-        connection.pragma("journal_mode", "WAL")
         connection.execute(self._sql["shelf_schema"])
+        connection.execute(self._sql["commit"])
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[apsw.Connection | None]:

@@ -19,6 +19,8 @@ SELECT key, value FROM rows WHERE book = ? AND key >= ? AND key < ? ORDER BY key
 INSERT INTO rows (book, key, value) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value;
 -- name: drop
 DELETE FROM rows WHERE book = ? AND key >= ? AND key < ?;
+-- name: create
+BEGIN EXCLUSIVE;
 -- name: begin
 BEGIN IMMEDIATE;
 -- name: commit
