@@ -244,3 +244,6 @@ BACKOFF_S: Final = 1.0
 
 BACKOFF_S_MAX: Final = 3_600.0
 """How long work that keeps failing is left alone at most."""
+
+OFFLOAD_TRIES_MAX: Final = 24
+"""Times a history is offered to a memory engine that fails before somebody has to look: about half a day."""
