@@ -276,3 +276,6 @@ MEMORY_ROWS: Final = 1_000
 
 RECALLED_MAX: Final = 100
 """Things that one search of long-term memory returns at most."""
+
+OFFLOAD_TRIES_MAX: Final = 24
+"""Times a history is offered to a memory engine that fails before somebody has to look: about half a day."""

@@ -87,9 +87,10 @@ class Worker:
         self._stop = threading.Event()
         done = Done()
         try:
-            before: dict[str, int] | None = None
-            while before != (before := self._heads()):
-                for tenant in before:
+            before: dict[str, int] = {}
+            while before != (now := self._heads()):
+                before = now
+                for tenant in now:
                     for task in self._tasks:
                         done = self._drained(tenant, task, done)
             return done

@@ -49,6 +49,8 @@ def forked(source: SessionState, command: c.ForkSession) -> e.SessionForked:
         continuations=(),
         continuation_index=0,
         forked_from=(source.id, there.version),
+        handed=there.generation,
+        handed_more=(),
     )
     return e.SessionForked(command.fork_id, source.id, there.version, state)
 
@@ -63,8 +65,9 @@ def rewound(state: SessionState, command: c.RewindSession) -> e.SessionRewound |
         return None
     version = state.version + 1
     back = replace(
-        there, version=version, rebased=version, title=state.title, metadata=state.metadata
-    )
+        there, version=version, rebased=version, title=state.title, metadata=state.metadata,
+        handed=state.handed, handed_more=state.handed_more,
+    )  # fmt: skip
     return e.SessionRewound(there.version, back)
 
 

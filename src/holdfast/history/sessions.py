@@ -12,7 +12,7 @@ from typing import assert_never
 import msgspec
 
 from holdfast import errors
-from holdfast.history import forking, pairing
+from holdfast.history import forking, offloading, pairing
 from holdfast.history.checking import checked_metadata, checked_title
 from holdfast.values import command as c
 from holdfast.values import estimate
@@ -75,6 +75,9 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
             return _write(
                 command.session_id, _summarize(open_state(state, command.session_id), command)
             )
+        case c.OffloadSession():
+            found = known(state, command.session_id)
+            return _write(command.session_id, offloading.offloaded(found, command))
     assert_never(command)
 
 
@@ -309,7 +312,7 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
             )
         case e.SessionReset():
             return _next_generation(state, time_us)
-        case e.SessionEnded():
+        case e.SessionEnded() | e.SessionOffloaded():
             return _ended(state, event, time_us)
     assert_never(event)
 
@@ -329,7 +332,11 @@ def _summarized(state: SessionState, event: e.SessionSummarized, time_us: int) -
     )
 
 
-def _ended(state: SessionState, event: e.SessionEnded, time_us: int) -> SessionState:
+def _ended(
+    state: SessionState, event: e.SessionEnded | e.SessionOffloaded, time_us: int
+) -> SessionState:
+    if isinstance(event, e.SessionOffloaded):
+        return offloading.evolved(state, event)
     deleted = event.reason is EndReason.DELETED
     status = SessionStatus.DELETED if deleted else SessionStatus.ENDED
     # Nobody was active when a session timed out.
@@ -375,6 +382,7 @@ def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) ->
         corrections=event.corrections,
         live=event.summary.tokens if event.summary else 0,
         rebased=before.rebased,
+        handed=before.generation + 1,
     )
 
 
@@ -395,6 +403,8 @@ def _next_generation(state: SessionState, time_us: int) -> SessionState:
         corrections=state.corrections,
         forked_from=state.forked_from,
         rebased=state.rebased,
+        handed=state.handed,
+        handed_more=state.handed_more,
     )
 
 

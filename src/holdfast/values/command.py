@@ -131,6 +131,14 @@ class SummarizeSession(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary
 
 
+class OffloadSession(msgspec.Struct, frozen=True, kw_only=True):
+    """Note that long-term memory has taken the history of a generation that ended."""
+
+    session_id: str
+    generation: int
+    engine: str = ""
+
+
 SessionCommand = (
     CreateSession
     | AddMessages
@@ -142,6 +150,7 @@ SessionCommand = (
     | RewindSession
     | TrimSession
     | SummarizeSession
+    | OffloadSession
 )
 
 

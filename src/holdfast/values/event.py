@@ -119,6 +119,14 @@ class SessionEnded(msgspec.Struct, frozen=True):
     reason: EndReason
 
 
+class SessionOffloaded(msgspec.Struct, frozen=True):
+    """Long-term memory has taken the history of a generation that ended, and has said so."""
+
+    kind: ClassVar[str] = "session.offloaded"
+    generation: int
+    engine: str = ""
+
+
 SessionEvent = (
     SessionCreated
     | MessageAdded
@@ -131,6 +139,7 @@ SessionEvent = (
     | SessionRewound
     | SessionReset
     | SessionEnded
+    | SessionOffloaded
 )
 
 

@@ -56,7 +56,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `preview` is how the first user message begins, for listings of sessions without a title.
     `policy`, `cut` and `summary` say how windows are made; `live` is the tokens of what the cut leaves in;
     `corrections` say by how much counters are off. `forked_from` is the session and the version that it
-    was forked from; `rebased` is the version at which it was forked or last rewound.
+    was forked from; `rebased` is the version at which it was forked or last rewound. Long-term memory needs
+    nothing more of generations below `handed`, and of those in `handed_more`.
     """
 
     id: str
@@ -95,6 +96,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     corrections: tuple[Correction, ...] = ()
     forked_from: tuple[str, int] | None = None
     rebased: int = 0
+    handed: int = 0
+    handed_more: tuple[int, ...] = ()
 
     @property
     def message_count(self) -> int:

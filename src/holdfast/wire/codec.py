@@ -32,6 +32,7 @@ SCHEMAS: Final[Mapping[str, int]] = {
     event.SessionRewound.kind: 1,
     event.SessionReset.kind: 1,
     event.SessionEnded.kind: 1,
+    event.SessionOffloaded.kind: 1,
 }
 """The newest schema that this version knows, by kind of event; it is what it writes, but of a message."""
 
@@ -61,6 +62,7 @@ _PLAIN: Final = {
         event.SessionRewound,
         event.SessionReset,
         event.SessionEnded,
+        event.SessionOffloaded,
     )
 }
 _encoder = msgspec.json.Encoder()
@@ -241,6 +243,7 @@ TAGS: Final[Mapping[type, str]] = {
     command.RewindSession: "rewind",
     command.TrimSession: "trim",
     command.SummarizeSession: "summarize",
+    command.OffloadSession: "offload",
 }
 """The stored names of commands."""
 

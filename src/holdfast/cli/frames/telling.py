@@ -41,6 +41,8 @@ def _parts(fact: Fact, named: Naming) -> Iterator[str]:
             yield f"to event {to_version:,}"
         case s.SessionEnded(reason=reason):
             yield str(reason)
+        case s.SessionOffloaded(generation=generation):
+            yield f"generation {generation:,}"
         case s.SessionUpdated(title=title) if isinstance(title, str):
             yield f"title {title}"
         case s.SessionSummarized() | s.SessionUpdated() | s.SessionReset():

@@ -1,0 +1,217 @@
+"""Handing the histories of ended sessions to long-term memory: found in the log, tried until they are taken.
+
+First what ended is noted, then the cursor moves on; first the engine has taken a history, then the log says so, then
+the note goes. Whoever dies in between leaves everything to be done again, which the engine knows by the key.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+from holdfast import errors, limits
+from holdfast.engine import cursors
+from holdfast.engine.attempts import Failed, attempt
+from holdfast.engine.engine import Engine
+from holdfast.engine.jobs import Job, Jobs, Noted
+from holdfast.engine.states import PREFIX, facts, stream_of
+from holdfast.engine.tasks import Beat, Task
+from holdfast.history import offloading as rules
+from holdfast.history.sessions import follows
+from holdfast.memory.port import MemoryEngine
+from holdfast.store import port
+from holdfast.values import command as c
+from holdfast.values import event as e
+from holdfast.values.frozen import Json
+from holdfast.values.memory import History, Said, Who
+from holdfast.values.session import EndReason, SessionState, SessionStatus
+
+_ENDS = (e.SessionEnded.kind, e.SessionReset.kind)
+
+_log = logging.getLogger("holdfast.memory")
+
+
+class Offloading:
+    """The task that hands over every generation that ended of every session that somebody owns."""
+
+    def __init__(self, engine: Engine, memory: MemoryEngine) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._memory = memory
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "offload"
+
+    def due(self, tenant: str) -> bool:
+        """Whether the log has gone on, or a job's time has come."""
+        cursor = cursors.read(self._store, tenant, self.name)
+        if self._store.wait(tenant, cursor.position, 0):
+            return True
+        return Jobs(self._store, tenant).due(self._engine.now_us()) is not None
+
+    def told(self, tenant: str) -> Mapping[str, Json]:
+        """Return how far the log was read, and how many histories wait or were given up."""
+        cursor = cursors.read(self._store, tenant, self.name).position
+        waiting, dead = Jobs(self._store, tenant).counts()
+        lag = cursors.head(self._store, tenant, cursor) - cursor
+        return {"cursor": cursor, "lag": lag, "waiting": waiting, "dead": dead}
+
+    def step(self, tenant: str, beat: Beat) -> bool:
+        """Read on in the log, or hand one history over."""
+        if self._scan(tenant):
+            return True
+        jobs = Jobs(self._store, tenant)
+        noted = jobs.due(self._engine.now_us())
+        if noted is None:
+            return False
+        if jobs.given_up(noted.job) or not self._waits(tenant, noted.job):
+            jobs.done(noted)
+            return True
+        outcome = attempt(lambda: self._hand_over(tenant, jobs, noted.job, beat))
+        if isinstance(outcome, Failed):
+            self._failed(tenant, jobs, noted, outcome)
+        else:
+            jobs.done(noted)
+        return True
+
+    def _scan(self, tenant: str) -> bool:
+        """Note what ended in the next part of the log; return whether there was one."""
+        cursor = cursors.read(self._store, tenant, self.name)
+        page = self._store.feed(tenant, after=cursor.position, limit=limits.READ_CHUNK)
+        if not page:
+            return False
+        jobs = Jobs(self._store, tenant)
+        for stored in page:
+            job = self._job(tenant, stored) if stored.kind in _ENDS else None
+            if job is not None:
+                jobs.add(job)
+        cursors.advance(self._store, tenant, self.name, cursor, page[-1].position)
+        return True
+
+    def _job(self, tenant: str, stored: port.StoredEvent) -> Job | None:
+        """Return the job of an event that ended a generation; None if nobody owns it, or it is to be forgotten."""
+        session_id = stored.stream.removeprefix(PREFIX)
+        state = self._engine.states.current(tenant, session_id)
+        if state is None or state.user_id is None or stored.payload is None:
+            return None
+        (fact,) = facts(self._store, tenant, [stored])
+        if isinstance(fact.event, e.SessionEnded) and fact.event.reason is EndReason.DELETED:
+            return None
+        generation = self._generation(tenant, state, stored)
+        if generation is None or rules.taken(state, generation):
+            return None
+        return Job(
+            session_id=session_id,
+            generation=generation,
+            version=stored.version - 1,
+            position=stored.position,
+            ended_us=stored.time_us,
+        )
+
+    def _generation(self, tenant: str, now: SessionState, stored: port.StoredEvent) -> int | None:
+        """Return which generation an event has ended."""
+        if stored.version > now.began:
+            return now.generation
+        if stored.version == now.began:
+            return now.generation - 1
+        before = self._engine.states.at(tenant, now.id, stored.version - 1)
+        return before.generation if before else None
+
+    def _waits(self, tenant: str, job: Job) -> bool:
+        state = self._engine.states.current(tenant, job.session_id)
+        if state is None or state.status is SessionStatus.DELETED:
+            return False
+        return not rules.taken(state, job.generation)
+
+    def _hand_over(self, tenant: str, jobs: Jobs, job: Job, beat: Beat) -> None:
+        state = self._engine.states.at(tenant, job.session_id, job.version)
+        if state is None or state.generation != job.generation or state.user_id is None:
+            raise errors.Corrupt(
+                "the log does not have a history that ended.", facts={"key": job.key}
+            )
+        self._before(tenant, jobs, job, state)
+        if state.own_count:
+            history = History(
+                key=job.key,
+                who=Who(tenant, state.user_id),
+                session_id=job.session_id,
+                generation=job.generation,
+                messages=state.own_count,
+                ended_us=job.ended_us,
+                title=state.title or state.preview,
+            )
+            self._memory.ingest(history, self._said(tenant, state, beat))
+        beat()
+        command = c.OffloadSession(
+            session_id=job.session_id, generation=job.generation, engine=self._memory.name
+        )
+        try:
+            self._engine.run(c.Request(tenant=tenant, command=command))
+        except errors.UnknownSession:
+            # Deleted meanwhile: there is nothing left to be noted.
+            return
+
+    def _before(self, tenant: str, jobs: Jobs, job: Job, state: SessionState) -> None:
+        """Note the session that this one goes on from: its part of the conversation is over too."""
+        if state.continued_from is None:
+            return
+        source = self._engine.states.current(tenant, state.continued_from)
+        if source is not None and follows(state, source):
+            jobs.add(
+                Job(
+                    session_id=source.id,
+                    generation=source.generation,
+                    version=source.version,
+                    position=job.position,
+                    ended_us=job.ended_us,
+                )
+            )
+
+    def _said(self, tenant: str, state: SessionState, beat: Beat) -> Iterator[list[Said]]:
+        """Yield the messages of a generation in chunks; those that were carried over were said elsewhere."""
+        stream, after, number = stream_of(state.id), state.began, 0
+        while after < state.version:
+            beat()
+            page = self._store.read(
+                tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK,
+                at=state.version,
+            )  # fmt: skip
+            if not page:
+                raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
+            after = page[-1].version
+            added = [stored for stored in page if stored.kind == e.MessageAdded.kind]
+            numbers = {stored.version: number + at for at, stored in enumerate(added, start=1)}
+            number += len(added)
+            # What was erased is nobody's any more.
+            whole = [stored for stored in added if stored.payload is not None]
+            chunk = [
+                Said(
+                    position=fact.position,
+                    session_id=state.id,
+                    generation=state.generation,
+                    number=numbers[fact.version],
+                    time_us=fact.time_us,
+                    message=fact.event.message,
+                )
+                for fact in facts(self._store, tenant, whole)
+                if isinstance(fact.event, e.MessageAdded) and fact.event.message.origin is None
+            ]
+            if chunk:
+                yield chunk
+
+    def _failed(self, tenant: str, jobs: Jobs, noted: Noted, failed: Failed) -> None:
+        useless = isinstance(failed.error, errors.Refused)
+        dead = jobs.again(noted, failed.code, self._engine.now_us(), useless=useless)
+        _log.warning(
+            "a history was not taken",
+            extra={
+                "action": "offload.dead" if dead else "offload.failed", "tenant": tenant,
+                "session": noted.job.session_id, "generation": noted.job.generation,
+                "tries": noted.job.tries + 1, "error": failed.code,
+            },
+        )  # fmt: skip
+
+
+_: type[Task] = Offloading

@@ -1,0 +1,300 @@
+"""Every conversation that ended reaches long-term memory: whole, once, whatever fails on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+
+import pytest
+
+from holdfast import Holdfast, errors, limits
+from holdfast.engine.engine import Engine
+from holdfast.engine.jobs import Jobs
+from holdfast.engine.offloading import Offloading
+from holdfast.engine.requests import Settings
+from holdfast.engine.sessions import Sessions
+from holdfast.engine.worker import Worker
+from holdfast.history.offloading import handed_over
+from holdfast.testing.faulty import FaultyStore
+from holdfast.values.event import MessageAdded, SessionOffloaded
+from holdfast.values.memory import Who
+from tests.acceptance.scenes import Opener, answer, asking, engine_of, giving, neighbour, user
+from tests.remembering import Scribe
+from tests.unit.backstage import Clock, engine_over
+
+
+def offload(hf: Holdfast, memory: Scribe) -> None:
+    engine = engine_of(hf)
+    Worker(engine, [Offloading(engine, memory)]).run_once()
+
+
+def talk(hf: Holdfast, session_id: str, *texts: str, user_id: str | None = "ada") -> None:
+    hf.sessions.get_or_create_session(session_id, user_id=user_id)
+    hf.sessions.add_messages(session_id, [user(text) for text in texts])
+
+
+@pytest.mark.req("A-14", "A-15", "A-21")
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en", "I live in Oslo."),
+        ("ja", "オスロに住んでいます。"),
+        ("zh", "我住在奥斯陆。"),
+    ],
+)
+def test_ended_reset_and_timed_out_conversations_are_handed_over_whole(
+    hf: Holdfast, language: str, said: str
+):
+    for session_id in ("ended", "reset", "idle", "open"):
+        talk(hf, session_id, said, "two")
+    hf.sessions.end_session("ended")
+    hf.sessions.reset_session("reset", system="again")
+    hf.sessions.add_messages("reset", [user("of the next generation")])
+    hf.sessions.add_messages("open", [user("still talking")])
+    idle = hf.sessions.get_session("idle")
+    hf.sessions.expire(idle.state.active_us, idle_s=0)
+    assert hf.sessions.get_session("ended").status == "ended"
+    memory = Scribe()
+    offload(hf, memory)
+    assert memory.texts("default", "ended#0") == [said, "two"]
+    assert memory.texts("default", "reset#0") == [said, "two"]
+    assert memory.texts("default", "idle#0") == [said, "two"]
+    history, _ = memory.taken["default", "ended#0"]
+    assert (history.who, history.messages) == (Who("default", "ada"), 2)
+    assert not any("open" in key or "#1" in key for key in memory.offered)
+
+
+@pytest.mark.req("A-15")
+def test_the_log_says_that_it_was_taken_and_nothing_else_changes(hf: Holdfast):
+    for session_id in ("a", "b"):
+        talk(hf, session_id, "1")
+    hf.sessions.end_session("a")
+    hf.sessions.add_messages("b", [user("2")])
+    before = list(hf.sessions.list_sessions())
+    memory = Scribe()
+    offload(hf, memory)
+    found = [one.event for one in hf.events.feed() if one.kind == "session.offloaded"]
+    assert found == [SessionOffloaded(0, "scribe")]
+    after = list(hf.sessions.list_sessions())
+    assert [row["id"] for row in after] == [row["id"] for row in before] == ["b", "a"]
+    assert [row["last_active"] for row in after] == [row["last_active"] for row in before]
+    assert handed_over(hf.sessions.get_session("a").state)
+    offload(hf, memory)
+    assert memory.offered == ["a#0"]
+
+
+def test_a_long_history_comes_in_chunks_with_its_numbers(hf: Holdfast):
+    count = 2 * limits.READ_CHUNK + 9
+    hf.sessions.create_session("s", user_id="ada", system="S")
+    hf.sessions.add_messages("s", [user(str(n)) for n in range(count)])
+    hf.sessions.end_session("s")
+    memory = Scribe()
+    offload(hf, memory)
+    said = memory.taken["default", "s#0"][1]
+    assert [one.number for one in said] == list(range(1, count + 2))
+    assert [one.message.content for one in said] == ["S", *map(str, range(count))]
+    assert max(memory.chunks) <= limits.READ_CHUNK
+    positions = {one.position: one.message.id for one in said}
+    told = {one.position: one.event for one in hf.events.feed()}
+    for position, message_id in positions.items():
+        event = told[position]
+        assert isinstance(event, MessageAdded) and event.message.id == message_id
+
+
+def test_only_what_somebody_owns_and_nobody_deleted_is_handed_over(hf: Holdfast):
+    talk(hf, "nobody", "1", user_id=None)
+    talk(hf, "deleted", "1")
+    talk(hf, "ended, then deleted", "1")
+    hf.sessions.end_session("nobody")
+    hf.sessions.delete_session("deleted")
+    hf.sessions.end_session("ended, then deleted")
+    hf.sessions.delete_session("ended, then deleted")
+    hf.sessions.create_session("empty", user_id="ada")
+    hf.sessions.end_session("empty")
+    memory = Scribe()
+    offload(hf, memory)
+    assert memory.offered == []
+    assert handed_over(hf.sessions.get_session("nobody").state)
+    assert handed_over(hf.sessions.get_session("empty").state)
+
+
+def test_every_generation_is_handed_over_once(hf: Holdfast):
+    talk(hf, "s", "first")
+    hf.sessions.end_session("s")
+    hf.sessions.reset_session("s")
+    hf.sessions.add_messages("s", [user("second")])
+    hf.sessions.reset_session("s")
+    hf.sessions.add_messages("s", [user("third")])
+    assert not handed_over(hf.sessions.get_session("s").state)
+    memory = Scribe()
+    offload(hf, memory)
+    assert memory.offered == ["s#0", "s#1"]
+    assert memory.texts("default", "s#1") == ["second"]
+    assert handed_over(hf.sessions.get_session("s").state), "what goes on is not waited for"
+    hf.sessions.end_session("s")
+    assert not handed_over(hf.sessions.get_session("s").state)
+    offload(hf, memory)
+    assert memory.texts("default", "s#2") == ["third"]
+    hf.sessions.delete_session("s")
+    talk(hf, "s", "under an old name")
+    hf.sessions.end_session("s")
+    offload(hf, memory)
+    assert memory.offered[3:] == ["s#3"]
+    assert memory.texts("default", "s#3") == ["under an old name"]
+
+
+def test_of_a_continued_conversation_each_part_is_handed_over_and_nothing_twice(opener: Opener):
+    hf = opener(max_messages_per_session=6)
+    session = hf.sessions.create_session("s", user_id="ada", system="S")
+    for number in range(20):
+        session.add_messages([user(f"q{number}"), answer(f"a{number}")])
+    chain = [part.id for part in hf.sessions.session_chain("s")]
+    assert len(chain) > 2
+    hf.sessions.end_session("s")
+    memory = Scribe()
+    offload(hf, memory)
+    assert sorted(memory.offered) == sorted(f"{part}#0" for part in chain)
+    texts = [text for part in chain for text in memory.texts("default", f"{part}#0")]
+    asked = [text for text in texts if str(text)[0] in "qa"]
+    assert asked == [f"{who}{n}" for n in range(20) for who in "qa"]
+    assert texts.count("S") == 1
+    states = [part.state for part in hf.sessions.session_chain("s")]
+    assert all(map(handed_over, states))
+
+
+def test_a_fork_and_a_rewound_session_are_handed_over_as_they_are(hf: Holdfast):
+    talk(hf, "s", "1", "2", "3")
+    hf.sessions.rewind_session("s", 2)
+    hf.sessions.add_messages("s", [user("other")])
+    hf.sessions.fork_session("s", 1, new_id="f")
+    hf.sessions.add_messages("f", [user("forked")])
+    hf.sessions.end_session("s")
+    hf.sessions.end_session("f")
+    memory = Scribe()
+    offload(hf, memory)
+    assert memory.texts("default", "s#0") == ["1", "2", "other"]
+    assert memory.texts("default", "f#0") == ["1", "forked"]
+
+
+def test_calls_and_results_go_along(hf: Holdfast):
+    talk(hf, "s", "1")
+    hf.sessions.add_messages("s", [asking("a"), giving("a"), answer("done")])
+    hf.sessions.end_session("s")
+    memory = Scribe()
+    offload(hf, memory)
+    said = memory.taken["default", "s#0"][1]
+    assert [one.message.role for one in said] == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.req("A-15")
+def test_what_fails_is_tried_again_and_does_not_block_the_others():
+    clock = Clock()
+    engine = engine_over(clock=clock)
+    memory = Scribe()
+    memory.fails_for["bad#0"] = errors.Unavailable("down")
+    sessions = _sessions(engine)
+    for session_id in ("bad", "good"):
+        sessions.create_session(session_id, user_id="ada")
+        sessions.add_messages(session_id, [user("1")])
+        sessions.end_session(session_id)
+    working = Worker(engine, [Offloading(engine, memory)], monotonic=clock.monotonic)
+    working.run_once()
+    assert memory.offered == ["bad#0", "good#0"]
+    (waiting,) = Jobs(engine.store, "default").queue()
+    assert (waiting.key, waiting.tries, waiting.error, waiting.dead) == ("bad#0", 1, "unavailable", False)  # fmt: skip
+    working.run_once()
+    assert len(memory.offered) == 2, "it is too early"
+    for _ in range(limits.OFFLOAD_TRIES_MAX):
+        clock.pass_(limits.BACKOFF_S_MAX)
+        working.run_once()
+    assert memory.offered.count("bad#0") == limits.OFFLOAD_TRIES_MAX
+    (dead,) = Jobs(engine.store, "default").queue()
+    assert dead.dead and dead.key == "bad#0"
+    assert working.status()[0].told == {"cursor": 7, "lag": 0, "waiting": 0, "dead": 1}
+    assert not handed_over(sessions.get_session("bad").state)
+    sessions.create_session("later", user_id="ada")
+    sessions.add_messages("later", [user("1")])
+    sessions.end_session("later")
+    working.run_once()
+    assert ("default", "later#0") in memory.taken
+    memory.fails_for.clear()
+    assert Jobs(engine.store, "default").replay("nobody#0") == 0
+    assert Jobs(engine.store, "default").replay("bad#0") == 1
+    working.run_once()
+    assert memory.texts("default", "bad#0") == ["1"]
+    assert Jobs(engine.store, "default").queue() == []
+
+
+def test_what_an_engine_will_never_take_is_given_up_at_once_even_if_it_ends_again(hf: Holdfast):
+    talk(hf, "s", "1")
+    hf.sessions.end_session("s")
+    memory = Scribe()
+    memory.failures = [errors.Refused("never")]
+    offload(hf, memory)
+    hf.sessions.reset_session("s")
+    offload(hf, memory)
+    assert memory.offered == ["s#0"]
+    (dead,) = Jobs(engine_of(hf).store, "default").queue()
+    assert dead.dead
+
+
+def test_tenants_and_users_stay_apart(hf: Holdfast):
+    theirs = neighbour(hf, "globex")
+    for sessions, user_id in ((hf.sessions, "ada"), (hf.sessions, "bob"), (theirs, "ada")):
+        sessions.create_session(user_id, user_id=user_id)
+        sessions.add_messages(user_id, [user(f"I am {user_id}")])
+        sessions.end_session(user_id)
+    memory = Scribe()
+    offload(hf, memory)
+    whose = {(key, history.who) for key, (history, _) in memory.taken.items()}
+    assert whose == {
+        (("default", "ada#0"), Who("default", "ada")),
+        (("default", "bob#0"), Who("default", "bob")),
+        (("globex", "ada#0"), Who("globex", "ada")),
+    }
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("fail_at", range(1, 10))
+def test_a_store_that_fails_anywhere_costs_a_retry_and_no_history(fail_at: int, before: bool):
+    clock = Clock()
+    engine = engine_over(clock=clock)
+    sessions = _sessions(engine)
+    for session_id in ("a", "b"):
+        sessions.create_session(session_id, user_id="ada")
+        sessions.add_messages(session_id, [user("1")])
+        sessions.end_session(session_id)
+    faulty = FaultyStore(engine.store, fail_at=fail_at, before=before)
+    engine.store = faulty
+    memory = Scribe()
+    working = Worker(engine, [Offloading(engine, memory)], monotonic=clock.monotonic)
+    for _ in range(10):
+        with contextlib.suppress(errors.Unavailable):
+            working.run_once()
+        clock.pass_(limits.LEASE_S + limits.BACKOFF_S_MAX)
+    assert {key for _, key in memory.taken} == {"a#0", "b#0"}
+    assert Jobs(engine.store, "default").queue() == []
+
+
+def _sessions(engine: Engine) -> Sessions:
+    return Sessions(engine, Settings(), engine.factory)
+
+
+def test_many_conversations_and_two_workers_hand_each_over_once(hf: Holdfast):
+    dice = random.Random(7)
+    for number in range(30):
+        talk(hf, f"s{number}", *map(str, range(dice.randrange(1, 4))))
+        if dice.random() < 0.7:
+            hf.sessions.end_session(f"s{number}")
+    memory = Scribe()
+    engine = engine_of(hf)
+    workers = [Worker(engine, [Offloading(engine, memory)], name=f"w{n}") for n in range(2)]
+    threads = [threading.Thread(target=one.run_once) for one in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    offload(hf, memory)
+    ended = {str(row["id"]) for row in hf.sessions.list_sessions() if row["status"] == "ended"}
+    assert sorted(memory.offered) == sorted(f"{one}#0" for one in ended)
