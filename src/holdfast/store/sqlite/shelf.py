@@ -86,6 +86,8 @@ class SQLiteShelf:
                     f"{self.path} is in the way: it is not Holdfast's.",
                     hint="Choose another name for the store. Nothing was changed.",
                 )
+            if write:
+                connection.pragma("journal_mode", "WAL")
         except BaseException:
             connection.close()
             raise
@@ -96,9 +98,11 @@ class SQLiteShelf:
             return
         connection.reserve_bytes("main", opening.RESERVE_BYTES)
         connection.pragma("page_size", 4096)
+        # In one step: whoever else looks sees no file, or a shelf.
+        connection.execute(self._sql["begin"])
         connection.pragma("application_id", APPLICATION_ID)
-        connection.pragma("journal_mode", "WAL")
         connection.execute(self._sql["shelf_schema"])
+        connection.execute(self._sql["commit"])
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[apsw.Connection | None]:
