@@ -130,3 +130,28 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path):
         shelf.write([Put("a", b"k", b"v")])
     shelf.close()
     assert path.read_bytes() == b"mine" * 1000
+
+
+def test_a_shelf_that_is_just_being_made_is_empty_to_others(tmp_path: Path):
+    """Whoever looks while somebody else makes the file sees nothing, and no half of it."""
+    for number in range(10):
+        path, failed = tmp_path / f"{number}-memory", list[BaseException]()
+        shelves = [SQLiteShelf(path) for _ in range(3)]
+
+        def use(shelf: SQLiteShelf, n: int, failed: list[BaseException] = failed) -> None:
+            try:
+                for _ in range(5):
+                    shelf.get("a", [b"k"])
+                    shelf.write([Put("a", b"%d" % n, b"v")])
+            except errors.Error as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=use, args=(s, n)) for n, s in enumerate(shelves)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        assert len(shelves[0].scan("a", b"", b"\xff", limit=9)) == 3
+        for shelf in shelves:
+            shelf.close()

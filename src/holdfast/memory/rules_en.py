@@ -9,7 +9,7 @@ from holdfast.values.memory import FactKind
 
 _FACT, _LIKES, _ENTITY = FactKind.FACT, FactKind.PREFERENCE, FactKind.ENTITY
 
-_I = r"\b(?:i|we)(?:'ve| have)?(?: both| just| recently| finally| actually| really| also| still| only| usually| generally| normally| personally| absolutely| strongly)*"
+_I = r"\b(?:i|we)(?:'ve| have)?(?: both| now| just| recently| finally| actually| really| also| still| only| usually| generally| normally| personally| absolutely| strongly)*"
 _AM = r"\b(?:i'm|i am|we're|we are|i've been|i have been)(?: actually| also| now| still| both| very| really| severely| badly| a bit| rather| basically)*"
 _NOT = r"(?: not| no longer| never)?"
 _IS = r"(?:'s| is| was| has changed to| changed to| is now| are| will be)"

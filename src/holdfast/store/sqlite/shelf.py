@@ -87,6 +87,8 @@ class SQLiteShelf:
                     f"{self.path} is in the way: it is not Holdfast's.",
                     hint="Choose another name for the store. Nothing was changed.",
                 )
+            if write:
+                connection.pragma("journal_mode", "WAL")
         except BaseException:
             connection.close()
             raise
