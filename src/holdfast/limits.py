@@ -279,3 +279,35 @@ RECALLED_MAX: Final = 100
 
 OFFLOAD_TRIES_MAX: Final = 24
 """Times a history is offered to a memory engine that fails before somebody has to look: about half a day."""
+ARCHIVE_WORD_CHARS: Final = 64
+"""The longest word or identifier that the archive finds a message by. What is longer is hardly typed."""
+
+ARCHIVE_TERMS_MAX: Final = 4_000
+"""Terms that one message is found by: one with a whole book in it must not fill its user's index."""
+
+ARCHIVE_CHARS_MAX: Final = 64 * 1024
+"""Of what one message says, how much the archive reads: its beginning, and its end."""
+
+ARCHIVE_TOOL_CHARS_MAX: Final = 8 * 1024
+"""Of what one tool gave, or was given, how much the archive reads. Outputs run long, and say little at length."""
+
+ARCHIVE_QUERY_CHARS_MAX: Final = 8 * 1024
+"""A query to the archive. A whole message can be one."""
+
+ARCHIVE_QUERY_TERMS: Final = 48
+"""Terms of a query that count: the longest, which are the rarest as a rule. Each is looked for in every segment."""
+
+ARCHIVE_BATCH: Final = 1_024
+"""Events that are taken into the archive in one step: bounds memory, and what is done again after a kill."""
+
+ARCHIVE_CATCH_UP: Final = 4_096
+"""Events that a search takes into the archive first, at most: a fraction of a second. More is a worker's."""
+
+ARCHIVE_HITS_MAX: Final = 100
+"""Messages that one search gives back. Each is read."""
+
+ARCHIVE_AROUND_MAX: Final = 100
+"""Messages before and after one that are opened with it."""
+
+EXCERPT_CHARS: Final = 200
+"""What a hit shows of its message: the passage that fits best."""

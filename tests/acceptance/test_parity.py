@@ -14,6 +14,7 @@ import holdfast
 from holdfast import AsyncSession, Session, SessionManager, errors
 from holdfast.engine.admin import Admin, Events
 from holdfast.engine.aio import AsyncSessions
+from holdfast.engine.aio_archive import AsyncArchive, AsyncArchiveTool
 from holdfast.engine.aio_index import AsyncStateIndex
 from holdfast.engine.aio_log import (
     AsyncAdmin,
@@ -22,6 +23,8 @@ from holdfast.engine.aio_log import (
     AsyncMoment,
     AsyncPastSession,
 )
+from holdfast.engine.archive import Archive
+from holdfast.engine.archive_tool import ArchiveTool
 from holdfast.engine.index import StateIndex
 from holdfast.engine.past import Between, Moment, PastSession
 from holdfast.engine.sessions import Sessions
@@ -36,12 +39,15 @@ PAIRS: list[tuple[type, type]] = [
     (Moment, AsyncMoment),
     (Between, AsyncBetween),
     (StateIndex, AsyncStateIndex),
+    (Archive, AsyncArchive),
+    (ArchiveTool, AsyncArchiveTool),
 ]
 
 # A current session belongs to one caller; tasks have none. Plumbing that no caller uses is not a verb.
 BLOCKING_ONLY = {
     "append",
     "boundary",
+    "settle",
     "settled",
     "flush",
     "id_now",

@@ -421,6 +421,10 @@ class Sessions:
             state = following
         return state
 
+    def settle(self) -> None:
+        """Wait until deferred writes are through; what refused one is told to whoever asks for its session."""
+        self._deferred.settle()
+
     def flush(self) -> None:
         """Wait for every deferred write; raise the first error among them."""
         self._deferred.wait_all()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from holdfast import errors, limits
-from holdfast.memory import guard, profiles, rules, searching, slots
+from holdfast.memory import finding, guard, profiles, rules, slots
 from holdfast.memory.journal import Attempt, Journal
 from holdfast.memory.ledger import Ledger
 from holdfast.memory.port import MemoryEngine
@@ -118,7 +118,7 @@ class BuiltIn:
         self._checked(who)
         if not 0 < k <= limits.RECALLED_MAX:
             raise errors.InvalidRequest(f"k is 1 to {limits.RECALLED_MAX}.")
-        return searching.search(self._ledger, who, query, k)
+        return finding.search(self._ledger, who, query, k)
 
     def facts(self, who: Who) -> list[Fact]:
         """Return everything that is or was known of a user, the newest first."""

@@ -1,122 +1,263 @@
-"""Facts by the words of a query: those that hold first, and among them the ones with the rarest words in common."""
+"""Finding messages in the index: one owner's lists, added up. What a message answers counts for it, at less weight."""
 
 from __future__ import annotations
 
+import heapq
 import math
-import re
-import unicodedata
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from typing import Final
 
-from holdfast import limits
-from holdfast.memory import slots
-from holdfast.values.memory import Recalled, Who
+import msgspec
 
-if TYPE_CHECKING:
-    from holdfast.memory.ledger import Ledger
+from holdfast import errors
+from holdfast.memory import documents, index, postings
+from holdfast.memory.documents import GONE, HIDDEN, Documents, Place
+from holdfast.memory.index import SIZES, Head, Index, Segment
+from holdfast.memory.terms import Term, is_prefix
 
-_WORDS: Final = re.compile(r"[^\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]+")
-_COMMON: Final = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "do",
-        "does",
-        "did",
-        "for",
-        "from",
-        "have",
-        "has",
-        "had",
-        "how",
-        "i",
-        "in",
-        "is",
-        "it",
-        "its",
-        "me",
-        "my",
-        "of",
-        "on",
-        "or",
-        "our",
-        "that",
-        "the",
-        "this",
-        "to",
-        "was",
-        "we",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "why",
-        "will",
-        "with",
-        "you",
-        "your",
-        "am",
-        "im",
-        "ive",
-        "not",
-        "no",
-        "so",
-        "if",
-        "can",
-        "about",
-    ]
-)
-_QUERY_TERMS_MAX: Final = 32
+_K1: Final = 1.2
+_B: Final = 0.6
+_OFTEN: Final = 2.5
+"""How often a term is taken to occur that occurs more than once."""
+_ANSWERED: Final = 0.4
+"""What a term weighs for the answer to the message that has it."""
+_ROLE_WEIGHTS: Final[Mapping[str, float]] = {
+    "user": 1.25, "assistant": 1.0, "system": 0.6, "tool": 0.7,
+}  # fmt: skip
+_MISSING: Final = 0.5
+"""What is left of the score of a message that has none of the weight of what was asked."""
+_PREFIX_ROWS: Final = 16
+_TRIES: Final = 8
 
 
-def terms(text: str) -> list[str]:
-    """Return the words of a text that can be looked for, in order: words, and pairs of characters where none are marked."""
-    found = dict[str, None]()
-    for word in _WORDS.findall(unicodedata.normalize("NFKC", text).casefold()):
-        if word.isascii() or not "\u3040" <= word[0] <= "\u9fff":
-            if word not in _COMMON:
-                found[word[:-1] if len(word) > 3 and word.endswith("s") else word] = None
-        else:
-            pairs = [word[at : at + 2] for at in range(len(word) - 1)] or [word]
-            found.update(dict.fromkeys(pairs))
-    return list(found)
+_Numbers = tuple[list[int], list[int]]
+"""Documents that have a term once, and those that have it more often."""
 
 
-def search(ledger: Ledger, who: Who, query: str, k: int) -> list[Recalled]:
-    """Return up to k facts of a user, the best first."""
-    weights = dict[str, float]()
-    scores = dict[str, float]()
-    for word in terms(query[: limits.FACT_SCAN_CHARS_MAX])[:_QUERY_TERMS_MAX]:
-        names = ledger.with_word(who, word)
-        weights[word] = 1 / (1 + math.log1p(len(names)))
-        for name in names:
-            scores[name] = scores.get(name, 0.0) + weights[word]
-    best = sorted(scores, key=lambda name: (-scores[name], name))[: 2 * k]
-    found = list[tuple[bool, Recalled]]()
-    for name, slot in ledger.slots(who, best).items():
-        for place, fact in enumerate(slots.facts(who, slot)):
-            own = sum(weights.get(word, 0.0) for word in terms(fact.text))
-            # Who asks for what was so is told first what is so.
-            score = own if place else max(own, scores[name])
-            if score:
-                found.append((place > 0, _recalled(fact, score)))
-    found.sort(key=lambda each: (each[0], -each[1].score, -each[1].time_us, each[1].text))
-    return [recalled for _, recalled in found[:k]]
+class Sought(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked for: terms, and what must hold of a message. `since_us` and `until_us` are inclusive."""
+
+    terms: Sequence[Term]
+    k: int
+    roles: frozenset[str] = frozenset()
+    session_id: str | None = None
+    since_us: int | None = None
+    until_us: int | None = None
 
 
-def _recalled(fact: slots.Fact, score: float) -> Recalled:
-    return Recalled(
-        text=fact.text,
-        score=round(score, 6),
-        time_us=fact.since_us,
-        kind=fact.kind,
-        source=fact.source,
-        until_us=fact.until_us,
-    )
+class Match(msgspec.Struct, frozen=True):
+    """A message that fits, and how well."""
+
+    position: int
+    place: Place
+    time_us: int
+    role: str
+    score: float
+
+
+class Matches(msgspec.Struct, frozen=True):
+    """What was found, the best first, and what each term weighs: the rarer, the more."""
+
+    matches: Sequence[Match]
+    weights: Mapping[Term, float]
+
+
+def search(rows: Index, owner: int, sought: Sought) -> Matches:
+    """Return up to k messages of an owner that have one of the terms or answer one that has."""
+    for _ in range(_TRIES):
+        head = rows.head(owner)
+        found = _Search(rows, owner, head, sought).run()
+        if rows.head(owner).turn == head.turn:
+            return found
+    raise errors.Unavailable("the archive changes too fast to be searched; try again.")
+
+
+class _Search:
+    """One search of what an owner had at one moment."""
+
+    def __init__(self, rows: Index, owner: int, head: Head, sought: Sought) -> None:
+        self._index = rows
+        self._owner = owner
+        self._head = head
+        self._sought = sought
+        self._held: dict[int, Documents] = {}
+        self._waiting_from = head.following - head.following % SIZES[0]
+
+    def run(self) -> Matches:
+        lists = self._lists()
+        if not lists:
+            return Matches((), {})
+        weights = {
+            term: _weight(self._head.documents, sum(map(len, found)))
+            for term, found in lists.items()
+        }
+        self._load([part for found in lists.values() for part in found])
+        best = heapq.nlargest(self._sought.k, self._scored(lists, weights))
+        return Matches([self._match(score, number) for score, number in best], weights)
+
+    def _lists(self) -> dict[Term, _Numbers]:
+        """Return the documents of each term that any has."""
+        found: dict[Term, _Numbers] = {term: ([], []) for term in self._sought.terms}
+        self._wait(found)
+        for segment in index.segments(self._head.following):
+            base = segment[1] & ~0xFFFF
+            for term, (once, often) in found.items():
+                for data in self._segment(segment, term):
+                    first, second = postings.decode(data)
+                    once.extend([base + n for n in first] if base else first)
+                    often.extend([base + n for n in second] if base else second)
+        for term, (once, often) in found.items():
+            if is_prefix(term):
+                # Its lists may name one document several times.
+                found[term] = (sorted({*once, *often}), [])
+        return {term: both for term, both in found.items() if both[0] or both[1]}
+
+    def _segment(self, segment: Segment, term: Term) -> Iterable[bytes]:
+        row = self._index.row(self._owner, segment, term)
+        if not is_prefix(term):
+            data = postings.find(row, term) if row is not None else None
+            return () if data is None else (data,)
+        return self._beginning(segment, term, row)
+
+    def _beginning(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
+        """Yield the lists of all terms that begin with one."""
+        first = index.owned(self._owner, *segment)[0] + term
+        later = self._index.shelf.scan(
+            index.TERMS, first + b"\0", first + b"\xff", limit=_PREFIX_ROWS
+        )
+        for data in (row, *(value for _, value in later)):
+            if data is not None:
+                for name, held in postings.unpacked(data).items():
+                    if name.startswith(term):
+                        yield held
+
+    def _wait(self, found: Mapping[Term, _Numbers]) -> None:
+        """Look through the documents that are in no segment."""
+        number = self._waiting_from
+        for _, row in self._index.waiting(self._owner):
+            self._held[number] = documents.decode(row.documents)
+            for singly, repeated in zip(row.once, row.often, strict=True):
+                for terms, part in ((singly, 0), (repeated, 1)):
+                    framed = b"\n%b\n" % terms
+                    for term, lists in found.items():
+                        if b"\n" + term + (b"" if is_prefix(term) else b"\n") in framed:
+                            lists[part].append(number)
+                number += 1
+
+    def _load(self, lists: Sequence[Sequence[int]]) -> None:
+        """Fetch what is known of documents, and of those that follow: one may answer them."""
+        size, stop = SIZES[1], self._waiting_from
+        if sum(map(len, lists)) > stop // size:
+            self._held.update(self._index.documents(self._owner, 0, stop))
+            return
+        blocks = {number // size + step for part in lists for number in part for step in (0, 1)}
+        for block in blocks:
+            span = block * size, min((block + 1) * size, stop)
+            self._held.update(self._index.documents(self._owner, *span))
+
+    def _scored(
+        self, lists: Mapping[Term, _Numbers], weights: Mapping[Term, float]
+    ) -> list[tuple[float, int]]:
+        """Return the documents that pass, each with its score."""
+        scores, bits = [0.0] * self._head.following, [0] * self._head.following
+        self._add_up(lists, weights, scores, bits)
+        self._answer(scores, bits)
+        each, whole = list(weights.values()), sum(weights.values())
+        shares = {
+            had: _MISSING + (1 - _MISSING) * _sum(each, had) / whole for had in set(bits) if had
+        }
+        return [
+            (scores[number] * shares[bits[number]], number)
+            for number in self._passing()
+            if scores[number]
+        ]
+
+    def _add_up(
+        self,
+        lists: Mapping[Term, _Numbers],
+        weights: Mapping[Term, float],
+        scores: list[float],
+        bits: list[int],
+    ) -> None:
+        """Add to the scores of documents what their terms weigh, and note in bits which they have."""
+        kinds = bytearray(b"\xff") * self._head.following
+        for first, held in self._held.items():
+            kinds[first : first + len(held)] = held.kinds
+        norms = self._norms()
+        for at, (term, found) in enumerate(lists.items()):
+            bit, weight = 1 << at, weights[term]
+            for numbers, each in zip(found, norms, strict=True):
+                factors = [weight * norm for norm in each]
+                for number in numbers:
+                    scores[number] += factors[kinds[number]]
+                    bits[number] |= bit
+
+    def _answer(self, scores: list[float], bits: list[int]) -> None:
+        """Add to each document, the last first, a part of the score of the one that it answers."""
+        for first, held in sorted(self._held.items(), reverse=True):
+            answers = held.answers
+            for at in range(len(answers) - 1, -1, -1):
+                number = first + at - answers[at]
+                if bits[number] and answers[at] and scores[number]:
+                    scores[first + at] += _ANSWERED * scores[number]
+                    bits[first + at] |= bits[number]
+
+    def _norms(self) -> tuple[list[float], list[float]]:
+        """Return by kind what one occurrence of a term weighs, and what several do: less in a long document."""
+        mean = max(1.0, self._head.length / max(1, self._head.documents))
+        once, often = list[float](), list[float]()
+        for kind in range(256):
+            if kind >= HIDDEN:
+                once.append(0.0)
+                often.append(0.0)
+                continue
+            role = _ROLE_WEIGHTS[documents.role_of(kind)]
+            damp = _K1 * (1 - _B + _B * documents.length_of(kind) / mean)
+            once.append(role * (_K1 + 1) / (1 + damp))
+            often.append(role * _OFTEN * (_K1 + 1) / (_OFTEN + damp))
+        return once, often
+
+    def _passing(self) -> Iterator[int]:
+        """Yield the documents that all that must hold is true of."""
+        sought = self._sought
+        roles = bytes(
+            kind < HIDDEN and (not sought.roles or documents.role_of(kind) in sought.roles)
+            for kind in range(GONE + 1)
+        )
+        for first, held in self._held.items():
+            chosen = held.kinds.translate(roles)
+            if sought.session_id is not None:
+                wanted = [place.session_id == sought.session_id for place in held.named] or [False]
+                _keep(chosen, [wanted[place] for place in held.places])
+            if sought.since_us is not None:
+                _keep(chosen, [time >= sought.since_us for time in held.times])
+            if sought.until_us is not None:
+                _keep(chosen, [time <= sought.until_us for time in held.times])
+            yield from compress(range(first, first + len(held)), chosen)
+
+    def _match(self, score: float, number: int) -> Match:
+        first = max(start for start in self._held if start <= number)
+        held, at = self._held[first], number - first
+        return Match(
+            held.positions[at],
+            held.named[held.places[at]],
+            held.times[at],
+            documents.role_of(held.kinds[at]),
+            score,
+        )
+
+
+def _sum(weights: Sequence[float], bits: int) -> float:
+    return sum(weight for at, weight in enumerate(weights) if bits >> at & 1)
+
+
+def _keep(chosen: bytearray, passing: Iterable[bool]) -> None:
+    for at, passes in enumerate(passing):
+        if not passes:
+            chosen[at] = 0
+
+
+def _weight(count: int, having: int) -> float:
+    """Return what a term weighs that so many of all documents have."""
+    return math.log(1 + (max(count, having) - having + 0.5) / (having + 0.5))

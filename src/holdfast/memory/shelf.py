@@ -63,6 +63,10 @@ class Shelf(Protocol):
         """See to it that nothing of what was dropped or replaced is left in any file."""
         ...
 
+    def renew(self) -> None:
+        """Throw everything away and begin empty: for a shelf that is damaged. All on it can be made again."""
+        ...
+
     def size(self) -> int:
         """Return how many bytes its files have."""
         ...
@@ -139,6 +143,11 @@ class VolatileShelf:
 
     def scrub(self) -> None:
         """What is dropped is gone."""
+
+    def renew(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._books.clear()
 
     def size(self) -> int:
         """Return the bytes of all rows."""

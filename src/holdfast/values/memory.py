@@ -106,7 +106,10 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a search of the archive found: where it stands, and the part that fits the query."""
+    """A message that a search of the archive found: where it stands, and the part that fits the query.
+
+    `marks` are begin and end, in the excerpt, of what was asked for; `time_us` is the message's own time.
+    """
 
     session_id: str
     generation: int
@@ -117,3 +120,13 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     time_us: int
     excerpt: str
     score: float
+    marks: tuple[tuple[int, int], ...] = ()
+
+
+class Found(list[Hit]):
+    """What a search of the archive found, the best first.
+
+    `behind` is how many events of the log were not searched, since a worker has still to take them in.
+    """
+
+    behind: int = 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import limits
 from holdfast.engine.admin import Admin, Events
+from holdfast.engine.archive import Archive
 from holdfast.engine.index import StateIndex
 from holdfast.engine.requests import Settings, Write
 from holdfast.values.policy import WindowPolicy
@@ -27,6 +28,7 @@ class Holdfast:
         self.index = StateIndex(opened.engine, settings)
         self.events = Events(opened.engine, settings.tenant, self.sessions)
         self.admin = Admin(opened.engine)
+        self.archive = Archive(opened.engine, settings.tenant, opened.shelf, self.sessions.settle)
 
     def close(self) -> None:
         """Wait for deferred writes, then close. Closing twice is fine."""

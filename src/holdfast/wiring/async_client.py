@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from holdfast.engine.aio import AsyncSessions
+from holdfast.engine.aio_archive import AsyncArchive
 from holdfast.engine.aio_index import AsyncStateIndex
 from holdfast.engine.aio_log import AsyncAdmin, AsyncEvents
 from holdfast.engine.requests import Settings
@@ -22,6 +23,7 @@ class AsyncHoldfast:
         self.index = AsyncStateIndex(opened.engine, settings)
         self.events = AsyncEvents(opened.engine, settings.tenant, self.sessions)
         self.admin = AsyncAdmin(opened.engine)
+        self.archive = AsyncArchive(opened.engine, settings.tenant, opened.shelf)
 
     async def close(self) -> None:
         """Close once everything submitted is through. Closing twice is fine."""

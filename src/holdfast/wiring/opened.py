@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
 import warnings
 import weakref
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Final
 
 from holdfast import errors, limits
 from holdfast.engine.engine import Engine
+from holdfast.memory.shelf import Shelf
 from holdfast.values import ids
-from holdfast.wiring.stores import open_store
+from holdfast.wiring.stores import open_shelf, open_store
 
 CACHED_TREES_NAME: Final = "HOLDFAST_CACHED_TREES"
 """The one setting that is read from the environment, as the document of the state index has it."""
@@ -62,13 +64,26 @@ class Opened:
         self.engine = open_engine(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
         _engines.add(self.engine)
         self._where = _caller()
-        self._url = str(url)
+        self._url = url
         self._open = True
+        self._shelf: Shelf | None = None
+        self._opening = threading.Lock()
+
+    def shelf(self) -> Shelf:
+        """Return the shelf beside the store, opened when it is first asked for."""
+        with self._opening:
+            if self._shelf is None:
+                self._shelf = open_shelf(self._url)
+            return self._shelf
 
     def close(self) -> None:
-        """Close the engine. Closing twice is fine."""
+        """Close the engine, and the shelf if there is one. Closing twice is fine."""
         self._open = False
-        self.engine.close()
+        try:
+            self.engine.close()
+        finally:
+            if self._shelf is not None:
+                self._shelf.close()
 
     def __del__(self) -> None:
         if getattr(self, "_open", False):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -76,7 +77,6 @@ class SQLiteShelf:
             connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
             if write:
                 self._prepare(connection)
-                connection.pragma("journal_mode", "WAL")
             connection.pragma("synchronous", "FULL")
             connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
             connection.pragma("mmap_size", 0)
@@ -95,10 +95,12 @@ class SQLiteShelf:
         return connection
 
     def _prepare(self, connection: apsw.Connection) -> None:
-        if self.path.stat().st_size:
-            return
+        if not self.path.stat().st_size:
+            connection.pragma("page_size", 4096)
+            self._begin(connection)
+
+    def _begin(self, connection: apsw.Connection) -> None:
         connection.reserve_bytes("main", opening.RESERVE_BYTES)
-        connection.pragma("page_size", 4096)
         # At once: whoever finds a file that is not empty finds a shelf.
         connection.execute(self._sql["create"])
         connection.pragma("application_id", APPLICATION_ID)
@@ -111,11 +113,17 @@ class SQLiteShelf:
         if self._closed:
             raise errors.EngineClosed
         with self._translated:
-            if self.path.exists() and self.path.stat().st_size:
+            if self._is_there():
                 with self._readers.borrow() as connection:
                     yield connection
             else:
                 yield None
+
+    def _is_there(self) -> bool:
+        try:
+            return os.stat(self.path).st_size > 0
+        except FileNotFoundError:
+            return False
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[apsw.Connection]:
@@ -209,6 +217,37 @@ class SQLiteShelf:
                     time.sleep(0.01)
                 else:
                     return
+
+    def renew(self) -> None:
+        """Throw everything away and begin empty, whatever is damaged. Others who use the file find it so.
+
+        Raises NotAStore, and changes nothing, if the file does not say that it is Holdfast's.
+        """
+        if not self._is_there():
+            return
+        with self._lock, self._translated:
+            if self._closed:
+                raise errors.EngineClosed
+            self._abandon()
+            self._readers.renew()
+            self._check_ours()
+            opening.load_checksums()
+            with contextlib.closing(apsw.Connection(str(self.path), vfs=opening.VFS)) as writer:
+                writer.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
+                writer.pragma("checksum_verification", False)
+                writer.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 1)
+                writer.execute(self._sql["vacuum"])
+                writer.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 0)
+                self._begin(writer)
+
+    def _check_ours(self) -> None:
+        with self.path.open("rb") as file:
+            named = file.read(72)[68:]
+        if named != APPLICATION_ID.to_bytes(4, "big"):
+            raise errors.NotAStore(
+                f"{self.path} can't be read, and does not say that it is Holdfast's.",
+                hint="Delete it if it is: everything in it is made again from the log.",
+            )
 
     def size(self) -> int:
         """Return how many bytes its files have."""
