@@ -34,17 +34,23 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
    base's version the stream is what the base was there, events, ordinals and claims; then come its own
    events, numbered above all that either had. What it had beyond the base is not in it any more, and is
    still there for whoever asks how it was `at` a version. That never changes, whatever becomes of the base.
+12. **Erased is gone.** `erase` takes payloads out of the log, all or nothing, and all that was derived from
+   them; the chain still verifies, and a notice in the log says that it was meant. Once `scrub` has returned,
+   no file of the store has anything of it. An event without payload that no notice names is damage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from holdfast.values.frozen import Json
+
+if TYPE_CHECKING:
+    from holdfast.store.erasure import Erased, Erasure
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -66,7 +72,7 @@ class NewEvent(msgspec.Struct, frozen=True):
 
 
 class StoredEvent(msgspec.Struct, frozen=True):
-    """An event as read back, checked against its digest. `payload` is None once erased."""
+    """An event as read back, checked against its digest. Once `erased`, `payload` is a stand-in, or None."""
 
     position: int
     stream: str
@@ -79,6 +85,7 @@ class StoredEvent(msgspec.Struct, frozen=True):
     counter: str | None
     payload: bytes | None
     link: bytes
+    erased: bool = False
 
 
 class StreamWrite(msgspec.Struct, frozen=True):
@@ -373,6 +380,29 @@ class Store(Protocol):
 
     def rebuilt(self) -> int:
         """Return how often it was rebuilt: what was cached of anything derived holds while that stays."""
+        ...
+
+    def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
+        """Return the other streams that go on from this one, each with the version that it goes on from."""
+        ...
+
+    def erase(self, erasure: Erasure, derive: Derive) -> Erased | Stale:
+        """Take payloads out of the log, and all that is derived from them; takes the turn itself.
+
+        What remains is derived again. A stream that goes whole gives its name back; none may go on from it that
+        stays. Counts as a rebuild: whatever was cached does not hold any more. `scrub` has to follow.
+        """
+        ...
+
+    def pending(self) -> bytes | None:
+        """Return what the last erasure had to do, until `scrub` is through; None if nothing is left to do."""
+        ...
+
+    def scrub(self) -> None:
+        """See to it that nothing of what was erased is left in any file; then nothing is pending.
+
+        Raises StoreBusy, and stays pending, if somebody reads for too long.
+        """
         ...
 
     def status(self) -> Mapping[str, Json]:

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.store import chain, port
-from holdfast.store.sqlite import opening, rows, translate
+from holdfast.store.sqlite import erasing, opening, rows, translate
 from holdfast.store.sqlite.anchor import Anchor, Head, Slot
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
@@ -145,12 +145,15 @@ def verify(
                 seen += checked
                 faults += [fault] if fault else []
                 yield seen
-        based = number(connection, "PRAGMA user_version", ()) >= opening.BASES_SINCE
+        version = number(connection, "PRAGMA user_version", ())
+        based = version >= opening.BASES_SINCE
         faults += _stream_faults(connection, based=based)
         faults += [f"SQLite: {said}" for said in _structure(connection, tables) if said != "ok"]
         for table in marked if based else (each for each in marked if each != "bases"):
             for mark, *fields in connection.execute(opening.queries()[f"marked_{table}"]):
                 faults += [] if mark == rows.mark(*fields) else [f"a row of {table} is damaged."]
+        if version >= opening.ERASED_SINCE:
+            faults += erasing.faults(connection)
         if marked == MARKED:
             faults += blob_faults(connection)
         row = first(connection, opening.queries()["store_id"], ())

@@ -1,0 +1,1 @@
+-- From version 3 of a store to version 4: nothing yet.
