@@ -71,6 +71,9 @@ CALIBRATION_FACTOR_MAX: Final = 4.0
 CALIBRATION_MEMORY: Final = 32
 """Observations that weigh in a calibration; older ones fade, since models change under their names."""
 
+SCRUB_WAIT_S: Final = 10.0
+"""How long an erasure waits for readers before it leaves the emptying of the log to later. Writers wait meanwhile."""
+
 PAGE_SIZE_MAX: Final = 1_000
 """Rows of one listing page."""
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from holdfast.store.sqlite import opening
 
 _UNDONE = {
+    4: "DROP TABLE erased;",
     3: "DROP TABLE notes;",
     2: "DROP VIEW frames; DROP VIEW suspended_frames; DROP TABLE bases;",
     1: "DROP TABLE blobs; DROP TABLE blob_uses; DROP VIEW messages;",

@@ -6,6 +6,7 @@ from typing import ClassVar
 from holdfast.store import sqlite
 from holdfast.store.port import Store
 from holdfast.store.sqlite import opening
+from holdfast.store.sqlite.rows import TENANT_SHIFT, mark
 from holdfast.testing import contract
 from holdfast.testing.contract.stage import TENANT
 
@@ -38,6 +39,13 @@ class TestSQLiteStore(contract.StoreContract):
 
     def damage_note(self, store: Store, name: str) -> None:
         vandalise(store, "UPDATE notes SET value = 'x' || value WHERE name = ?", name)
+
+    def blank(self, store: Store, position: int, *, like: int = 0) -> None:
+        key, by = (1 << TENANT_SHIFT | at for at in (position, store.feed(TENANT)[-1].position))
+        vandalise(store, "UPDATE events SET payload = NULL, salt = NULL WHERE key = ?", key)
+        if like:
+            row = (key, by, 0)
+            vandalise(store, "INSERT INTO erased VALUES (?, ?, ?, NULL, ?)", *row, mark(*row, None))
 
     def tamper(self, store: Store) -> None:
         for statement in (

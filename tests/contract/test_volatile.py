@@ -38,6 +38,14 @@ class TestVolatileStore(contract.StoreContract):
         assert isinstance(store, VolatileStore)
         del store._books[TENANT].blobs[hash_]
 
+    def blank(self, store: Store, position: int, *, like: int = 0) -> None:
+        assert isinstance(store, VolatileStore)
+        books = store._books[TENANT]
+        stream, row = books.rows[position - 1]
+        books.rows[position - 1] = stream, msgspec.structs.replace(row, payload=None, salt=None)
+        if like:
+            books.erased[position] = books.erased[like]
+
     def tamper(self, store: Store) -> None:
         assert isinstance(store, VolatileStore)
         books = store._books[TENANT]

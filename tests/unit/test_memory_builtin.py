@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import errors, limits
-from holdfast.memory import ledger, profiles, rules, searching, slots
+from holdfast.memory import finding, ledger, profiles, rules, slots
 from holdfast.memory.builtin import BuiltIn
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.sqlite.shelf import SQLiteShelf
@@ -398,9 +398,9 @@ def test_a_conversation_of_any_length_is_taken_in_steps(shelf: Shelf):
 
 
 def test_words_of_three_languages():
-    assert searching.terms("My Flights to OSLO!") == ["flight", "oslo"]
-    assert searching.terms("窓側がいい") == ["窓側", "側が", "がい", "いい"]
-    assert searching.terms("我坐 KX7") == ["我坐", "kx7"]
+    assert finding.terms("My Flights to OSLO!") == ["flight", "oslo"]
+    assert finding.terms("窓側がいい") == ["窓側", "側が", "がい", "いい"]
+    assert finding.terms("我坐 KX7") == ["我坐", "kx7"]
 
 
 def test_facts_of_a_slot_do_not_depend_on_the_order_of_mentions():

@@ -12,8 +12,8 @@ import msgspec
 
 from holdfast import limits
 from holdfast.memory import profiles, slots
-from holdfast.memory.profiles import Ready
 from holdfast.memory.finding import terms
+from holdfast.memory.profiles import Ready
 from holdfast.memory.shelf import NOTHING, Drop, Expected, Put, Shelf, after, key
 from holdfast.memory.slots import Slot
 from holdfast.values.memory import Fact, Who

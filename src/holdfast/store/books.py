@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import msgspec
 
 from holdfast import errors
-from holdfast.store import chain, paths, port
+from holdfast.store import blanking, chain, paths, port
+from holdfast.store.erasure import is_erased
 
 Salts = Callable[[int], bytes]
 """Gives so many random bytes."""
@@ -75,6 +76,16 @@ class Books:
         self.snapshots: dict[str, port.Snapshot] = {}
         self.blobs: dict[bytes, bytes] = {}
         self.uses: dict[int, tuple[bytes, ...]] = {}
+        self.erased: dict[int, blanking.Blank] = {}
+
+    def event(self, position: int, stream: str) -> port.StoredEvent:
+        """Return the event at a position, with its stand-in if it was erased; raise Corrupt if it is damaged."""
+        row = self.rows[position - 1][1]
+        if row.payload is not None:
+            return chain.opened(row, stream)
+        if position not in self.erased:
+            raise blanking.unexplained(row)
+        return chain.opened(row, stream, self.erased[position].payload)
 
     def take(self, append: port.Append, salts: Salts) -> port.Outcome:
         """Take an append whole, or refuse it and change nothing."""
@@ -136,7 +147,7 @@ class Books:
             own = self.numbered[span.stream]
             places += own.positions[span.low - own.first : span.high - own.first + 1]
         chosen = places[max(0, len(places) - limit) :] if newest else places[:limit]
-        return [chain.opened(self.rows[position - 1][1], stream) for position in chosen]
+        return [self.event(position, stream) for position in chosen]
 
     def seek(self, stream: str, ordinal: int, at: int | None) -> int:
         """Return the lowest version with at least this ordinal. Ordinals of a stream never fall."""
@@ -194,17 +205,31 @@ class Books:
         for position, (_, row) in enumerate(self.rows, start=1):
             _refuse(faults_of(row, position, before))
             before = row.link
+        _refuse(blanking.faults(self))
 
     def derived(self, derive: port.Derive) -> dict[str, port.Derived]:
         """Return what each stream leads to; raise Corrupt for a blob that is damaged or gone."""
         made: dict[str, port.Derived] = {}
         for name in self.streams:
-            events = (
-                chain.opened(self.rows[at - 1][1], name) for at in self.streams[name].positions
-            )
-            made[name] = derive(name, events, self._fetched)
+            gone = is_erased(name)
+            made[name] = port.Derived((), ()) if gone else self.derived_of(name, derive)
         _refuse(blob_faults(self.blobs, self._uses(made)))
         return made
+
+    def derived_of(self, name: str, derive: port.Derive) -> port.Derived:
+        """Return what one stream leads to."""
+        events = (self.event(at, name) for at in self.streams[name].positions)
+        return derive(name, events, self._fetched)
+
+    def forks(self, name: str) -> list[tuple[str, int]]:
+        """Return the other streams that go on from one, and from which version."""
+        source = self.streams.get(name)
+        return [
+            (other, base.version)
+            for other, stream in self.streams.items()
+            for base in stream.bases
+            if source is not None and stream is not source and base.source == source.number
+        ]
 
     def replace(self, derived: Mapping[str, port.Derived], made: port.Rebuilt) -> port.Rebuilt:
         """Put what is derived into the place of what was; return what was made, added to what is given."""
@@ -227,10 +252,16 @@ class Books:
     def _uses(self, derived: Mapping[str, port.Derived]) -> dict[int, tuple[bytes, ...]]:
         uses: dict[int, tuple[bytes, ...]] = {}
         for name, found in derived.items():
-            stream = self.streams[name]
-            for hash_, version in found.blobs:
-                at = stream.positions[version - stream.first]
-                uses[at] = (*uses.get(at, ()), hash_)
+            uses |= self.uses_of(name, found)
+        return uses
+
+    def uses_of(self, name: str, found: port.Derived) -> dict[int, tuple[bytes, ...]]:
+        """Return the blobs that each event of one stream refers to."""
+        uses: dict[int, tuple[bytes, ...]] = {}
+        stream = self.streams[name]
+        for hash_, version in found.blobs:
+            at = stream.positions[version - stream.first]
+            uses[at] = (*uses.get(at, ()), hash_)
         return uses
 
     def _replay(self, key: port.KeyUse | None) -> port.Replayed | None:

@@ -78,8 +78,11 @@ class Row(msgspec.Struct, frozen=True):
     link: bytes
 
 
-def opened(row: Row, stream: str) -> StoredEvent:
-    """Check a row against its digest and its place and return the event; raise Corrupt if it differs."""
+def opened(row: Row, stream: str, stand_in: bytes | None = None) -> StoredEvent:
+    """Check a row against its digest and its place and return the event; raise Corrupt if it differs.
+
+    `stand_in` is what is read in place of a payload that was erased.
+    """
     if (row.payload is None) != (row.salt is None):
         raise damaged(row.place, "half of it is missing")
     if row.payload is not None and digest(row.salt or b"", row.header, row.payload) != row.digest:
@@ -95,10 +98,20 @@ def opened(row: Row, stream: str) -> StoredEvent:
         raise errors.NewerStore(facts={"format": format_})
     if Place(position, number, version) != row.place:
         raise damaged(row.place, "it is not where it was written")
+    erased = row.payload is None
     return StoredEvent(
         position, stream, version, kind, schema, time_us, ordinal, tokens, counter,
-        row.payload, row.link,
+        stand_in if erased else row.payload, row.link, erased,
     )  # fmt: skip
+
+
+def kind_and_ordinal(header_: bytes) -> tuple[str, int]:
+    """Return two entries of a header; the kind is empty if it can't be read."""
+    try:
+        fields = _decoder.decode(header_)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return "", 0
+    return fields[1], fields[7]
 
 
 def _format(header_: bytes) -> int:

@@ -39,17 +39,24 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
    are not derived.
 13. **News is noticed.** Whoever waits for a tenant's feed to go on is woken by a commit of this process, and
    hears of those of other processes shortly after.
+14. **Erased is gone.** `erase` takes payloads out of the log, all or nothing, and all that was derived from
+   them; the chain still verifies, and a notice in the log says that it was meant. Once `scrub` has returned,
+   no file of the store has anything of it. An event without payload that no notice names is damage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from holdfast.store.reports import Rebuilt, Report
 from holdfast.values.frozen import Json
+
+if TYPE_CHECKING:
+    from holdfast.store.erasure import Erased, Erasure
 
 
 class NewEvent(msgspec.Struct, frozen=True):
@@ -71,7 +78,7 @@ class NewEvent(msgspec.Struct, frozen=True):
 
 
 class StoredEvent(msgspec.Struct, frozen=True):
-    """An event as read back, checked against its digest. `payload` is None once erased."""
+    """An event as read back, checked against its digest. Once `erased`, `payload` is a stand-in, or None."""
 
     position: int
     stream: str
@@ -84,6 +91,7 @@ class StoredEvent(msgspec.Struct, frozen=True):
     counter: str | None
     payload: bytes | None
     link: bytes
+    erased: bool = False
 
 
 class StreamWrite(msgspec.Struct, frozen=True):
@@ -225,30 +233,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     after: tuple[int, str] | None = None
     offset: int = 0
     limit: int = 100
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What `verify` found: how much was checked, and every fault as a sentence."""
-
-    events: int
-    tenants: int
-    faults: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything is as it was written."""
-        return not self.faults
-
-
-class Rebuilt(msgspec.Struct, frozen=True):
-    """What `rebuild` made anew, and from how many events."""
-
-    events: int = 0
-    tenants: int = 0
-    streams: int = 0
-    claims: int = 0
-    projections: int = 0
 
 
 class Store(Protocol):
@@ -410,6 +394,29 @@ class Store(Protocol):
 
     def rebuilt(self) -> int:
         """Return how often it was rebuilt: what was cached of anything derived holds while that stays."""
+        ...
+
+    def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
+        """Return the other streams that go on from this one, each with the version that it goes on from."""
+        ...
+
+    def erase(self, erasure: Erasure, derive: Derive) -> Erased | Stale:
+        """Take payloads out of the log, and all that is derived from them; takes the turn itself.
+
+        What remains is derived again. A stream that goes whole gives its name back; none may go on from it that
+        stays. Counts as a rebuild: whatever was cached does not hold any more. `scrub` has to follow.
+        """
+        ...
+
+    def pending(self) -> bytes | None:
+        """Return what the last erasure had to do, until `scrub` is through; None if nothing is left to do."""
+        ...
+
+    def scrub(self) -> None:
+        """See to it that nothing of what was erased is left in any file; then nothing is pending.
+
+        Raises StoreBusy, and stays pending, if somebody reads for too long.
+        """
         ...
 
     def status(self) -> Mapping[str, Json]:

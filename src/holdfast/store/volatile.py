@@ -13,8 +13,9 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from holdfast import errors, limits
-from holdfast.store import chain, port
+from holdfast.store import blanking, chain, port
 from holdfast.store.books import Books, Salts, blob_faults, faults_of
+from holdfast.store.erasure import Erased, Erasure
 from holdfast.store.notes import check_note
 from holdfast.values.frozen import Json
 
@@ -35,6 +36,7 @@ class VolatileStore:
         self._holder: threading.Thread | None = None
         self._closed = False
         self._rebuilt = 0
+        self._pending: bytes | None = None
 
     @property
     def durability(self) -> str:
@@ -113,7 +115,8 @@ class VolatileStore:
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
         with self._of(tenant) as books:
-            return [chain.opened(row, name) for name, row in books.rows[after : after + limit]]
+            page = books.rows[after : after + limit]
+            return [books.event(row.place.position, name) for name, row in page]
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
@@ -215,10 +218,12 @@ class VolatileStore:
             self._refuse_if_closed()
             logs = {tenant: list(books.rows) for tenant, books in self._books.items()}
             blobs = {t: (dict(books.blobs), dict(books.uses)) for t, books in self._books.items()}
+            gone = {t: list(blanking.faults(books)) for t, books in self._books.items()}
         checked = 0
         faults: list[str] = []
         for tenant, rows in sorted(logs.items()):
             faults.extend(f"Tenant {tenant!r}: {why}" for why in blob_faults(*blobs[tenant]))
+            faults.extend(f"Tenant {tenant!r}: {why}" for why in gone[tenant])
             before = chain.GENESIS
             for position, (_, row) in enumerate(rows, start=1):
                 faults.extend(
@@ -256,6 +261,37 @@ class VolatileStore:
         with self._lock:
             self._refuse_if_closed()
             return self._rebuilt
+
+    def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
+        """Return the other streams that go on from this one, each with the version that it goes on from."""
+        with self._of(tenant) as books:
+            return books.forks(stream)
+
+    def erase(self, erasure: Erasure, derive: port.Derive) -> Erased | port.Stale:
+        """Take payloads out of the log, and put what is left into place at once."""
+        with self.turn():
+            before = self._books.get(erasure.tenant) or Books()
+            outcome = blanking.erased(before, erasure, derive, self._salts)
+            if isinstance(outcome, port.Stale):
+                return outcome
+            with self._lock:
+                self._refuse_if_closed()
+                self._books[erasure.tenant], gone = outcome
+                self._rebuilt += 1
+                self._pending = erasure.todo
+            return gone
+
+    def pending(self) -> bytes | None:
+        """Return what the last erasure had to do, until `scrub` was called."""
+        with self._lock:
+            self._refuse_if_closed()
+            return self._pending
+
+    def scrub(self) -> None:
+        """Nothing is left anywhere."""
+        with self._lock:
+            self._refuse_if_closed()
+            self._pending = None
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people."""

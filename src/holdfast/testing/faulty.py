@@ -12,6 +12,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from holdfast import errors
+from holdfast.store.erasure import Erased, Erasure
 from holdfast.store.port import (
     Append,
     Appended,
@@ -24,6 +25,7 @@ from holdfast.store.port import (
     Replayed,
     Report,
     Snapshot,
+    Stale,
     Store,
     StoredEvent,
 )
@@ -33,7 +35,7 @@ from holdfast.values.frozen import Json
 class FaultyStore:
     """Another store, whose N-th mutating call raises Unavailable, before its effect or after it.
 
-    Mutating calls are `commit`, `hand_over`, `forget_keys`, `put_note` and `rebuild`, counted from 1; `calls` tells how many there were
+    Mutating calls are `commit`, `hand_over`, `forget_keys`, `put_note`, `rebuild`, `erase` and `scrub`, counted from 1; `calls` tells how many there were
     and `failed` whether the fault has happened. All calls but that one pass through.
     """
 
@@ -188,6 +190,29 @@ class FaultyStore:
     def verify(self) -> Iterator[int | Report]:
         """Pass through."""
         return self._store.verify()
+
+    def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
+        """Pass through."""
+        return self._store.forks(tenant, stream)
+
+    def erase(self, erasure: Erasure, derive: Derive) -> Erased | Stale:
+        """Erase, or fail if this is the call that fails."""
+        fails = self._counted()
+        self._fail(fails and self.before)
+        outcome = self._store.erase(erasure, derive)
+        self._fail(fails)
+        return outcome
+
+    def pending(self) -> bytes | None:
+        """Pass through."""
+        return self._store.pending()
+
+    def scrub(self) -> None:
+        """Scrub, or fail if this is the call that fails."""
+        fails = self._counted()
+        self._fail(fails and self.before)
+        self._store.scrub()
+        self._fail(fails)
 
     def status(self) -> Mapping[str, Json]:
         """Pass through."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import apsw
 
 from holdfast import errors
+from holdfast.store.erasure import Again
 from holdfast.store.sqlite import opening, translate
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.mending import mend
@@ -31,8 +32,11 @@ def open_store(
     *,
     files: Files | None = None,
     random: Callable[[int], bytes] = ids.SYSTEM.random,
+    again: Again | None = None,
 ) -> SQLiteStore:
     """Open the store at a path, creating it if nothing is there.
+
+    `again` erases again what was erased since a copy was made that was put here.
 
     Raises UnsafeStore, NotAStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy or InvalidRequest; in
     each case the file is left as it was.
@@ -51,6 +55,6 @@ def open_store(
             if not any(store.path == place and store.is_open for store in _stores):
                 opening.check_file(place)
                 opening.check_beside(place)
-            store = SQLiteStore(place, files=used, random=random)
+            store = SQLiteStore(place, files=used, random=random, again=again)
             _stores.add(store)
             return store

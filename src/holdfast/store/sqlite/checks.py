@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.store import chain, port
-from holdfast.store.sqlite import opening, rows, translate
+from holdfast.store.sqlite import erasing, opening, rows, translate
 from holdfast.store.sqlite.anchor import Anchor, Head, Slot
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
@@ -151,6 +151,8 @@ def verify(
         for table in (each for each in marked if opening.TABLES_SINCE.get(each, 1) <= schema):
             for mark, *fields in connection.execute(opening.queries()[f"marked_{table}"]):
                 faults += [] if mark == rows.mark(*fields) else [f"a row of {table} is damaged."]
+        if schema >= opening.ERASED_SINCE:
+            faults += erasing.faults(connection)
         if marked == MARKED:
             faults += blob_faults(connection)
         row = first(connection, opening.queries()["store_id"], ())

@@ -1,7 +1,8 @@
 """What one process knows of its store without asking SQLite.
 
-Numbers of tenants and keys of streams never change once committed, and any thread may use them.
-The rest belongs to the holder of the turn. Heads hold only while nobody else commits. Versions and
+Numbers of tenants never change once committed, and any thread may use them. The rest belongs to the holder
+of the turn. Keys of streams hold until something is erased: an erased stream gives its name back. Heads hold
+only while nobody else commits. Versions and
 shapes of rows are hints: what is written by them fails if they are wrong, and is then written carefully.
 Stretches, in which a stream's claims are made, and what of it came before them, hold as long as its
 version does.
@@ -50,11 +51,14 @@ class Known:
 
     def stream(self, connection: apsw.Connection, tenant: int, name: str) -> int:
         """Return a stream's key, 0 if it has none yet."""
+        if not connection.in_transaction:
+            # Who does not hold the turn would not hear that the name is another stream's by now.
+            return number(connection, self.sql["stream_key"], (tenant, name))
         found = self._streams.get((tenant, name))
         if found is None:
             found = number(connection, self.sql["stream_key"], (tenant, name))
             if found:
-                known = self._new_streams if connection.in_transaction else self._streams
+                known = self._new_streams
                 if len(known) > ENTRIES_MAX:
                     known.clear()
                 known[tenant, name] = found
@@ -82,6 +86,11 @@ class Known:
         """Forget what nothing else would tell to be wrong."""
         self.heads.clear()
         self.anchored = False
+
+    def forget_streams(self) -> None:
+        """Something was erased: names may be other streams' by now."""
+        self._streams.clear()
+        self.doubt()
 
     def doubt(self) -> None:
         """Forget what others may have changed, and what a transaction that failed has made."""

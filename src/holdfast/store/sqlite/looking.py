@@ -108,6 +108,18 @@ class Looking:
             key = self._stream(connection, tenant, stream)
             return reading.snapshot(connection, key, stream) if key else None
 
+    def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
+        """Return the other streams that go on from this one, each with the version that it goes on from."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            return reading.forks(connection, key) if key else []
+
+    def pending(self) -> bytes | None:
+        """Return what the last erasure had to do, until it is through."""
+        with self._reading() as connection:
+            row = first(connection, self._sql["pending"], ())
+            return row[0] if row and isinstance(row[0], bytes) else None
+
     def tenants(self) -> list[str]:
         """Return every tenant that has events."""
         with self._reading() as connection:

@@ -20,7 +20,7 @@ from holdfast.store.sqlite import anchor, post
 from holdfast.store.sqlite.files import NETWORK, Files
 
 APPLICATION_ID: Final = 0x48464453
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 """The newest schema that this version knows; also `PRAGMA user_version` of a store."""
 
 VFS: Final = "cksmvfs"
@@ -34,7 +34,15 @@ BASES_SINCE: Final = 3
 TABLES_SINCE: Final[dict[str, int]] = {"bases": BASES_SINCE, "notes": 4}
 """The first schema that has a table, for those that were not always there."""
 
-MIGRATIONS: Final[dict[int, str]] = {1: "schema-2.sql", 2: "schema-3.sql", 3: "schema-4.sql"}
+ERASED_SINCE: Final = 5
+"""The first schema in which events can be erased."""
+
+MIGRATIONS: Final[dict[int, str]] = {
+    1: "schema-2.sql",
+    2: "schema-3.sql",
+    3: "schema-4.sql",
+    4: "schema-5.sql",
+}
 """From a schema version to the SQL file that lifts a store to the next one."""
 
 _loading = threading.Lock()

@@ -40,6 +40,11 @@ class Place:
         """Whether a log is there."""
         return self._files.identity(self._log) is not None
 
+    @property
+    def database(self) -> Identity:
+        """The database that was opened."""
+        return self._opened[0]
+
     def found(self) -> tuple[Identity, Identity]:
         """Return what lies there now: the database and its log."""
         return self._files.identity(self._path), self._files.identity(self._log)

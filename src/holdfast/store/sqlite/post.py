@@ -83,9 +83,26 @@ class Post:
         self._offer, self._filled = b"", 0
         self._served: list[tuple[str, str]] = []
 
-    def opened(self, schema: int, database: tuple[int, int] | None) -> None:
-        """From now on appends are of this schema and for this database: others' are left to them."""
-        self._form = binascii.crc32(f"{_FORM} {schema} {database}".encode())
+    def opened(self, schema: int, database: tuple[int, int] | None, rebuilt: int = 0) -> None:
+        """From now on appends are of this schema and for this database: others' are left to them.
+
+        So is what was decided before the store was last rebuilt, or something in it erased.
+        """
+        self._form = binascii.crc32(f"{_FORM} {schema} {database} {rebuilt}".encode())
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known which appends are of one's own kind."""
+        return self._form != 0
+
+    def blank(self) -> None:
+        """Leave nothing in any box. The caller holds the turn; who waits for an answer decides again."""
+        size = self._files.size(self._fd)
+        for box in range(BOXES):
+            begin, room = _place(box), min(BOX_BYTES, size - _place(box))
+            if room > 0:
+                self._flag(box, _EMPTY)
+                self._files.write(self._fd, bytes(room), begin)
 
     def hand_over(
         self, appends: Sequence[port.Append]

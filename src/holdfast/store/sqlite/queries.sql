@@ -173,3 +173,56 @@ SELECT name, version, value, mark FROM notes
 WHERE tenant = ? AND name >= ? AND name > ? ORDER BY name LIMIT ?;
 -- name: marked_notes
 SELECT mark, tenant, name, version, value FROM notes;
+-- name: stand_ins
+SELECT event, notice, cause, payload, mark FROM erased WHERE event IN (SELECT value FROM json_each(?));
+-- name: every_erased
+SELECT x.event, x.notice, x.cause, x.payload, x.mark, e.stream, e.digest, e.payload IS NULL FROM erased AS x
+LEFT JOIN events AS e ON e.key = x.event ORDER BY x.notice, x.event;
+-- name: event_at
+SELECT key, stream, version, header, payload, salt, digest, link FROM events WHERE key = ?;
+-- name: unexplained
+SELECT e.key, e.version FROM events AS e LEFT JOIN erased AS x ON x.event = e.key
+WHERE e.payload IS NULL AND x.event IS NULL LIMIT 100;
+-- name: own_events
+SELECT key, header, digest, payload IS NULL FROM events WHERE stream = ? ORDER BY key;
+-- name: blank_event
+UPDATE events SET payload = NULL, salt = NULL WHERE key = ?;
+-- name: put_erased
+INSERT INTO erased (event, notice, cause, payload, mark) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET cause = excluded.cause, payload = excluded.payload, mark = excluded.mark;
+-- name: erased_row
+SELECT notice FROM erased WHERE event = ?;
+-- name: rename_stream
+UPDATE streams SET name = ?, mark = ? WHERE key = ?;
+-- name: stretches_of
+SELECT key FROM bases WHERE stream = ?;
+-- name: forks_of
+SELECT s.name, b.version FROM bases AS b JOIN streams AS s ON s.key = b.stream
+WHERE b.source = ? AND b.stream <> b.source ORDER BY b.key;
+-- name: hashes_of
+SELECT DISTINCT lower(hex(hash)) FROM blob_uses WHERE event IN (SELECT key FROM events WHERE stream = ?);
+-- name: drop_claims
+DELETE FROM claims WHERE stream IN (SELECT value FROM json_each(?));
+-- name: drop_snapshot
+DELETE FROM snapshots WHERE stream = ?;
+-- name: drop_uses
+DELETE FROM blob_uses WHERE event IN (SELECT key FROM events WHERE stream = ?);
+-- name: drop_keys
+DELETE FROM keys WHERE tenant = ?1
+  AND EXISTS (SELECT 1 FROM erased WHERE event BETWEEN (?1 << 40) + first AND (?1 << 40) + last);
+-- name: drop_blobs
+DELETE FROM blobs WHERE tenant = ?1 AND hash IN (SELECT unhex(value) FROM json_each(?2))
+  AND hash NOT IN (SELECT hash FROM blob_uses WHERE event BETWEEN ?1 << 40 AND (?1 << 40) + 1099511627775);
+-- name: put_pending
+INSERT INTO store (name, value) VALUES ('pending', ?) ON CONFLICT DO UPDATE SET value = excluded.value;
+-- name: pending
+SELECT value FROM store WHERE name = 'pending';
+-- name: clear_pending
+DELETE FROM store WHERE name = 'pending';
+-- name: gone_events
+SELECT x.event, x.cause, e.stream, e.link FROM erased AS x JOIN events AS e ON e.key = x.event
+ORDER BY x.cause, e.stream, x.event;
+-- name: put_listed
+INSERT INTO store (name, value) VALUES ('listed', ?) ON CONFLICT DO UPDATE SET value = excluded.value;
+-- name: listed
+SELECT value FROM store WHERE name = 'listed';

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import apsw
 import msgspec
@@ -27,14 +27,57 @@ def feed(connection: apsw.Connection, base: int, after: int, limit: int) -> list
     """Return a tenant's events after a position; `base` is the tenant's part of every key."""
     sql = opening.queries()
     found = connection.execute(sql["read_feed"], (base | after, base | NUMBER_MASK, limit))
-    events = [row_of(row) for row in found]
-    names = {row.place.stream: "" for row in events}
+    raw = found.fetchall()
+    names = {row[1]: "" for row in raw}
     for stream in names:
-        name = first(connection, sql["stream_name"], (base | stream,))
+        name = first(connection, sql["stream_name"], (stream,))
         if name is None:
-            raise errors.Corrupt(f"stream {stream:,} has no name.", facts={"stream": stream})
+            number_ = int(str(stream)) & NUMBER_MASK
+            raise errors.Corrupt(f"stream {number_:,} has no name.", facts={"stream": number_})
         names[stream] = str(name[0])
-    return [chain.opened(row, names[row.place.stream]) for row in events]
+    return opened(connection, raw, names)
+
+
+def opened(
+    connection: apsw.Connection,
+    raw: Iterable[tuple[apsw.SQLiteValue, ...]],
+    names: Mapping[apsw.SQLiteValue, str] | str,
+) -> list[port.StoredEvent]:
+    """Return stored events, checked, with stand-ins for what was erased; raise Corrupt for a damaged one."""
+    found = [(line[0], line[1], row_of(line)) for line in raw]
+    gone = [key for key, _, row in found if row.payload is None]
+    stand_ins = _stand_ins(connection, gone) if gone else {}
+    made: list[port.StoredEvent] = []
+    for key, stream, row in found:
+        name = names if isinstance(names, str) else names[stream]
+        if row.payload is None and key not in stand_ins:
+            raise chain.damaged(
+                row.place, "its content is gone, and nothing says that it was erased"
+            )
+        made.append(chain.opened(row, name, stand_ins.get(key)))
+    return made
+
+
+def _stand_ins(
+    connection: apsw.Connection, keys: list[apsw.SQLiteValue]
+) -> dict[apsw.SQLiteValue, bytes | None]:
+    found: dict[apsw.SQLiteValue, bytes | None] = {}
+    for row in connection.execute(
+        opening.queries()["stand_ins"], (msgspec.json.encode(keys).decode(),)
+    ):
+        match row:
+            case (int(event), int(), int(), payload, bytes(check)) if check == mark(*row[:-1]):
+                assert payload is None or isinstance(payload, bytes), "its mark is right"
+                found[event] = payload
+            case _:
+                raise errors.Corrupt("a row that says what was erased is not what was written.")
+    return found
+
+
+def forks(connection: apsw.Connection, key: int) -> list[tuple[str, int]]:
+    """Return the streams that go on from another one, and from which version of it."""
+    found = connection.execute(opening.queries()["forks_of"], (key,))
+    return [(str(name), version) for name, version in found if isinstance(version, int)]
 
 
 def blobs(
@@ -97,7 +140,7 @@ def stream(
     spans = paths.within(path(connection, key, at), after, LATEST if until is None else until)
     for part in reversed(spans) if newest else spans:
         bindings = (part.stream, part.low - 1, part.high, limit - len(found))
-        found += [chain.opened(row_of(row), name) for row in connection.execute(query, bindings)]
+        found += opened(connection, connection.execute(query, bindings).fetchall(), name)
         if len(found) >= limit:
             break
     return found[::-1] if newest else found

@@ -15,13 +15,14 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from holdfast import errors, limits
-from holdfast.store import chain, port
-from holdfast.store.sqlite import checks, opening, reading, rows, writing
+from holdfast import errors
+from holdfast.store import port
+from holdfast.store.erasure import is_erased
+from holdfast.store.sqlite import checks, erasing, opening, reading, rows, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.known import Known
 
-TRUTH = ("store", "tenants", "streams", "events", "keys", "blobs", "bases", "notes")
+TRUTH = ("store", "tenants", "streams", "events", "keys", "blobs", "bases", "notes", "erased")
 """Tables that nothing can be put in the place of."""
 
 
@@ -57,8 +58,10 @@ def derive_all(
         made = msgspec.structs.replace(made, tenants=made.tenants + 1)
         blobs = functools.partial(reading.blobs, connection, tenant)
         for key, name in _streams(connection, tenant):
-            derived = derive(name, _events(connection, key, name), blobs)
-            batch.derive(tenant, key, derived)
+            derived = port.Derived((), ())
+            if not is_erased(name):
+                derived = derive(name, erasing.own_events(connection, key, name), blobs)
+                batch.derive(tenant, key, derived)
             begin = rows.number(connection, queries["stream_first"], (key,))
             last = rows.number(connection, queries["stream_version"], (key,))
             made = _added(made, derived, last - begin + 1)
@@ -86,13 +89,3 @@ def _streams(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, st
             assert isinstance(key, int)
             after = key
             yield key, str(name)
-
-
-def _events(connection: apsw.Connection, key: int, name: str) -> Iterator[port.StoredEvent]:
-    after = 0
-    query = opening.queries()["read_stream"]
-    while found := connection.execute(query, (key, after, 1 << 60, limits.READ_CHUNK)).fetchall():
-        for row in found:
-            event = chain.opened(rows.row_of(row), name)
-            after = event.version
-            yield event

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import apsw
 
 from holdfast import errors, limits
 from holdfast.store import port
-from holdfast.store.sqlite import checks, opening, rebuilding, translate, writing
+from holdfast.store.erasure import Again
+from holdfast.store.sqlite import checks, opening, translate, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.connections import Readers
 from holdfast.store.sqlite.files import MEMORY, Files
@@ -23,16 +24,24 @@ from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.noting import Noting
 from holdfast.store.sqlite.place import Identity, Place
 from holdfast.store.sqlite.post import Post
+from holdfast.store.sqlite.rows import number
 from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turn, Turns
+from holdfast.store.sqlite.upkeep import Upkeep
 from holdfast.store.sqlite.waiting import News
-from holdfast.values.frozen import Json
 
 
-class SQLiteStore(Noting):
+class SQLiteStore(Upkeep, Noting):
     """A store on one SQLite file, for many threads and processes. Made by `open`."""
 
-    def __init__(self, path: Path, *, files: Files, random: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        files: Files,
+        random: Callable[[int], bytes],
+        again: Again | None = None,
+    ) -> None:
         self.path = path
         self._files = files
         self._random = random
@@ -42,21 +51,23 @@ class SQLiteStore(Noting):
         self._holder: int | None = None
         self._known = Known()
         self._place = Place(files, path)
+        self.remarks = ()
         self._closed = self._broken = False
         self._seen: int | None = None
+        self._rebuilt = 0
         self._turns = Turns(files, Path(f"{path}-lock"))
         self._turn = Turn(self.take_turn, self.leave_turn)
         self._post = Post(files, self._turns, random)
         self._news = News()
+        self._readers = Readers(lambda: opening.connect(path, write=False))
         try:
-            self._open()
+            self._open(again)
         except BaseException:
             self._turns.close()
             raise
         self._translated = Translated(self._explained)
-        self._readers = Readers(lambda: opening.connect(path, write=False))
 
-    def _open(self) -> None:
+    def _open(self, again: Again | None) -> None:
         with self._translated:
             self._turns.take(limits.TURN_WAIT_S)
             try:
@@ -73,9 +84,10 @@ class SQLiteStore(Noting):
                     checks.expect_own_checkpoint(self._writer, self._anchor, had_log=had_log)
                     self.remarks = checks.compare_anchor(self._writer, self._anchor, store_id)
                     opening.empty_log_on_close(self._writer)
+                    self._place.opened(found)
+                    self._note_rebuilt()
+                    self._finish_erasures(again)
                     undo.pop_all()
-                self._place.opened(found)
-                self._post.opened(opening.SCHEMA, found[0])
             finally:
                 self._turns.give()
 
@@ -168,9 +180,17 @@ class SQLiteStore(Noting):
             return True
         opening.check_format(self._writer, self.path)
         self._known.others_wrote()
+        self._note_rebuilt()
         # Last: whoever is interrupted before has not noticed it yet.
         self._seen = seen
         return False
+
+    def _note_rebuilt(self) -> None:
+        rebuilt = number(self._writer, self._sql["rebuilt"], ())
+        if rebuilt != self._rebuilt or not self._post.ready:
+            self._known.forget_streams()
+            self._post.opened(opening.SCHEMA, self._place.database, rebuilt)
+            self._rebuilt = rebuilt
 
     def _enter(self) -> None:
         # One transaction over everything that is read to decide and then appended: each statement
@@ -292,6 +312,9 @@ class SQLiteStore(Noting):
                 with self._readers.borrow() as connection:
                     yield connection
 
+    def _renew_readers(self) -> None:
+        self._readers.renew()
+
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
         with self._changing() as writer:
@@ -313,40 +336,6 @@ class SQLiteStore(Noting):
             # Told to nobody here: the next turn has to hear of it, and of what others wrote before.
             if not (quietly and alone):
                 self._seen = None
-
-    def verify(self) -> Iterator[int | port.Report]:
-        """Check every event, blob and page, and the anchor; yield events checked so far, the report last."""
-        self._check_open()
-        with self._translated:
-            yield from checks.verify_file(self.path, self._anchor, self.remarks)
-
-    def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
-        """Prove the log, then make all that is derived again, in one transaction."""
-        self._check_open()
-        proved, made = 0, port.Rebuilt()
-        with self._translated:
-            for proved in rebuilding.prove(self.path, self._anchor):
-                yield proved
-        with self._changing() as writer:
-            for made in rebuilding.derive_all(writer, self.path, derive):
-                yield proved + made.events
-        yield made
-
-    def status(self) -> Mapping[str, Json]:
-        """Return facts for people: path, size, versions, durability, counts."""
-        with self._reading() as connection:
-            facts = checks.status(connection, self.path)
-            return {**facts, "durability": self.durability, "notes": list(self.remarks)}
-
-    def backup(self, target: str) -> Iterator[tuple[int, int]]:
-        """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
-        self._check_open()
-        with (
-            self._translated,
-            contextlib.closing(opening.connect(self.path, write=False)) as connection,
-        ):
-            place = Path(target).expanduser().resolve()
-            yield from checks.backup(self._files, connection, place)
 
     def close(self) -> None:
         """Give back every connection and file. Closing twice is fine."""

@@ -18,6 +18,7 @@ for _name in (
     "blobs",
     "company",
     "deriving",
+    "erasing",
     "keeping",
     "noting",
     "rebuilding",
@@ -30,13 +31,16 @@ from holdfast.testing.contract.basing import Basing  # noqa: E402
 from holdfast.testing.contract.blobs import Blobs  # noqa: E402
 from holdfast.testing.contract.company import Company  # noqa: E402
 from holdfast.testing.contract.deriving import Deriving  # noqa: E402
+from holdfast.testing.contract.erasing import Erasing  # noqa: E402
 from holdfast.testing.contract.keeping import Keeping  # noqa: E402
 from holdfast.testing.contract.noting import Noting  # noqa: E402
 from holdfast.testing.contract.rebuilding import Rebuilding  # noqa: E402
 from holdfast.testing.contract.walking import walk  # noqa: E402
 
 
-class StoreContract(Appending, Basing, Blobs, Deriving, Keeping, Noting, Rebuilding, Company):
+class StoreContract(
+    Appending, Basing, Blobs, Deriving, Erasing, Keeping, Noting, Rebuilding, Company
+):
     """Everything a store promises. Subclass it and say how your store is opened."""
 
 

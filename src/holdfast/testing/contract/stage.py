@@ -61,6 +61,10 @@ class Stage:
         """Change TENANT's note beneath the store."""
         pytest.skip(f"this suite was not told how to damage note {name} of {store}")
 
+    def blank(self, store: Store, position: int, *, like: int = 0) -> None:
+        """Take the payload of TENANT's event there away, beneath the store; `like`: say so as of that erased one."""
+        pytest.skip(f"this suite was not told how to blank event {position} of {store} like {like}")
+
     def tamper(self, store: Store) -> None:
         """Change some of all that is derived, of TENANT, beneath the store."""
         pytest.skip(f"this suite was not told how to tamper with {store}")

@@ -1,0 +1,167 @@
+"""The verbs of the port for the store as a whole: verify, rebuild, erase and scrub, status, backup."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import apsw
+
+from holdfast import errors
+from holdfast.store import port
+from holdfast.store.erasure import Again, Erased, Erasure
+from holdfast.store.sqlite import checks, erasing, erasures, opening, rebuilding, scrubbing
+from holdfast.store.sqlite.anchor import Anchor
+from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.looking import Looking
+from holdfast.store.sqlite.post import Post
+from holdfast.store.sqlite.rows import first
+from holdfast.store.sqlite.translate import Translated
+from holdfast.store.sqlite.turns import Turn
+from holdfast.values.frozen import Json
+
+
+class Upkeep(Looking):
+    """What is done to a store as a whole, on what its holder keeps open."""
+
+    path: Path
+    remarks: tuple[str, ...]
+    _files: Files
+    _writer: apsw.Connection
+    _anchor: Anchor
+    _post: Post
+    _random: Callable[[int], bytes]
+    _translated: Translated
+    _store_id: bytes
+    _seen: int | None
+
+    @abstractmethod
+    def turn(self) -> Turn: ...
+    @abstractmethod
+    def _check_open(self) -> None: ...
+    @abstractmethod
+    def _changing(self) -> AbstractContextManager[apsw.Connection]: ...
+    @abstractmethod
+    def _enter(self) -> None: ...
+    @abstractmethod
+    def _leave(self) -> None: ...
+    @abstractmethod
+    def _end(self) -> None: ...
+    @abstractmethod
+    def _abandon_writer(self) -> None: ...
+    @abstractmethod
+    def _renew_readers(self) -> None: ...
+    @property
+    @abstractmethod
+    def durability(self) -> str: ...
+
+    def verify(self) -> Iterator[int | port.Report]:
+        """Check every event, blob and page, and the anchor; yield events checked so far, the report last."""
+        self._check_open()
+        with self._translated:
+            yield from checks.verify_file(self.path, self._anchor, self.remarks)
+
+    def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
+        """Prove the log, then make all that is derived again, in one transaction."""
+        self._check_open()
+        proved, made = 0, port.Rebuilt()
+        with self._translated:
+            for proved in rebuilding.prove(self.path, self._anchor):
+                yield proved
+        with self._changing() as writer:
+            for made in rebuilding.derive_all(writer, self.path, derive):
+                yield proved + made.events
+        yield made
+
+    def erase(self, erasure: Erasure, derive: port.Derive) -> Erased | port.Stale:
+        """Take payloads out of the log in one transaction; the anchor is written before this returns."""
+        with self.turn(), self._translated:
+            return self._erased(erasure, derive)
+
+    def _erased(self, erasure: Erasure, derive: port.Derive) -> Erased | port.Stale:
+        try:
+            self._enter()
+            going = erasing.Going(self._writer, erasure, derive, self._random)
+            stale = going.stale()
+            if stale is not None:
+                return stale
+            gone, heads = going.run()
+            slot, data = self._anchor.ready(heads)
+            self._end()
+            self._anchor.put(slot, data)
+        except BaseException:
+            self._abandon_writer()
+            raise
+        self._known.forget_streams()
+        # Told to nobody here: the next turn has to hear of it.
+        self._seen = None
+        return gone
+
+    def scrub(self) -> None:
+        """Write the file anew and empty its log, blank the boxes, bring up the list; then nothing is pending."""
+        with self.turn(), self._translated:
+            self._scrub()
+
+    def _scrub(self) -> None:
+        listed, sql = erasures.path_of(self.path), self._sql
+        if first(self._writer, sql["pending"], ()) is None:
+            return
+        self._leave()
+        try:
+            erasures.bring_up(self._files, listed, self._writer, self._store_id)
+            self._writer.execute(sql["put_pending"], (b"",))
+            self._renew_readers()
+            scrubbing.rewrite(self._writer, self.path)
+            self._post.blank()
+            self._files.sync(Path(f"{self.path}-lock"))
+            self._anchor.write({})
+            with self._writer:
+                self._writer.execute(sql["put_listed"], (erasures.check_of(listed),))
+                self._writer.execute(sql["clear_pending"])
+        except errors.StoreBusy:
+            raise
+        except BaseException:
+            self._abandon_writer()
+            raise
+        finally:
+            self._seen = None
+
+    def _finish_erasures(self, again: Again | None) -> None:
+        """Do what a list says of a copy that was put here, and what a process that died has left to do."""
+        listed, sql = erasures.path_of(self.path), self._sql
+        row = first(self._writer, sql["listed"], ())
+        if (check := erasures.check_of(listed)) and (row is None or row[0] != check):
+            found = scrubbing.Redoing(self._writer, erasures.read(listed), self._store_id)
+            if found and again is None:
+                raise errors.Refused(
+                    f"{self.path} has content that was erased since this copy was made.",
+                    hint="Open it with holdfast.connect, which erases it again first.",
+                )
+            if again is not None:
+                for erasure in list(found.erasures(again, again.now_us())):
+                    self._erased(erasure, again.derive)
+        pending = first(self._writer, sql["pending"], ())
+        if pending is not None and not pending[0]:
+            try:
+                self._scrub()
+            except errors.StoreBusy as error:
+                self.remarks = (*self.remarks, error.message)
+
+    def status(self) -> Mapping[str, Json]:
+        """Return facts for people: path, size, versions, durability, counts."""
+        with self._reading() as connection:
+            facts = checks.status(connection, self.path)
+            return {**facts, "durability": self.durability, "notes": list(self.remarks)}
+
+    def backup(self, target: str) -> Iterator[tuple[int, int]]:
+        """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
+        self._check_open()
+        with (
+            self._translated,
+            contextlib.closing(opening.connect(self.path, write=False)) as connection,
+        ):
+            place = Path(target).expanduser().resolve()
+            yield from checks.backup(self._files, connection, place)
