@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import errors, limits
-from holdfast.memory import ledger, profiles, rules, searching, slots
+from holdfast.memory import factbook, profiles, rules, searching, slots
 from holdfast.memory.builtin import BuiltIn
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.sqlite.shelf import SQLiteShelf
@@ -376,8 +376,8 @@ def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
 def test_rows_of_a_user_begin_with_tenant_and_user(shelf: Shelf):
     engine = BuiltIn(shelf, count=count)
     tell(engine, ADA, "s1", "I live in Oslo.", "My name is Ada.")
-    mine = ledger.key(ADA.tenant, ADA.user_id)
-    for book in (*ledger.BOOKS, "memory.taken"):
+    mine = factbook.key(ADA.tenant, ADA.user_id)
+    for book in (*factbook.BOOKS, "memory.taken"):
         rows = shelf.scan(book, b"", b"\xff" * 9, limit=99)
         assert rows
         assert all(key.startswith(mine) for key, _ in rows)
