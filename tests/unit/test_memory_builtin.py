@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -254,6 +255,21 @@ def test_the_list_that_stands_ready_is_exact(monkeypatch: pytest.MonkeyPatch, sh
         holding = [each for each in engine.facts(ADA) if each.until_us is None]
         best = [each.id for each in sorted(holding, key=profiles.use)][:4]
         assert [each.id for each in engine.profile(ADA, 10_000).facts] == best
+
+
+def test_however_facts_come_and_go_the_ready_list_is_exact(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "PROFILE_FACTS_KEPT", 8)
+    monkeypatch.setattr(limits, "PROFILE_FACTS_MAX", 4)
+    dice, ready, known = random.Random(7), profiles.Ready(), dict[int, Fact]()
+    for _ in range(2_000):
+        number = dice.randrange(40)
+        gone = [known.pop(number)] if number in known else []
+        new = [] if gone else [msgspec.structs.replace(fact(number, "x"), id=f"{number}")]
+        known.update((number, each) for each in new)
+        ready = profiles.changed(ready, gone, new, known.values)
+        best = sorted(known.values(), key=profiles.use)
+        assert list(ready.facts) == best[: len(ready.facts)]
+        assert len(ready.facts) >= min(4, len(best))
 
 
 def test_sources_are_bounded_and_the_newest_stay(engine: BuiltIn):
