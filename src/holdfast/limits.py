@@ -314,3 +314,14 @@ ARCHIVE_AROUND_MAX: Final = 100
 
 EXCERPT_CHARS: Final = 200
 """What a hit shows of its message: the passage that fits best."""
+MEMORY_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""Messages sent to a memory engine in one request, unless one message alone has more."""
+
+MEMORY_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The largest answer that is read from a memory engine over HTTP."""
+
+MEMORY_TEXT_CHARS_MAX: Final = 4_000
+"""What is taken of one text that a memory engine over HTTP gives back."""
+
+MEMORY_UPLOADS_MAX: Final = 8
+"""Conversations that a memory server takes at the same time; the one that has waited longest is broken off."""

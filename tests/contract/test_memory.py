@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from holdfast.memory.builtin import BuiltIn
+from holdfast.memory.http import HTTPMemory
 from holdfast.memory.port import MemoryEngine
 from holdfast.memory.shelf import VolatileShelf
 from holdfast.store.sqlite.shelf import SQLiteShelf
 from holdfast.testing import memory_contract
+from holdfast.testing.memory_server import MemoryServer
 
 
 def count(text: str) -> int:
@@ -30,3 +33,17 @@ class TestInRam(memory_contract.MemoryContract):
 class TestOnSQLite(memory_contract.MemoryContract):
     def open_engine(self, folder: Path) -> MemoryEngine:
         return BuiltIn(SQLiteShelf(folder / "state.db-memory"), count=count)
+
+
+@pytest.mark.req("A-14", "A-16")
+class TestOverHTTP(memory_contract.MemoryContract):
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Iterator[Path]:
+        shelf = SQLiteShelf(tmp_path / "state.db-memory")
+        with MemoryServer(BuiltIn(shelf, count=count), api_key="k3y") as server:
+            (tmp_path / "url").write_text(server.url)
+            yield tmp_path
+        shelf.close()
+
+    def open_engine(self, folder: Path) -> MemoryEngine:
+        return HTTPMemory((folder / "url").read_text(), api_key="k3y", timeout_s=20)

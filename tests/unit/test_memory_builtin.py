@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast import errors, limits
-from holdfast.memory import finding, ledger, profiles, rules, slots
+from holdfast.memory import factbook, finding, profiles, rules, slots
 from holdfast.memory.builtin import BuiltIn
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.sqlite.shelf import SQLiteShelf
@@ -256,6 +257,21 @@ def test_the_list_that_stands_ready_is_exact(monkeypatch: pytest.MonkeyPatch, sh
         assert [each.id for each in engine.profile(ADA, 10_000).facts] == best
 
 
+def test_however_facts_come_and_go_the_ready_list_is_exact(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "PROFILE_FACTS_KEPT", 8)
+    monkeypatch.setattr(limits, "PROFILE_FACTS_MAX", 4)
+    dice, ready, known = random.Random(7), profiles.Ready(), dict[int, Fact]()
+    for _ in range(2_000):
+        number = dice.randrange(40)
+        gone = [known.pop(number)] if number in known else []
+        new = [] if gone else [msgspec.structs.replace(fact(number, "x"), id=f"{number}")]
+        known.update((number, each) for each in new)
+        ready = profiles.changed(ready, gone, new, known.values)
+        best = sorted(known.values(), key=profiles.use)
+        assert list(ready.facts) == best[: len(ready.facts)]
+        assert len(ready.facts) >= min(4, len(best))
+
+
 def test_sources_are_bounded_and_the_newest_stay(engine: BuiltIn):
     for day in range(1, limits.FACT_SOURCES_MAX + 9):
         tell(engine, ADA, f"s{day}", "I live in Oslo.", day=day)
@@ -376,8 +392,8 @@ def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
 def test_rows_of_a_user_begin_with_tenant_and_user(shelf: Shelf):
     engine = BuiltIn(shelf, count=count)
     tell(engine, ADA, "s1", "I live in Oslo.", "My name is Ada.")
-    mine = ledger.key(ADA.tenant, ADA.user_id)
-    for book in (*ledger.BOOKS, "memory.taken"):
+    mine = factbook.key(ADA.tenant, ADA.user_id)
+    for book in (*factbook.BOOKS, "memory.taken"):
         rows = shelf.scan(book, b"", b"\xff" * 9, limit=99)
         assert rows
         assert all(key.startswith(mine) for key, _ in rows)

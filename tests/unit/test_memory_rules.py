@@ -222,6 +222,33 @@ def test_work_and_facts_are_bounded():
     assert len(found("I like " + "a" * 280)[0].about) <= limits.FACT_ABOUT_CHARS_MAX
 
 
+@pytest.mark.parametrize(
+    "piece",
+    [
+        " ",
+        ".",
+        '"',
+        "\n ",
+        "i ",
+        "I like ",
+        "a, ",
+        "。",
+        "かな",
+        "<a",
+        "system",
+        "my my ",
+        "１",
+        "“",
+        "= ",
+    ],
+)
+def test_hostile_repetitions_are_read_in_passing(piece: str):
+    """A pattern that goes back and forth over them would take minutes here."""
+    text = piece * (limits.FACT_SCAN_CHARS_MAX // len(piece))
+    for fact in found(text + " I live in Oslo."):
+        assert len(fact.text) <= limits.FACT_CHARS_MAX
+
+
 def test_text_is_one_clean_line():
     dirty = "a\x00b\u202ec\u200bd\ue000\U000e0041e\n\r\tf\ud800"
     assert guard.clean(dirty) == "a b c d\ue000 e f"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from holdfast import errors, limits
 from holdfast.memory import finding, guard, profiles, rules, slots
+from holdfast.memory.factbook import Factbook
 from holdfast.memory.journal import Attempt, Journal
-from holdfast.memory.ledger import Ledger
 from holdfast.memory.port import MemoryEngine
 from holdfast.memory.shelf import Shelf
 from holdfast.memory.slots import Mention, Slot
@@ -36,7 +36,7 @@ class BuiltIn:
         extract: Extract | None = None,
         fallback: Extract = rules.extract,
     ) -> None:
-        self._ledger = Ledger(shelf)
+        self._book = Factbook(shelf)
         self._journal = Journal(shelf)
         self._count = count
         self._extract = extract
@@ -93,16 +93,16 @@ class BuiltIn:
         new = _mentions(history.session_id, chunk, facts)
         positions = {one.position for one in chunk}
         for _ in range(limits.RETRIES_MAX):
-            moment = self._ledger.moment(history.who)
+            seen = self._book.seen(history.who)
             expected = self._journal.holds(attempt)
-            known = self._ledger.said_at(history.who, history.session_id, positions)
-            before = self._ledger.slots(history.who, [*known, *new])
+            known = self._book.said_at(history.who, history.session_id, positions)
+            before = self._book.slots(history.who, [*known, *new])
             after = dict[str, Slot]()
             for name in {*before, *new}:
                 about, mentions = new.get(name, (before[name].about if name in before else "", []))
                 left = slots.without(before.get(name, Slot(about)), history.session_id, positions)
                 after[name] = slots.with_mentions(left, mentions)
-            if before == after or self._ledger.change(moment, before, after, expected=expected):
+            if before == after or self._book.change(seen, before, after, expected=expected):
                 return
         raise errors.Unavailable("others change what is known of this user; hand it over again.")
 
@@ -111,19 +111,19 @@ class BuiltIn:
         self._checked(who)
         if budget <= 0:
             return Profile("", 0)
-        return profiles.written(self._ledger.ready(who).facts, budget, self._count)
+        return profiles.written(self._book.ready(who).facts, budget, self._count)
 
     def search(self, who: Who, query: str, k: int) -> list[Recalled]:
         """Return up to k facts that have words of a query: those that hold first, then what they replaced."""
         self._checked(who)
         if not 0 < k <= limits.RECALLED_MAX:
             raise errors.InvalidRequest(f"k is 1 to {limits.RECALLED_MAX}.")
-        return finding.search(self._ledger, who, query, k)
+        return finding.search(self._book, who, query, k)
 
     def facts(self, who: Who) -> list[Fact]:
         """Return everything that is or was known of a user, the newest first."""
         self._checked(who)
-        found = (fact for slot in self._ledger.all_slots(who) for fact in slots.facts(who, slot))
+        found = (fact for slot in self._book.all_slots(who) for fact in slots.facts(who, slot))
         return sorted(found, key=lambda fact: (-fact.since_us, -fact.source.position, fact.id))
 
     def sources(self, who: Who, fact: Fact) -> list[Source]:
@@ -132,7 +132,7 @@ class BuiltIn:
         name = slots.name(fact.about, fact.text)
         return [
             source
-            for slot in self._ledger.slots(who, [name]).values()
+            for slot in self._book.slots(who, [name]).values()
             for source in slots.sources(slot, fact.text)
         ]
 
@@ -145,27 +145,29 @@ class BuiltIn:
         self._checked(who)
         if session_id is None and position is None:
             gone = sum(1 for _ in self.facts(who))
-            self._retried(lambda: self._journal.forget(who, self._ledger.forgotten(who)))
+            self._retried(lambda: self._journal.forget(who, self._book.forgotten(who)))
         else:
             gone = self._forget_said(who, session_id, position)
-        self._ledger.scrub()
+        self._book.scrub()
         return gone
 
     def _forget_said(self, who: Who, session_id: str | None, position: int | None) -> int:
         gone = 0
-        # First, so that whoever takes it at this moment stops.
+        # First, so that whoever is taking it stops.
         if session_id is not None and position is None:
             self._retried(lambda: self._journal.forget_session(who, session_id))
         else:
             self._retried(lambda: self._journal.stop(who))
         while True:
-            moment = self._ledger.moment(who)
-            if not (names := self._ledger.named(who, session_id, position)):
+            seen = self._book.seen(who)
+            if not (names := self._book.named(who, session_id, position)):
                 return gone
-            before = self._ledger.slots(who, names)
+            before = self._book.slots(who, names)
+            if not before:
+                raise errors.Corrupt("rows of the memory point at facts that are not there.")
             positions = None if position is None else {position}
             after = {n: slots.without(slot, session_id, positions) for n, slot in before.items()}
-            if self._ledger.change(moment, before, after):
+            if self._book.change(seen, before, after):
                 gone += sum(len(slots.facts(who, slot)) for slot in before.values())
                 gone -= sum(len(slots.facts(who, slot)) for slot in after.values())
 

@@ -15,6 +15,8 @@ from holdfast.memory import guard
 from holdfast.values.message import Message
 
 _MARK: Final = "\x1a"
+_BLANKS: Final = re.compile(r"[^\S\n]+")
+_BREAKS: Final = re.compile(r" ?\n[ \n]*")
 _QUOTED: Final = re.compile(
     r"""
       ```.*?(?:```|\Z) | ^\s*[>|].*$ | `[^`\n]{1,400}`
@@ -69,7 +71,9 @@ _DATA: Final = re.compile(
 
 def stated(message: Message) -> list[str]:
     """Return what a message states, in order, each as one clean line; nothing if it gives orders to the model."""
-    text = "\n".join(_texts(message))[: limits.FACT_SCAN_CHARS_MAX]
+    # Runs of blanks tell nothing, and patterns would look at each of them many times.
+    said = "\n".join(_texts(message))[: limits.FACT_SCAN_CHARS_MAX]
+    text = _BREAKS.sub("\n", _BLANKS.sub(" ", said))
     if not text or guard.reads_as_order(text):
         return []
     return [line for sentence in _sentences(_QUOTED.sub(_MARK, text)) for line in _parts(sentence)]

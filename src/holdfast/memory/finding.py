@@ -12,7 +12,7 @@ from holdfast.memory import slots
 from holdfast.values.memory import Recalled, Who
 
 if TYPE_CHECKING:
-    from holdfast.memory.ledger import Ledger
+    from holdfast.memory.factbook import Factbook
 
 _WORDS: Final = re.compile(r"[^\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]+")
 _COMMON: Final = frozenset(
@@ -89,18 +89,18 @@ def terms(text: str) -> list[str]:
     return list(found)
 
 
-def search(ledger: Ledger, who: Who, query: str, k: int) -> list[Recalled]:
+def search(book: Factbook, who: Who, query: str, k: int) -> list[Recalled]:
     """Return up to k facts of a user, the best first."""
     weights = dict[str, float]()
     scores = dict[str, float]()
     for word in terms(query[: limits.FACT_SCAN_CHARS_MAX])[:_QUERY_TERMS_MAX]:
-        names = ledger.with_word(who, word)
+        names = book.with_word(who, word)
         weights[word] = 1 / (1 + math.log1p(len(names)))
         for name in names:
             scores[name] = scores.get(name, 0.0) + weights[word]
     best = sorted(scores, key=lambda name: (-scores[name], name))[: 2 * k]
     found = list[tuple[bool, Recalled]]()
-    for name, slot in ledger.slots(who, best).items():
+    for name, slot in book.slots(who, best).items():
         for place, fact in enumerate(slots.facts(who, slot)):
             own = sum(weights.get(word, 0.0) for word in terms(fact.text))
             # Who asks for what was so is told first what is so.

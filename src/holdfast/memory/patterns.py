@@ -37,9 +37,11 @@ class Evidence(msgspec.Struct, frozen=True):
 class Language(msgspec.Struct, frozen=True):
     """How the speakers of one language say what is true of them.
 
-    `unsure`: words of requests, of plans and of doubt. They are no evidence, whatever is beside them.
+    `hint`: what every sentence has that any rule is about. `unsure`: words of requests, of plans and of
+    doubt; such a sentence is no evidence, whatever is in it.
     """
 
+    hint: re.Pattern[str]
     rules: tuple[Rule, ...]
     topics: tuple[tuple[re.Pattern[str], str], ...]
     evidence: tuple[Evidence, ...]

@@ -43,6 +43,8 @@ def _of(said: Said) -> list[Fact]:
     source = Source(said.session_id, said.message.id, said.position)
     found = dict[tuple[str, str], Fact]()
     for clause in clauses.stated(said.message):
+        if len(found) >= limits.FACTS_PER_MESSAGE_MAX:
+            break
         if guard.reads_as_order(clause):
             continue
         for kind, about in _facts(clause):
@@ -64,6 +66,8 @@ def _facts(clause: str) -> Iterator[tuple[FactKind, str]]:
     """Yield kind and topic of each fact in a clause: by the first rule that fits, else by what it mentions."""
     plain = unicodedata.normalize("NFKC", clause).replace("’", "'").replace("‘", "'")
     language = _language(plain)
+    if not language.hint.search(plain):
+        return
     unsure = language.unsure.search(plain) is not None
     for each in language.rules:
         if not (each.weak and unsure) and (match := each.pattern.search(plain)):

@@ -35,6 +35,10 @@ _NOT_THINGS = r"(?!(?:it|that|this|them|those|these|you|your|the idea|the sound|
 _SPEAKER = any_case(r"\b(?:i|i'm|i've|my|we|we're|we've|our|us|me|mine)\b")
 
 ENGLISH: Final = Language(
+    hint=any_case(
+        r"\b(?:i|i'm|i've|i'd|my|we|we're|we've|we'll|our|us|me|mine|always|never|stop|don't|do not|from now|from today|going forward|future|henceforth|reference"
+        r"|booking|confirmation|ticket|order|tracking|case|reservation|flight|parcel|claim|she/her|he/him|they/them)\b"
+    ),
     rules=(
         # Who they are.
         rule(

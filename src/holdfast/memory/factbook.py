@@ -27,15 +27,15 @@ BOOKS = (SLOTS, SOURCES, WORDS, READY)
 Slots = Mapping[str, Slot]
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """What is known of a user at one moment: the ready row as it was."""
+class Seen(msgspec.Struct, frozen=True):
+    """The ready row of a user as it was before anything else was read."""
 
     who: Who
     row: bytes | None
     ready: Ready
 
 
-class Ledger:
+class Factbook:
     """The rows of all users on a shelf."""
 
     def __init__(self, shelf: Shelf) -> None:
@@ -54,12 +54,12 @@ class Ledger:
 
     def ready(self, who: Who) -> Ready:
         """Return the facts that stand ready for a profile."""
-        return self.moment(who).ready
+        return self.seen(who).ready
 
-    def moment(self, who: Who) -> Moment:
+    def seen(self, who: Who) -> Seen:
         """Return what a change must begin with: whatever is read after it is as it says, or the change fails."""
         row = self._shelf.get(READY, [_at(who)]).get(_at(who))
-        return Moment(who, row, msgspec.msgpack.decode(row, type=Ready) if row else Ready())
+        return Seen(who, row, msgspec.msgpack.decode(row, type=Ready) if row else Ready())
 
     def said_at(self, who: Who, session_id: str, positions: Collection[int]) -> set[str]:
         """Return the names of the slots that have something of these messages."""
@@ -95,22 +95,22 @@ class Ledger:
         return [value.decode() for _, value in rows]
 
     def change(
-        self, moment: Moment, before: Slots, then: Slots, *, expected: Expected = NOTHING
+        self, seen: Seen, before: Slots, then: Slots, *, expected: Expected = NOTHING
     ) -> bool:
-        """Put slots in the place of others, all or none; return whether nothing has changed since that moment.
+        """Put slots in the place of others, all or none; return whether nothing has changed since it was seen.
 
         `before` has those that are there, `then` all that change; one without mentions is gone.
         """
-        who = moment.who
+        who = seen.who
         names = [name for name in then if then[name] != before.get(name)]
         changes = list[Put | Drop]()
         for name in names:
             changes += _slot_rows(who, name, before.get(name), then[name])
         gone = [fact for name in names for fact in _holding(who, before.get(name))]
         new = [fact for name in names for fact in _holding(who, then[name])]
-        now = profiles.changed(moment.ready, gone, new, lambda: self._all_holding(who, then))
+        now = profiles.changed(seen.ready, gone, new, lambda: self._all_holding(who, then))
         changes.append(Put(READY, _at(who), msgspec.msgpack.encode(now)))
-        return self._shelf.write(changes, expected={**expected, (READY, _at(who)): moment.row})
+        return self._shelf.write(changes, expected={**expected, (READY, _at(who)): seen.row})
 
     def _all_holding(self, who: Who, then: Slots) -> Iterator[Fact]:
         """Yield the facts that hold once these slots are changed."""
