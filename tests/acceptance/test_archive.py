@@ -265,7 +265,7 @@ BAD: list[dict[str, Any]] = [
     {"role": 3},
     {"role": [["user"]]},
     {"since": "yesterday"},
-    {"until": b"now"},
+    {"until": []},
     {"session_id": ""},
     {"user_id": ""},
     {"user_id": 4},

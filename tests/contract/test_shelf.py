@@ -132,26 +132,62 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path):
     assert path.read_bytes() == b"mine" * 1000
 
 
-def test_a_shelf_that_is_just_being_made_is_empty_to_others(tmp_path: Path):
-    """Whoever looks while somebody else makes the file sees nothing, and no half of it."""
+def test_a_renewed_shelf_is_empty_and_usable(shelf: Shelf):
+    shelf.renew()
+    shelf.write([Put("a", b"k", b"v")])
+    shelf.renew()
+    assert shelf.get("a", [b"k"]) == {}
+    assert shelf.write([Put("a", b"k", b"w")], expected={("a", b"k"): None})
+    assert shelf.get("a", [b"k"]) == {b"k": b"w"}
+
+
+def test_a_damaged_file_is_renewed_for_all_who_use_it(tmp_path: Path):
+    path = tmp_path / "x-memory"
+    one, other = SQLiteShelf(path), SQLiteShelf(path)
+    one.write(Put("a", key(n), b"v" * 500) for n in range(100))
+    one.scrub()
+    assert len(other.scan("a", b"", b"\xff", limit=999)) == 100
+    data = bytearray(path.read_bytes())
+    for at in range(4_096, len(data), 4_096):
+        data[at + 30] ^= 0xFF
+    path.write_bytes(data)
+    one.renew()
+    assert other.scan("a", b"", b"\xff", limit=999) == []
+    assert other.write([Put("a", b"k", b"v")])
+    assert one.get("a", [b"k"]) == {b"k": b"v"}
+    for shelf in (one, other):
+        shelf.close()
+
+
+def test_a_file_of_somebody_else_is_not_renewed(tmp_path: Path):
+    path = tmp_path / "x-memory"
+    path.write_bytes(b"mine" * 1000)
+    shelf = SQLiteShelf(path)
+    with pytest.raises(errors.NotAStore):
+        shelf.renew()
+    shelf.close()
+    assert path.read_bytes() == b"mine" * 1000
+
+
+def test_those_who_come_first_together_make_one_file(tmp_path: Path):
     for number in range(10):
-        path, failed = tmp_path / f"{number}-memory", list[BaseException]()
-        shelves = [SQLiteShelf(path) for _ in range(3)]
+        path = tmp_path / f"{number}-memory"
+        shelves = [SQLiteShelf(path) for _ in range(4)]
+        made: list[bool] = []
 
-        def use(shelf: SQLiteShelf, n: int, failed: list[BaseException] = failed) -> None:
-            try:
-                for _ in range(5):
-                    shelf.get("a", [b"k"])
-                    shelf.write([Put("a", b"%d" % n, b"v")])
-            except errors.Error as error:
-                failed.append(error)
+        def write(shelf: SQLiteShelf, at: int, made: list[bool] = made) -> None:
+            shelf.get("a", [b"x"])
+            made.append(shelf.write([Put("a", key(at), b"v")]))
 
-        threads = [threading.Thread(target=use, args=(s, n)) for n, s in enumerate(shelves)]
+        threads = [
+            threading.Thread(target=write, args=(shelf, at)) for at, shelf in enumerate(shelves)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert failed == []
-        assert len(shelves[0].scan("a", b"", b"\xff", limit=9)) == 3
+        assert made == [True] * 4
+        assert len(shelves[0].scan("a", b"", b"\xff", limit=9)) == 4
         for shelf in shelves:
             shelf.close()
+    assert not list(tmp_path.glob("*.new*"))

@@ -95,11 +95,10 @@ class Documents:
 
     def extend(self, other: Documents) -> None:
         """Take the documents that follow."""
-        moved = [self._place(place) for place in other.named]
+        self._take_places(other.named, other.places, other.kinds)
         self.positions += other.positions
         self.times += other.times
         self.answers += other.answers
-        self.places.extend(moved[place] for place in other.places)
         self.kinds += other.kinds
 
     def part(self, start: int, stop: int) -> Documents:
@@ -109,9 +108,15 @@ class Documents:
         made = Documents()
         made.positions, made.times = self.positions[start:stop], self.times[start:stop]
         made.answers, made.kinds = self.answers[start:stop], self.kinds[start:stop]
-        named = self.named
-        made.places.extend(made._place(named[place]) for place in self.places[start:stop])
+        made._take_places(self.named, self.places[start:stop], made.kinds)
         return made
+
+    def _take_places(self, named: Sequence[Place], places: Sequence[int], kinds: bytearray) -> None:
+        """Take documents' places, which have numbers elsewhere; those of forgotten documents name nothing."""
+        self.places.extend(
+            0 if of == GONE else self._place(named[at])
+            for at, of in zip(places, kinds, strict=True)
+        )
 
     def forget(self, indexes: Iterable[int]) -> None:
         """Let nothing be known of some documents but that they were there."""

@@ -67,9 +67,11 @@ def search(rows: Index, owner: int, sought: Sought) -> Matches:
     """Return up to k messages of an owner that have one of the terms or answer one that has."""
     for _ in range(_TRIES):
         head = rows.head(owner)
-        found = _Search(rows, owner, head, sought).run()
-        if rows.head(owner).turn == head.turn:
-            return found
+        found = _Search(rows, owner, head, sought)
+        lists = found.read()
+        # Rows that were moved meanwhile may have been read twice, or not at all.
+        if rows.head(owner) == head:
+            return found.ranked(lists)
     raise errors.Unavailable("the archive changes too fast to be searched; try again.")
 
 
@@ -84,15 +86,20 @@ class _Search:
         self._held: dict[int, Documents] = {}
         self._waiting_from = head.following - head.following % SIZES[0]
 
-    def run(self) -> Matches:
+    def read(self) -> dict[Term, _Numbers]:
+        """Read all that is needed; return the documents of each term that any has."""
         lists = self._lists()
+        self._load([part for found in lists.values() for part in found])
+        return lists
+
+    def ranked(self, lists: Mapping[Term, _Numbers]) -> Matches:
+        """Return what was found, the best first."""
         if not lists:
             return Matches((), {})
         weights = {
             term: _weight(self._head.documents, sum(map(len, found)))
             for term, found in lists.items()
         }
-        self._load([part for found in lists.values() for part in found])
         best = heapq.nlargest(self._sought.k, self._scored(lists, weights))
         return Matches([self._match(score, number) for score, number in best], weights)
 

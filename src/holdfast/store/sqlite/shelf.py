@@ -68,15 +68,12 @@ class SQLiteShelf:
 
     def _connected(self, *, write: bool) -> apsw.Connection:
         opening.load_checksums()
-        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if write else 0)
-        if write:
-            # For its owner only, before anything is in it.
-            self.path.touch(mode=0o600, exist_ok=True)
+        while write and not self._is_there():
+            self._create()
+        flags = apsw.SQLITE_OPEN_READWRITE
         connection = apsw.Connection(str(self.path), flags=flags, vfs=opening.VFS)
         try:
             connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
-            if write:
-                self._prepare(connection)
             connection.pragma("synchronous", "FULL")
             connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
             connection.pragma("mmap_size", 0)
@@ -94,10 +91,26 @@ class SQLiteShelf:
             raise
         return connection
 
-    def _prepare(self, connection: apsw.Connection) -> None:
-        if not self.path.stat().st_size:
+    def _create(self) -> None:
+        """Make the file aside and put it in its place whole: nobody ever sees half of one."""
+        import tempfile  # noqa: PLC0415 - opening what exists is faster without it
+
+        handle, name = tempfile.mkstemp(
+            prefix=f"{self.path.name}.", suffix=".new", dir=self.path.parent
+        )
+        os.close(handle)
+        with contextlib.closing(apsw.Connection(name, vfs=opening.VFS)) as connection:
             connection.pragma("page_size", 4096)
             self._begin(connection)
+        try:
+            os.link(name, self.path)
+        except FileExistsError:
+            # Another was first; an empty file is none.
+            if not self._is_there():
+                os.replace(name, self.path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
 
     def _begin(self, connection: apsw.Connection) -> None:
         connection.reserve_bytes("main", opening.RESERVE_BYTES)
@@ -230,20 +243,30 @@ class SQLiteShelf:
                 raise errors.EngineClosed
             self._abandon()
             self._readers.renew()
-            self._check_ours()
-            opening.load_checksums()
-            with contextlib.closing(apsw.Connection(str(self.path), vfs=opening.VFS)) as writer:
-                writer.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
-                writer.pragma("checksum_verification", False)
+            with self._unverified() as before, self._unverified() as writer:
+                self._check_ours(before)
+                # With something in the write-ahead log, whoever else has the file open is in nobody's way.
+                try:
+                    before.pragma("user_version", 1 - (before.pragma("user_version") or 0))
+                except apsw.Error:
+                    before.close()
                 writer.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 1)
                 writer.execute(self._sql["vacuum"])
                 writer.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 0)
                 self._begin(writer)
 
-    def _check_ours(self) -> None:
-        with self.path.open("rb") as file:
-            named = file.read(72)[68:]
-        if named != APPLICATION_ID.to_bytes(4, "big"):
+    @contextlib.contextmanager
+    def _unverified(self) -> Iterator[apsw.Connection]:
+        opening.load_checksums()
+        with contextlib.closing(apsw.Connection(str(self.path), vfs=opening.VFS)) as connection:
+            connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
+            connection.pragma("checksum_verification", False)
+            yield connection
+
+    def _check_ours(self, connection: apsw.Connection) -> None:
+        # Read by SQLite itself: opening and closing the file otherwise would drop this process's locks on it.
+        page = connection.read("main", 0, 0, 4096)[1]
+        if page[68:72] != APPLICATION_ID.to_bytes(4, "big"):
             raise errors.NotAStore(
                 f"{self.path} can't be read, and does not say that it is Holdfast's.",
                 hint="Delete it if it is: everything in it is made again from the log.",

@@ -1,0 +1,152 @@
+"""Text to terms: the same for a text and for whoever asks for it, in every script, bounded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Message, ToolCallRequest, ToolCallResult, limits
+from holdfast.memory import passages, terms
+from holdfast.memory.text import spoken, text_of
+
+
+def found(text: str) -> set[str]:
+    return {term.decode() for term in terms.counted(text)}
+
+
+def asked(text: str) -> list[str]:
+    return [term.decode() for term in terms.asked(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        ("Which Seats?", {"which", "seat"}),
+        ("QH7-4418", {"qh7-4418", "qh7", "4418"}),
+        ("foo_bar.baz()", {"foo_bar.baz", "foo", "bar", "baz"}),
+        ("mail ada@example.com now", {"ada@example.com", "ada", "exampl", "com"}),
+        ("at 07:45 on 2031-05-17", {"07:45", "2031-05-17", "07", "45", "2031", "05", "17"}),
+        ("parseHTTPConfig", {"parsehttpconfig", "pars", "http", "config"}),
+        ("it's Anna's", {"it", "anna"}),
+        ("ＡＢＣ１２３", {"abc123"}),
+        ("Café Zoë", {"caf", "zoe"}),
+        ("靠窗的座位", {"靠窗", "窗的", "的座", "座位", "位"}),
+        ("猫", {"猫"}),
+        ("ｶﾀｶﾅ", {"カタ", "タカ", "カナ", "カタカナ"}),
+        ("東京tower2階", {"東京", "京", "tower2", "階"}),
+        ("привет Мир", {"привет", "мир"}),
+        ("हिन्दी", {"हिन्दी"}),
+        ("“quoted”—and…so", {"quot", "and", "so"}),
+        ("en\u00a0espace\u3000wide", {"en", "espac", "wid"}),
+    ],
+)
+def test_terms(text: str, has: set[str]):
+    assert has <= found(text)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("seat", "seats"),
+        ("cancel", "cancelled"),
+        ("plan", "planning"),
+        ("make", "making"),
+        ("carry", "carries"),
+        ("carry", "carried"),
+        ("box", "boxes"),
+        ("call", "calling"),
+        ("book", "booked"),
+        ("class", "classes"),
+    ],
+)
+def test_english_words_are_found_in_their_forms(one: str, other: str):
+    assert asked(one) == asked(other)
+
+
+@pytest.mark.parametrize("word", ["bus", "this", "bring", "red", "thing", "4418s", "a", "wings"])
+def test_short_words_are_not_cut_to_nothing(word: str):
+    assert all(len(term) >= min(3, len(word)) for term in asked(word))
+
+
+def test_a_run_is_asked_for_in_pairs_and_one_character_as_a_beginning():
+    assert asked("座位") == ["座位"]
+    assert asked("猫") == ["猫"]
+    assert terms.is_prefix("猫".encode())
+    assert not terms.is_prefix("猫犬".encode()) and not terms.is_prefix(b"a")
+    assert not terms.is_prefix("é".encode())
+
+
+def test_encoded_data_is_no_word():
+    data = "iVBORw0KGgoAAAANSUhEUgAA" * 400
+    assert found(f"before {data} after") == {"befor", "after"}
+    assert found("x" * 500) == set()
+
+
+def test_counts_and_bounds():
+    assert terms.counted("a b a")[b"a"] == 2
+    many = " ".join(f"w{number}" for number in range(3 * limits.ARCHIVE_TERMS_MAX))
+    assert len(terms.counted(many)) == limits.ARCHIVE_TERMS_MAX
+    assert len(terms.asked(many)) == limits.ARCHIVE_QUERY_TERMS
+
+
+@given(st.text())
+def test_any_text_has_clean_bounded_terms(text: str):
+    for term in terms.counted(text):
+        assert term and not set(term) & set(b" \n\0")
+        assert len(term.decode()) <= limits.ARCHIVE_WORD_CHARS
+
+
+@given(st.text(), st.text(), st.text())
+def test_whatever_is_asked_for_as_it_stands_is_found(before: str, text: str, after: str):
+    whole = terms.counted(f"{before} {text} {after}")
+    for term in terms.asked(text):
+        if terms.is_prefix(term):
+            assert any(one.startswith(term) for one in whole)
+        else:
+            assert term in whole
+
+
+@given(st.text(alphabet="猫が東京アィー你好ครับ서울aB1 -_.", max_size=40))
+def test_every_character_of_a_run_can_be_asked_for_alone(text: str):
+    held = terms.counted(text)
+    for char in text:
+        one = terms.asked(char)
+        if one and terms.is_prefix(one[0]):
+            assert any(term.startswith(one[0]) for term in held)
+
+
+@given(st.text(max_size=400), st.lists(st.text(min_size=1, max_size=12), max_size=4))
+def test_a_passage_is_bounded_and_its_marks_lie_in_it(text: str, words: list[str]):
+    weights = {term: 1.0 for word in words for term in terms.asked(word)}
+    passage = passages.best(" ".join((text, *words)), weights)
+    assert len(passage.excerpt) <= limits.EXCERPT_CHARS + 2
+    last = 0
+    for start, stop in passage.marks:
+        assert last <= start < stop <= len(passage.excerpt)
+        last = stop
+    assert 0 <= passage.share <= 1.0001
+
+
+def test_what_a_message_says():
+    call = ToolCallRequest(id="c1", name="find_seat", args={"row": 4, "near": "window"})
+    asking = Message(role="assistant", content="One moment.", tool_calls=[call])
+    assert found(text_of(asking)) >= {"moment", "find_seat", "row", "window"}
+    result = ToolCallResult(tool_call_id="c1", result={"free": ["4A", "4F"]})
+    assert found(text_of(Message(role="tool", tool_results=[result]))) == {"fre", "4a", "4f"}
+    parts = [
+        {"type": "text", "text": "see"},
+        {"type": "image", "source": {"type": "base64", "data": "AAAA", "media_type": "image/png"}},
+    ]
+    assert text_of(Message(role="user", content=parts)) == "see"
+    assert spoken(asking) and not spoken(Message(role="assistant", tool_calls=[call]))
+
+
+def test_long_content_counts_by_its_beginning_and_its_end():
+    text = text_of(Message(role="user", content=f"first {'x ' * 80_000} last"))
+    assert len(text) <= limits.ARCHIVE_CHARS_MAX + 1
+    assert {"first", "last"} <= found(text)
+    output = ToolCallResult(tool_call_id="c1", result=f"first {'x ' * 80_000} last")
+    text = text_of(Message(role="tool", tool_results=[output]))
+    assert len(text) <= limits.ARCHIVE_TOOL_CHARS_MAX + 1
+    assert {"first", "last"} <= found(text)
