@@ -25,7 +25,7 @@
     │   │   └── OpenChildren
     │   ├── InvalidSuspensionToken, SuspensionExpired, HandleUnresolved
     │   ├── ContextOverflow, SessionEnded, PastIsReadOnly, EngineClosed, ForkedEngine
-    │   └── UnknownScheme, WrongTokenizer, UnsafeStore, NotAStore, NewerStore
+    │   └── UnknownScheme, NotInstalled, WrongTokenizer, WrongEmbedder, UnsafeStore, NotAStore, NewerStore
     ├── Unavailable    the store can't take it now: retry later, the same key is safe
     │   └── StoreBusy, StoreFull, StoreReadOnly
     └── Corrupt        stored data is not what was written: never repaired in silence
@@ -56,11 +56,7 @@ class Error(Exception):
         cls.code = _CAPITALS.sub("_", cls.__name__).lower().removesuffix("_error")
 
     def __init__(
-        self,
-        message: str | None = None,
-        *,
-        hint: str = "",
-        facts: Mapping[str, object] = NO_FACTS,
+        self, message: str | None = None, *, hint: str = "", facts: Mapping[str, object] = NO_FACTS
     ) -> None:
         self.message = message or (type(self).__doc__ or "").split("\n\n")[0]
         self.hint = hint
@@ -287,8 +283,16 @@ class UnknownScheme(Refused):
     """No store is registered for that URL."""
 
 
+class NotInstalled(Refused):
+    """A library that this needs is not installed."""
+
+
 class WrongTokenizer(Refused):
     """The installed tokenizer does not give the tokens it is known for. Reinstall splintr-rs."""
+
+
+class WrongEmbedder(Refused):
+    """The installed embedder does not give the vectors it is known for."""
 
 
 class UnsafeStore(Refused):

@@ -325,3 +325,29 @@ MEMORY_TEXT_CHARS_MAX: Final = 4_000
 
 MEMORY_UPLOADS_MAX: Final = 8
 """Conversations that a memory server takes at the same time; the one that has waited longest is broken off."""
+EMBED_PIECES_MAX: Final = 128
+"""Word pieces of a text that are embedded: what the model was trained on. Twice as many find no more."""
+
+EMBED_BATCH_PIECES: Final = 2_048
+"""Word pieces that go through the model together, 40 messages or so: more are no quicker."""
+
+EMBED_PASSAGE_CHARS: Final = 500
+"""What a long message is parted into to be embedded: about as much as the model takes."""
+
+EMBED_PASSAGES_MAX: Final = 8
+"""Passages of one message that are embedded, the first: a pasted book must not bury what people said."""
+
+EMBED_EVENTS: Final = 128
+"""Events of the log that one step of embedding goes through: some seconds of work at most."""
+
+EMBED_TEXTS: Final = 16
+"""Texts that are embedded between two signs of life: well under a second."""
+
+VECTOR_BLOCK: Final = 256
+"""Vectors in one row of the shelf, 100 KB: the last row is written anew with every step."""
+
+VECTOR_CACHE_BYTES: Final = 64 * 1024 * 1024
+"""Vectors kept in memory for searching, over all users: 40,000 of them, or the user asked last."""
+
+VECTOR_BACKGROUND: Final = 1_024
+"""Messages of a user by which it is judged what is said all the time."""

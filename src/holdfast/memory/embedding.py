@@ -1,0 +1,48 @@
+"""The embedder port: texts to vectors, so that what means much the same lies close together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast import errors
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Rows = Sequence[Sequence[float]] | Sequence[NDArray[np.float32]] | NDArray[np.float32]
+    """A vector for each text, in their order: lists of numbers, or an array with a row for each."""
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors. Called by several threads, with questions and with what was said alike."""
+
+    @property
+    def name(self) -> str:
+        """Which model it is. Vectors of one name are never compared with those of another."""
+        ...
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers a vector has."""
+        ...
+
+    def embed(self, texts: Sequence[str]) -> Rows:
+        """Return a vector for each text. Their lengths do not matter: only directions are compared.
+
+        Raises Unavailable if it can't be done now; then nothing is lost, and it is tried again.
+        """
+        ...
+
+
+def installed() -> Embedder:
+    """Return the embedder that comes with holdfast[embeddings], ready; raise NotInstalled if it is not there."""
+    try:
+        from holdfast.memory.minilm import MiniLM  # noqa: PLC0415 - only whoever searches by meaning has numpy
+    except ModuleNotFoundError as error:
+        raise errors.NotInstalled(
+            f"searching by meaning needs {error.name}, which is not installed.",
+            hint="Install it with: pip install 'holdfast[embeddings]'",
+        ) from error
+    return MiniLM()
