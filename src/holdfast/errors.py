@@ -25,7 +25,7 @@
     │   │   └── OpenChildren
     │   ├── InvalidSuspensionToken, SuspensionExpired, HandleUnresolved
     │   ├── ContextOverflow, SessionEnded, PastIsReadOnly, EngineClosed, ForkedEngine
-    │   └── UnknownScheme, WrongTokenizer, UnsafeStore, NotAStore, NewerStore
+    │   └── UnknownScheme, WrongTokenizer, UnsafeStore, NotAStore, NewerStore, DamagedFile
     ├── Unavailable    the store can't take it now: retry later, the same key is safe
     │   └── StoreBusy, StoreFull, StoreReadOnly
     └── Corrupt        stored data is not what was written: never repaired in silence
@@ -408,6 +408,12 @@ class NewerStore(Refused):
     """A newer Holdfast wrote this. Upgrade with: pip install -U holdfast"""
 
     code: ClassVar[str] = "newer_store"
+
+
+class DamagedFile(Refused):
+    """The file to import is cut off, was altered, or is not what it says. Nothing was written."""
+
+    code: ClassVar[str] = "damaged_file"
 
 
 class Unavailable(Error):

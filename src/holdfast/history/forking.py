@@ -49,6 +49,7 @@ def forked(source: SessionState, command: c.ForkSession) -> e.SessionForked:
         continuations=(),
         continuation_index=0,
         forked_from=(source.id, there.version),
+        until=0,
     )
     return e.SessionForked(command.fork_id, source.id, there.version, state)
 
@@ -63,7 +64,7 @@ def rewound(state: SessionState, command: c.RewindSession) -> e.SessionRewound |
         return None
     version = state.version + 1
     back = replace(
-        there, version=version, rebased=version, title=state.title, metadata=state.metadata
+        there, version=version, rebased=version, title=state.title, metadata=state.metadata, until=0
     )
     return e.SessionRewound(there.version, back)
 

@@ -85,7 +85,7 @@ def _write(session_id: str, events: Iterable[e.SessionEvent]) -> tuple[Writing, 
 
 def known(state: SessionState | None, session_id: str) -> SessionState:
     """Return the state of a session that exists; raise UnknownSession otherwise."""
-    if state is None or state.status is SessionStatus.DELETED:
+    if state is None or state.gone:
         raise errors.UnknownSession(
             f"there is no session {session_id!r}.",
             hint="List them, or create it with get_or_create_session.",
@@ -96,7 +96,7 @@ def known(state: SessionState | None, session_id: str) -> SessionState:
 
 def open_state(state: SessionState | None, session_id: str) -> SessionState:
     """Return the state of a session that takes messages; raise SessionEnded if it has ended."""
-    if state is not None and state.status is SessionStatus.ACTIVE:
+    if state is not None and state.status is SessionStatus.ACTIVE and not state.gone:
         return state
     ended = known(state, session_id)
     raise errors.SessionEnded(
@@ -110,14 +110,14 @@ def follows(state: SessionState | None, before: SessionState) -> bool:
     """Whether a session goes on from another: alive, and each names the other."""
     return (
         state is not None
-        and state.status is not SessionStatus.DELETED
+        and not state.gone
         and state.continued_from == before.id
         and state.id in before.continuations
     )
 
 
 def _create(state: SessionState | None, command: c.CreateSession) -> list[e.SessionEvent]:
-    if state is not None and state.status is not SessionStatus.DELETED:
+    if state is not None and not state.gone:
         if command.or_get and state.status is SessionStatus.ACTIVE:
             return []
         if command.or_get:
@@ -272,7 +272,8 @@ def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing,
 def evolve(state: SessionState | None, recorded: e.Recorded) -> SessionState:
     """Return the state after an event of the log."""
     after = evolve_one(state, recorded.event, time_us=recorded.time_us)
-    return replace(after, version=recorded.version)
+    whole = recorded.version >= after.until
+    return replace(after, version=recorded.version, until=0 if whole else after.until)
 
 
 def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
@@ -353,7 +354,7 @@ def _updated(state: SessionState, event: e.SessionUpdated, time_us: int) -> Sess
 
 
 def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) -> SessionState:
-    before = state or SessionState(id=event.id, generation=-1)
+    before = SessionState(id=event.id, generation=-1) if state is None or event.until else state
     return SessionState(
         id=event.id,
         version=before.version + 1,
@@ -375,6 +376,7 @@ def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) ->
         corrections=event.corrections,
         live=event.summary.tokens if event.summary else 0,
         rebased=before.rebased,
+        until=event.until,
     )
 
 
@@ -395,6 +397,7 @@ def _next_generation(state: SessionState, time_us: int) -> SessionState:
         corrections=state.corrections,
         forked_from=state.forked_from,
         rebased=state.rebased,
+        until=state.until,
     )
 
 

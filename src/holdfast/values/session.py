@@ -56,7 +56,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `preview` is how the first user message begins, for listings of sessions without a title.
     `policy`, `cut` and `summary` say how windows are made; `live` is the tokens of what the cut leaves in;
     `corrections` say by how much counters are off. `forked_from` is the session and the version that it
-    was forked from; `rebased` is the version at which it was forked or last rewound.
+    was forked from; `rebased` is the version at which it was forked or last rewound. `until` is the version
+    at which an import that is under way will be whole.
     """
 
     id: str
@@ -95,6 +96,12 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     corrections: tuple[Correction, ...] = ()
     forked_from: tuple[str, int] | None = None
     rebased: int = 0
+    until: int = 0
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody finds it: it was deleted, or has not been imported whole."""
+        return self.status is SessionStatus.DELETED or self.version < self.until
 
     @property
     def message_count(self) -> int:

@@ -26,7 +26,7 @@ class Holdfast:
         self.sessions = SessionManager.over(opened.engine, settings)
         self.index = StateIndex(opened.engine, settings)
         self.events = Events(opened.engine, settings.tenant, self.sessions)
-        self.admin = Admin(opened.engine)
+        self.admin = Admin(opened.engine, settings.tenant)
 
     def close(self) -> None:
         """Wait for deferred writes, then close. Closing twice is fine."""

@@ -21,7 +21,7 @@ class AsyncHoldfast:
         self.sessions = AsyncSessions(opened.engine, settings)
         self.index = AsyncStateIndex(opened.engine, settings)
         self.events = AsyncEvents(opened.engine, settings.tenant, self.sessions)
-        self.admin = AsyncAdmin(opened.engine)
+        self.admin = AsyncAdmin(opened.engine, settings.tenant)
 
     async def close(self) -> None:
         """Close once everything submitted is through. Closing twice is fine."""
