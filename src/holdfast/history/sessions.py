@@ -272,8 +272,10 @@ def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing,
 def evolve(state: SessionState | None, recorded: e.Recorded) -> SessionState:
     """Return the state after an event of the log."""
     after = evolve_one(state, recorded.event, time_us=recorded.time_us)
-    whole = recorded.version >= after.until
-    return replace(after, version=recorded.version, until=0 if whole else after.until)
+    version, until = recorded.version, after.until
+    # One that begins anew is numbered above what had its id.
+    began = version if isinstance(recorded.event, e.SessionCreated) else after.began
+    return replace(after, version=version, began=began, until=0 if version >= until else until)
 
 
 def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
