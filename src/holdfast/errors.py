@@ -25,7 +25,8 @@
     │   │   └── OpenChildren
     │   ├── InvalidSuspensionToken, SuspensionExpired, HandleUnresolved
     │   ├── ContextOverflow, SessionEnded, PastIsReadOnly, EngineClosed, ForkedEngine
-    │   └── UnknownScheme, NotInstalled, WrongTokenizer, WrongEmbedder, UnsafeStore, NotAStore, NewerStore
+    │   ├── UnknownScheme, NotInstalled, WrongTokenizer, WrongEmbedder, DamagedFile
+    │   └── UnsafeStore, NotAStore, NewerStore
     ├── Unavailable    the store can't take it now: retry later, the same key is safe
     │   └── StoreBusy, StoreFull, StoreReadOnly
     └── Corrupt        stored data is not what was written: never repaired in silence
@@ -305,6 +306,10 @@ class NotAStore(Refused):
 
 class NewerStore(Refused):
     """A newer Holdfast wrote this. Upgrade with: pip install -U holdfast"""
+
+
+class DamagedFile(Refused):
+    """The file to import is cut off, was altered, or is not what it says. Nothing was written."""
 
 
 class Unavailable(Error):

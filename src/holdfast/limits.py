@@ -191,6 +191,21 @@ FRAME_HANDLES_MAX: Final = 100_000
 FRAME_RESULTS_MAX: Final = 10_000
 """Results of one frame. They are part of the tree's state."""
 
+EXPORT_LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A line of an exported file: the largest message, or a recorded window with much in it. One is read at a time."""
+
+IMPORT_FILE_BYTES_MAX: Final = 512 * 1024 * 1024
+"""A file of another program that holds one JSON value: it is read whole."""
+
+IMPORT_STEP_EVENTS: Final = 1_000
+"""Events of an import that are committed together: others wait as long. A session with more is whole only with its last."""
+
+IMPORT_STEP_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of an import that are committed together, unless one message has more."""
+
+IMPORT_AHEAD_S: Final = 86_400
+"""How far the times of an imported file may be ahead of the clock here: clocks differ, and zones are mistaken."""
+
 FRAMES_CLOSED_KEPT: Final = 32
 """Frames that a tree keeps after they closed, if they are small, before they are written in rows of their own."""
 

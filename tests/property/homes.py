@@ -46,7 +46,7 @@ class VolatileHome:
         engine = Engine(self._store, factory=ids.SYSTEM, cached_sessions=self._cached)
         self.sessions = SessionManager.over(engine, self._settings)
         self.events = Events(engine, self._settings.tenant, self.sessions)
-        self.admin = Admin(engine)
+        self.admin = Admin(engine, self._settings.tenant)
 
     def reopen(self) -> None:
         self._open()

@@ -33,14 +33,6 @@ def run(copy: str, common: Common) -> int:
     return exits.DONE
 
 
-def _beside(path: Path) -> Path:
-    """Return a name beside a path that nothing has yet."""
-    number = 2
-    while (free := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
-        number += 1
-    return free
-
-
 def _exists(path: Path, common: Common) -> exits.Problem:
     kind = "folder" if path.is_dir() else "file"
     held = "" if path.is_dir() else f" of {figures.size(path.stat().st_size)}"
@@ -49,5 +41,5 @@ def _exists(path: Path, common: Common) -> exits.Problem:
         "target_exists",
         f"{path} exists already.",
         f"It is a {kind}{held}, and a backup never overwrites.",
-        again.command("backup", named=str(_beside(path)), on=common.on),
+        again.command("backup", named=str(target.beside(path)), on=common.on),
     )

@@ -24,7 +24,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     4: "not authenticated or not allowed (a service; not used yet)",
     CONFLICT: "conflict: someone else was first; read again, then repeat",
     OVER_BUDGET: "over budget: what must be in a context does not fit",
-    DAMAGE: "damage found: stored data is not what was written",
+    DAMAGE: "damage found: stored data, or a file to import, is not what was written",
     UNSAFE: "refused for safety: not a store, a newer one, a target that exists",
     UNAVAILABLE: "the store is busy, full, read-only or away; repeating is safe",
     INTERRUPTED: "interrupted",
@@ -141,6 +141,9 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
     ),
     errors.NotAStore: _Rule(UNSAFE, "It was left as it is.", "Choose another path."),
     errors.NewerStore: _Rule(UNSAFE, "It was left as it is.", "pip install -U holdfast"),
+    errors.DamagedFile: _Rule(
+        DAMAGE, "Nothing was written.", "Export again, or copy the file again."
+    ),
     errors.Refused: _Rule(FAILED, "The rules forbid it; nothing was changed.", "holdfast --help"),
     errors.Unavailable: _Rule(
         UNAVAILABLE, "Nothing was changed; what is stored is not in doubt.", "Repeat the command."

@@ -25,6 +25,8 @@ Commands
   verify          is everything as it was written?
   rebuild         make all that is derived from the log again
   backup          a consistent copy, while others write
+  export          sessions as one file, verbatim: a conversation, a user's, or all
+  import          sessions from such a file, from Penguin's files, from OpenAI chats
   version         versions of Holdfast, Python and SQLite
   help            help on a command or a topic: exit-codes, environment, json, ids
 
@@ -67,7 +69,9 @@ Without --json a pipe gets TSV without a header; control characters in stored te
   status          name, value; so do frames show and suspensions show
   verify          ok or damage, events, faults, store; then lines "fault" and "note"
   rebuild         events, rows, claims, store
-  backup          file, bytes"""
+  backup          file, bytes
+  export          file, sessions, events, messages, bytes
+  import          file, format, sessions, messages, already here, skipped; then lines of these"""
 
 IDS: Final = """\
 A session is named by its id, by any beginning of it that no other has, by @last (the one last

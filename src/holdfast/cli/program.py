@@ -111,6 +111,76 @@ def backup(target: str, /, *, common: Common = _COMMON) -> int:
     return command.run(target, common)
 
 
+@app.command
+def export(
+    session: str | None = None,
+    /,
+    *,
+    output: Annotated[str, Parameter(name=["--output", "-o"], allow_leading_hyphen=True)],
+    user: str | None = None,
+    common: Common = _COMMON,
+) -> int:
+    """Write sessions to one file (JSON Lines), verbatim: a conversation, all of a user, or all.
+
+    `holdfast import` gives them back as they were: ids, times, tool calls, images, forks, summaries.
+
+    Example: holdfast export --user ada -o ada.jsonl
+
+    Parameters
+    ----------
+    session
+        Its id, the beginning of it, @last, or @last~2; with all that it is continued in.
+    output
+        The new file. Nothing is ever overwritten. - is stdout.
+    user
+        All sessions of this user.
+    """
+    from holdfast.cli import exporting  # noqa: PLC0415
+
+    return exporting.run(session, user, output, common)
+
+
+@app.command(name="import")
+def import_(
+    *files: str,
+    format: Literal["auto", "holdfast", "penguin", "openai"] = "auto",  # noqa: A002
+    user: str | None = None,
+    rename: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    dry_run: Annotated[bool, Flag] = False,
+    common: Common = _COMMON,
+) -> int:
+    """Take in sessions from files. What is here already stays as it is; broken off, repeat it.
+
+    Files of `holdfast export` are checked whole before anything is written. Also Penguin's session
+    files, or folders of them, and OpenAI chats: JSON, or JSONL with a chat or a message a line.
+    A store that is named and not there is created.
+
+    Example: holdfast import ada.jsonl --url state.db --dry-run
+
+    Parameters
+    ----------
+    files
+        The files, or folders of Penguin's.
+    format
+        What the files are.
+    user
+        Whose the sessions become; else as the file says.
+    rename
+        Put this behind each session's id, for example -copy.
+    dry_run
+        Only check, and say what would be done.
+    """
+    from holdfast.cli import importing  # noqa: PLC0415
+
+    if not files:
+        told = "no file was named."
+        raise exits.Failure(
+            exits.Problem(exits.USAGE, "usage", told, "Nothing was done.", "holdfast import --help")
+        )
+    wanted = importing.Wanted(format, user, rename or "", dry_run)
+    return importing.run(files, wanted, common)
+
+
 @sessions.command(name="list")
 def list_(
     *,

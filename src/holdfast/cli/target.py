@@ -38,11 +38,15 @@ def choose(given: str | None) -> str:
 
 
 @contextlib.contextmanager
-def opened(common: Common, store: str | None = None) -> Iterator[Holdfast]:
-    """Yield the store that a command names; errors then know how to lead back to it."""
+def opened(common: Common, store: str | None = None, *, create: bool = False) -> Iterator[Holdfast]:
+    """Yield the store that a command names; errors then know how to lead back to it.
+
+    `create`: one that was named and is not there is made.
+    """
     on = again.on(store or common.url, common.tenant)
     try:
-        with connect(choose(store or common.url), tenant=common.tenant) as hf:
+        url = choose(store or common.url)
+        with connect(url, tenant=common.tenant, create=create) as hf:
             yield hf
     except exits.Failure as failure:
         raise exits.Failure(failure.problem._replace(on=on)) from failure
@@ -50,9 +54,11 @@ def opened(common: Common, store: str | None = None) -> Iterator[Holdfast]:
         raise exits.Failure(exits.of_error(error)._replace(on=on)) from error
 
 
-def connect(url: str, *, tenant: str) -> Holdfast:
-    """Open the store, which must exist already."""
-    _must_exist(url)
+def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
+    """Open the store, which must exist already unless it may be created."""
+    path = _file(url)
+    if not (create and path is not None and not path.exists() and path.parent.is_dir()):
+        _must_exist(url)
     import holdfast  # noqa: PLC0415 - the package is loaded by now; this only names it
 
     return holdfast.connect(url, tenant=tenant)
@@ -105,6 +111,14 @@ def _missing(path: Path) -> exits.Problem:
 
 def _demo() -> str:
     return again.command("demo", "--keep", "night")
+
+
+def beside(path: Path) -> Path:
+    """Return a name beside a path that nothing has yet."""
+    number = 2
+    while (free := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+        number += 1
+    return free
 
 
 def _stores(folder: Path) -> str:

@@ -19,6 +19,8 @@ from holdfast.values.event import Recorded
 from holdfast.values.frozen import Json
 
 if TYPE_CHECKING:
+    from holdfast.engine.exporting import Exported, Sink
+    from holdfast.engine.porting import Format, Imported
     from holdfast.engine.sessions import Sessions
 Fact = Recorded | trees.TreeEvent
 """An event of the log: of a session, or of a frame tree."""
@@ -115,10 +117,11 @@ def _of_frames(stored: StoredEvent) -> bool:
 
 
 class Admin:
-    """The store as a whole: all tenants."""
+    """The store as a whole: all tenants. Import and export are of one."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, tenant: str = "default") -> None:
         self._engine = engine
+        self._tenant = tenant
 
     def status(self) -> Mapping[str, Json]:
         """Return facts about the store: where, how large, how durable, what it holds."""
@@ -167,3 +170,54 @@ class Admin:
         for done, total in self._engine.store.backup(str(target)):
             progress(done, total)
         return Path(target)
+
+    def export(
+        self,
+        target: str | Path | Sink,
+        *,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        progress: Progress = no_progress,
+    ) -> Exported:
+        """Write sessions to a new file, or something that takes bytes: a conversation, all of a user, or all.
+
+        The file has what can be read of them, verbatim, and `import_` gives it back. Frames are not in it.
+        """
+        from holdfast.engine import porting  # noqa: PLC0415 - few programs need it
+
+        return porting.export(
+            self._engine,
+            self._tenant,
+            target,
+            session_id=session_id,
+            user_id=user_id,
+            progress=progress,
+        )
+
+    def import_(
+        self,
+        source: str | Path,
+        *,
+        format: Format = "auto",  # noqa: A002 - what it is called everywhere
+        user_id: str | None = None,
+        rename: str = "",
+        dry_run: bool = False,
+        progress: Progress = no_progress,
+    ) -> Imported:
+        """Take in the sessions of a file: one of `export`, Penguin's (or a folder of them), OpenAI chats.
+
+        What is here already stays as it is. `user_id` is whose they become; `rename` is put behind each id.
+        Raises DamagedFile or DuplicateSession before anything is written. Broken off, repeat it.
+        """
+        from holdfast.engine import porting  # noqa: PLC0415 - few programs need it
+
+        return porting.import_(
+            self._engine,
+            self._tenant,
+            source,
+            format=format,
+            user_id=user_id,
+            rename=rename,
+            dry_run=dry_run,
+            progress=progress,
+        )

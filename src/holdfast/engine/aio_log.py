@@ -25,6 +25,8 @@ from holdfast.values.session import SessionState
 
 if TYPE_CHECKING:
     from holdfast.engine.aio import AsyncSession, AsyncSessions
+    from holdfast.engine.exporting import Exported, Sink
+    from holdfast.engine.porting import Format, Imported
     from holdfast.engine.shrinking import AsyncSummarizer, Summarizer
 
 
@@ -271,8 +273,8 @@ class AsyncEvents:
 class AsyncAdmin:
     """The store as a whole: all tenants."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._admin = admin.Admin(engine)
+    def __init__(self, engine: Engine, tenant: str = "default") -> None:
+        self._admin = admin.Admin(engine, tenant)
 
     async def status(self) -> Mapping[str, Json]:
         """Return facts about the store: where, how large, how durable, what it holds."""
@@ -291,3 +293,37 @@ class AsyncAdmin:
     ) -> Path:
         """Copy the store, consistent while others write, to a file that does not exist yet."""
         return await asyncio.to_thread(self._admin.backup, target, progress)
+
+    async def export(
+        self,
+        target: str | Path | Sink,
+        *,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        progress: admin.Progress = admin.no_progress,
+    ) -> Exported:
+        """Write sessions to a new file, or something that takes bytes: a conversation, all of a user, or all."""
+        return await asyncio.to_thread(
+            self._admin.export, target, session_id=session_id, user_id=user_id, progress=progress
+        )
+
+    async def import_(
+        self,
+        source: str | Path,
+        *,
+        format: Format = "auto",  # noqa: A002 - what it is called everywhere
+        user_id: str | None = None,
+        rename: str = "",
+        dry_run: bool = False,
+        progress: admin.Progress = admin.no_progress,
+    ) -> Imported:
+        """Take in the sessions of a file: one of `export`, Penguin's (or a folder of them), OpenAI chats."""
+        return await asyncio.to_thread(
+            self._admin.import_,
+            source,
+            format=format,
+            user_id=user_id,
+            rename=rename,
+            dry_run=dry_run,
+            progress=progress,
+        )

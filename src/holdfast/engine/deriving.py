@@ -10,7 +10,7 @@ from holdfast.engine.states import PREFIX, recorded, texts_of
 from holdfast.history import sessions
 from holdfast.store.port import Blobs, Derived, StoredEvent
 from holdfast.values.event import MessageAdded
-from holdfast.values.session import SessionState, SessionStatus
+from holdfast.values.session import SessionState
 
 
 def derived(stream: str, events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
@@ -37,6 +37,6 @@ def _of_session(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
         state = sessions.evolve(state, fact)
         if isinstance(fact.event, MessageAdded):
             claims.append((fact.event.message.id, stored.version))
-    living = state is not None and state.status is not SessionStatus.DELETED
+    living = state is not None and not state.gone
     projections = (planning.projection(state),) if state and living else ()
     return Derived(tuple(claims), projections, tuple(blobs))

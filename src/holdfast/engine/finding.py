@@ -71,6 +71,6 @@ class Log:
         A reset begins a generation too, and deletes nothing.
         """
         if not self.state.generation:
-            return 0
+            return self.state.began - 1
         created = self.versions(SessionCreated.kind, 0, self.state.began, newest=True)
         return next(created, 1) - 1

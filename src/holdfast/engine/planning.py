@@ -12,7 +12,7 @@ from typing import Final, TypeGuard
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import forking
+from holdfast.engine import forking, replaying
 from holdfast.engine.framing import Framing, Step
 from holdfast.engine.policies import NotYet, Policies
 from holdfast.engine.states import States, messages_of, stream_of
@@ -74,6 +74,8 @@ class Round:
         tenant, command = request.tenant, request.command
         if isinstance(command, AboutFrame):
             return self._framed(request, command)
+        if isinstance(command, c.ReplaySession):
+            return self._replayed(tenant, command)
         state = self.state(tenant, command.session_id)
         if request.expected_version is not None:
             _check_version(request.expected_version, state)
@@ -81,6 +83,22 @@ class Round:
         if isinstance(writings, SessionState):
             return Plan(None, (), writings)
         return self._made(request, writings)
+
+    def _replayed(self, tenant: str, command: c.ReplaySession) -> Plan:
+        """Append what happened elsewhere, if the session is as it was when that was checked."""
+        _check_version(command.expected, self.state(tenant, command.session_id))
+        after, place = command.state, (tenant, command.session_id)
+        self._loaded[place] = after
+        self._drafts.add(place)
+        self._states.forget_tails()
+        append = port.Append(
+            tenant=tenant,
+            writes=(replaying.write_of(command),),
+            projections=(projection(after),) if command.whole else (),
+            snapshots=(_snapshot(after),),
+            time_us=after.active_us,
+        )
+        return Plan(append, (after,), after)
 
     def _framed(self, request: c.Request, command: FrameCommand) -> Plan:
         """Decide a command about a frame, together with what is said in sessions because of it."""
@@ -163,6 +181,7 @@ class Round:
         command = request.command
         if isinstance(command, AboutFrame):
             return codec.digest(frames.command_bytes(command))
+        assert not isinstance(command, c.ReplaySession), "an import has no key"
         if isinstance(command, c.AddMessages):
             state = self.state(request.tenant, command.session_id)
             root = (state.root_id if state else None) or command.session_id
@@ -182,7 +201,7 @@ class Round:
         """Return the session where a conversation goes on: itself, or the last that follows it."""
         last = self._states.tail(tenant, state)
         tail = self.state(tenant, last) if last else None
-        tail = state if tail is None or tail.status is SessionStatus.DELETED else tail
+        tail = state if tail is None or tail.gone else tail
         for _ in range(CHAIN_MAX):
             following = self.following(tenant, tail)
             if following is None:
@@ -359,7 +378,7 @@ class Round:
 
 
 def _exists(state: SessionState | None) -> TypeGuard[SessionState]:
-    return state is not None and state.status is not SessionStatus.DELETED
+    return state is not None and not state.gone
 
 
 def _check_version(expected: int, state: SessionState | None) -> None:

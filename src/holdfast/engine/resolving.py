@@ -25,7 +25,7 @@ from holdfast.values.event import MessageAdded
 from holdfast.values.frozen import Json, checked_text
 from holdfast.values.handle import AT, ContextHandle, HandleType
 from holdfast.values.message import Message
-from holdfast.values.session import SessionState, SessionStatus
+from holdfast.values.session import SessionState
 
 Resolver = Callable[[ContextHandle], str]
 """Finds the content of a handle. Whatever it raises means that there is none now."""
@@ -41,7 +41,7 @@ def living(
 ) -> SessionState | None:
     """Return a session that was not deleted, and in which the event at a version was not; else None."""
     state = engine.states.current(tenant, session_id)
-    if state is None or state.status is SessionStatus.DELETED:
+    if state is None or state.gone:
         return None
     gone = version is not None and version <= Log(engine.store, tenant, state).floor()
     return None if gone else state

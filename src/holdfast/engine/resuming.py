@@ -194,7 +194,7 @@ class Resuming:
     def _is_over(self, session_id: str) -> bool:
         """Whether a conversation takes no more messages, wherever it went on to."""
         state = self._engine.states.current(self._tenant, session_id)
-        while state is not None and state.status is not SessionStatus.DELETED:
+        while state is not None and not state.gone:
             following = self._following(state)
             if following is None:
                 break

@@ -23,7 +23,7 @@ from holdfast.values.command import Request
 from holdfast.values.frozen import Json
 from holdfast.values.message import checked_id
 from holdfast.values.policy import WindowPolicy
-from holdfast.values.session import EndReason, SessionState, SessionStatus
+from holdfast.values.session import EndReason, SessionState
 
 
 class Sessions:
@@ -118,7 +118,7 @@ class Sessions:
         named = checked_id("a session's id", session_id)
         self._deferred.wait(named)
         state = self._engine.states.current(self._settings.tenant, named)
-        return None if state is None or state.status is SessionStatus.DELETED else state
+        return None if state is None or state.gone else state
 
     def _handle(self, state: SessionState) -> Session:
         return Session(self, self._engine, self._settings.tenant, state)

@@ -51,6 +51,7 @@ def forked(source: SessionState, command: c.ForkSession) -> e.SessionForked:
         forked_from=(source.id, there.version),
         handed=there.generation,
         handed_more=(),
+        until=0,
     )
     return e.SessionForked(command.fork_id, source.id, there.version, state)
 
@@ -66,7 +67,7 @@ def rewound(state: SessionState, command: c.RewindSession) -> e.SessionRewound |
     version = state.version + 1
     back = replace(
         there, version=version, rebased=version, title=state.title, metadata=state.metadata,
-        handed=state.handed, handed_more=state.handed_more,
+        handed=state.handed, handed_more=state.handed_more, until=0,
     )  # fmt: skip
     return e.SessionRewound(there.version, back)
 

@@ -88,7 +88,7 @@ def _write(session_id: str, events: Iterable[e.SessionEvent]) -> tuple[Writing, 
 
 def known(state: SessionState | None, session_id: str) -> SessionState:
     """Return the state of a session that exists; raise UnknownSession otherwise."""
-    if state is None or state.status is SessionStatus.DELETED:
+    if state is None or state.gone:
         raise errors.UnknownSession(
             f"there is no session {session_id!r}.",
             hint="List them, or create it with get_or_create_session.",
@@ -99,7 +99,7 @@ def known(state: SessionState | None, session_id: str) -> SessionState:
 
 def open_state(state: SessionState | None, session_id: str) -> SessionState:
     """Return the state of a session that takes messages; raise SessionEnded if it has ended."""
-    if state is not None and state.status is SessionStatus.ACTIVE:
+    if state is not None and state.status is SessionStatus.ACTIVE and not state.gone:
         return state
     ended = known(state, session_id)
     raise errors.SessionEnded(
@@ -113,14 +113,14 @@ def follows(state: SessionState | None, before: SessionState) -> bool:
     """Whether a session goes on from another: alive, and each names the other."""
     return (
         state is not None
-        and state.status is not SessionStatus.DELETED
+        and not state.gone
         and state.continued_from == before.id
         and state.id in before.continuations
     )
 
 
 def _create(state: SessionState | None, command: c.CreateSession) -> list[e.SessionEvent]:
-    if state is not None and state.status is not SessionStatus.DELETED:
+    if state is not None and not state.gone:
         if command.or_get and state.status is SessionStatus.ACTIVE:
             return []
         if command.or_get:
@@ -275,7 +275,10 @@ def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing,
 def evolve(state: SessionState | None, recorded: e.Recorded) -> SessionState:
     """Return the state after an event of the log."""
     after = evolve_one(state, recorded.event, time_us=recorded.time_us)
-    return replace(after, version=recorded.version)
+    version, until = recorded.version, after.until
+    # One that begins anew is numbered above what had its id.
+    began = version if isinstance(recorded.event, e.SessionCreated) else after.began
+    return replace(after, version=version, began=began, until=0 if version >= until else until)
 
 
 def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
@@ -360,7 +363,7 @@ def _updated(state: SessionState, event: e.SessionUpdated, time_us: int) -> Sess
 
 
 def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) -> SessionState:
-    before = state or SessionState(id=event.id, generation=-1)
+    before = SessionState(id=event.id, generation=-1) if state is None or event.until else state
     return SessionState(
         id=event.id,
         version=before.version + 1,
@@ -383,6 +386,7 @@ def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) ->
         live=event.summary.tokens if event.summary else 0,
         rebased=before.rebased,
         handed=before.generation + 1,
+        until=event.until,
     )
 
 
@@ -405,6 +409,7 @@ def _next_generation(state: SessionState, time_us: int) -> SessionState:
         rebased=state.rebased,
         handed=state.handed,
         handed_more=state.handed_more,
+        until=state.until,
     )
 
 

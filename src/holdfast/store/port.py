@@ -100,7 +100,7 @@ class StreamWrite(msgspec.Struct, frozen=True):
     `claims` are texts unique in the stream for ever, each paired with the index of the event that
     makes it. `base` names a stream and a version, which that stream has or had: this one goes on from
     there, with the version after the higher of `expected` and the base's. It is the stream itself, or
-    another, and then `expected` is 0.
+    another, and then `expected` is 0. A stream that names version 0 of itself begins anew.
     """
 
     stream: str

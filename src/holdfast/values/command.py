@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from holdfast.values.context import Selection
+from holdfast.values.event import SessionEvent
 from holdfast.values.frame_command import AboutFrame, FrameCommand
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
@@ -154,11 +155,26 @@ SessionCommand = (
 )
 
 
+class ReplaySession(msgspec.Struct, frozen=True, kw_only=True):
+    """Append events that happened elsewhere, at the times when they did, to a session at version `expected`.
+
+    They have been checked: `state` is what they lead to. `base` is the version that they go on from if that is
+    not the last; `whole` says that the session is complete with them.
+    """
+
+    session_id: str
+    expected: int
+    events: tuple[tuple[SessionEvent, int], ...]
+    state: SessionState
+    base: int | None = None
+    whole: bool = False
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A command with what the caller demands of it: whose, once only under a key, at which version."""
 
     tenant: str
-    command: SessionCommand | FrameCommand
+    command: SessionCommand | FrameCommand | ReplaySession
     key: str | None = None
     expected_version: int | None = None
 

@@ -18,7 +18,11 @@ from holdfast.values.session import EndReason, SessionState
 
 
 class SessionCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A session began; again, under the same id, if the one before was deleted."""
+    """A session began; again, under the same id, if the one before was deleted.
+
+    One that is imported says with `until` at which version it is whole: nobody finds it before. It begins
+    anew, whatever had its id.
+    """
 
     kind: ClassVar[str] = "session.created"
     id: str
@@ -31,6 +35,7 @@ class SessionCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     policy: WindowPolicy | None = None
     summary: Summary | None = None
     corrections: tuple[Correction, ...] = ()
+    until: int = 0
 
 
 class MessageAdded(msgspec.Struct, frozen=True):

@@ -57,7 +57,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `policy`, `cut` and `summary` say how windows are made; `live` is the tokens of what the cut leaves in;
     `corrections` say by how much counters are off. `forked_from` is the session and the version that it
     was forked from; `rebased` is the version at which it was forked or last rewound. Long-term memory needs
-    nothing more of generations below `handed`, and of those in `handed_more`.
+    nothing more of generations below `handed`, and of those in `handed_more`. `until` is the version at which
+    an import that is under way will be whole.
     """
 
     id: str
@@ -98,6 +99,12 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     rebased: int = 0
     handed: int = 0
     handed_more: tuple[int, ...] = ()
+    until: int = 0
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody finds it: it was deleted, or has not been imported whole."""
+        return self.status is SessionStatus.DELETED or self.version < self.until
 
     @property
     def message_count(self) -> int:

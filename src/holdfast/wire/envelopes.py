@@ -54,5 +54,5 @@ def open_message(
 def _beside(envelope: Mapping[str, Json]) -> Mapping[str, Json]:
     """Return the fields that an envelope holds beside the dict; those it does not know are extra."""
     known = {key: envelope[key] for key in _BESIDE if key in envelope}
-    known["extra"] = freeze({key: envelope[key] for key in envelope.keys() - _ENVELOPE})
+    known["extra"] = freeze({key: envelope[key] for key in envelope if key not in _ENVELOPE})
     return known

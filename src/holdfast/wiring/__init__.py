@@ -27,7 +27,7 @@ class Holdfast:
         self.sessions = SessionManager.over(opened.engine, settings)
         self.index = StateIndex(opened.engine, settings)
         self.events = Events(opened.engine, settings.tenant, self.sessions)
-        self.admin = Admin(opened.engine)
+        self.admin = Admin(opened.engine, settings.tenant)
         self.archive = Archive(opened.engine, settings.tenant, opened.shelf, self.sessions.settle)
 
     def close(self) -> None:

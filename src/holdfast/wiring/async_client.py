@@ -22,7 +22,7 @@ class AsyncHoldfast:
         self.sessions = AsyncSessions(opened.engine, settings)
         self.index = AsyncStateIndex(opened.engine, settings)
         self.events = AsyncEvents(opened.engine, settings.tenant, self.sessions)
-        self.admin = AsyncAdmin(opened.engine)
+        self.admin = AsyncAdmin(opened.engine, settings.tenant)
         self.archive = AsyncArchive(opened.engine, settings.tenant, opened.shelf)
 
     async def close(self) -> None:

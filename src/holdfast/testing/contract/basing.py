@@ -55,6 +55,16 @@ class Basing(stage.Stage):
         assert len(feed_all(store)) == 6, "nothing has left the log"
         assert verified(store).ok
 
+    def test_a_stream_begins_anew(self, store: Store) -> None:
+        take(store, step(write("a", 0, b"1", b"2", claims=(("x", 0),))))
+        take(store, step(based("a", 2, ("a", 0), b"3", b"4", claims=(("x", 1),))))
+        assert told(store, "a") == [(3, b"3"), (4, b"4")]
+        assert told(store, "a", at=2) == [(1, b"1"), (2, b"2")]
+        assert (store.find_claim(TENANT, "a", "x"), store.version(TENANT, "a")) == (4, 4)
+        take(store, step(based("a", 4, ("a", 3), b"5")))
+        assert told(store, "a") == [(3, b"3"), (5, b"5")]
+        assert verified(store).ok
+
     def test_a_version_is_for_ever_what_it_was(self, store: Store) -> None:
         take(store, step(write("a", 0, b"1", b"2", b"3", b"4")))
         take(store, step(based("a", 4, ("a", 2), b"5", b"6")))

@@ -1,0 +1,89 @@
+"""`holdfast export`: sessions as one file, from which `holdfast import` gives them back."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from holdfast.cli import again, exits, figures, references, target
+from holdfast.cli.options import Common
+from holdfast.cli.surface import Face, Surface
+from holdfast.engine.exporting import Exported
+
+STDOUT = "-"
+
+
+def run(session: str | None, user: str | None, output: str, common: Common) -> int:
+    """Write a conversation, all sessions of a user, or all of the tenant."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    if session is not None and user is not None:
+        raise exits.Failure(_both())
+    _check(output, common)
+    started = time.monotonic()
+    with target.opened(common) as hf:
+        chosen = references.session(hf, session).id if session is not None else None
+        with surface.progress("writing events") as bar:
+            place = sys.stdout.buffer if output == STDOUT else output
+            made = hf.admin.export(place, session_id=chosen, user_id=user, progress=bar)
+    if output != STDOUT:
+        _tell(surface, output, made, time.monotonic() - started)
+    surface.note(
+        f"{figures.count(made.sessions, 'session')}, {figures.count(made.messages, 'message')}."
+        " Frames and their suspensions are not in it."
+    )
+    return exits.DONE
+
+
+def _tell(surface: Surface, output: str, made: Exported, seconds: float) -> None:
+    if surface.face is Face.JSON:
+        surface.document(
+            {
+                "file": output,
+                "sessions": made.sessions,
+                "events": made.events,
+                "messages": made.messages,
+                "bytes": made.bytes,
+                "sha256": made.sha256,
+                "seconds": round(seconds, 3),
+            }
+        )
+    elif surface.face is Face.PIPE:
+        surface.row(output, made.sessions, made.events, made.messages, made.bytes)
+    else:
+        surface.console.print(f"{surface.glyphs.good} {output}", style="bold green", end="")
+        surface.console.print(
+            f"   {figures.size(made.bytes)}, {figures.count(made.events, 'event')} in {seconds:.1f} s"
+        )
+
+
+def _check(output: str, common: Common) -> None:
+    if output == STDOUT:
+        if common.json:
+            raise exits.Failure(
+                _usage("--json and -o - would both write to stdout.", "Leave one out.")
+            )
+        if sys.stdout.isatty():
+            told = "The file would go to a terminal, which obeys what is in stored text."
+            raise exits.Failure(_usage(told, "-o trip.jsonl, or a pipe: -o - | gzip"))
+    elif Path(output).exists():
+        raise exits.Failure(_exists(output, common))
+
+
+def _usage(what: str, then: str) -> exits.Problem:
+    return exits.Problem(exits.USAGE, "usage", what, "Nothing was written.", then)
+
+
+def _both() -> exits.Problem:
+    return _usage("a session and --user are both given.", "Export a session, or all of a user.")
+
+
+def _exists(output: str, common: Common) -> exits.Problem:
+    free = target.beside(Path(output))
+    return exits.Problem(
+        exits.UNSAFE,
+        "target_exists",
+        f"{output} exists already.",
+        "An export never overwrites. Nothing was written.",
+        again.command("export", "-o", str(free), on=common.on),
+    )

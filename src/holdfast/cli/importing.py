@@ -1,0 +1,131 @@
+"""`holdfast import`: sessions from files: those of `holdfast export`, and those of other programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.cli import exits, figures, target
+from holdfast.cli.options import Common
+from holdfast.cli.surface import Face, Surface
+
+if TYPE_CHECKING:
+    from holdfast.engine.porting import Format, Imported
+    from holdfast.values.frozen import Json
+
+SHOWN = 10
+"""Notes and reasons that a terminal shows of one file."""
+
+
+class Wanted(NamedTuple):
+    """How files are imported."""
+
+    format: Format
+    user: str | None
+    rename: str
+    dry_run: bool
+
+
+def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
+    """Take in the sessions of each file; those that are here already stay as they are."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    for name in files:
+        if not Path(name).exists():
+            raise exits.Failure(_missing(name))
+    started = time.monotonic()
+    made: list[tuple[str, Imported]] = []
+    with target.opened(common, create=not wanted.dry_run) as hf:
+        for name in files:
+            with surface.progress(f"reading {Path(name).name}") as bar:
+                report = hf.admin.import_(
+                    name,
+                    format=wanted.format,
+                    user_id=wanted.user,
+                    rename=wanted.rename,
+                    dry_run=wanted.dry_run,
+                    progress=bar,
+                )
+            made.append((name, report))
+            if surface.face is not Face.JSON:
+                _tell(surface, name, report)
+    if surface.face is Face.JSON:
+        seconds = round(time.monotonic() - started, 3)
+        surface.document(_document(target.choose(common.url), made, wanted, seconds))
+    if wanted.dry_run:
+        surface.note("Nothing was written (--dry-run).")
+    nothing = all(report.skipped and not report.sessions + report.already for _, report in made)
+    return exits.FAILED if nothing else exits.DONE
+
+
+def _document(
+    store: str, made: Sequence[tuple[str, Imported]], wanted: Wanted, seconds: float
+) -> Json:
+    return {
+        "store": store,
+        "dry_run": wanted.dry_run,
+        "sessions": sum(report.sessions for _, report in made),
+        "messages": sum(report.messages for _, report in made),
+        "already": sum(report.already for _, report in made),
+        "skipped": sum(len(report.skipped) for _, report in made),
+        "files": [
+            {
+                "file": name,
+                "format": report.format,
+                "sessions": report.sessions,
+                "messages": report.messages,
+                "already": report.already,
+                "skipped": [{"source": one.source, "reason": one.reason} for one in report.skipped],
+                "notes": list(report.notes),
+                "more_notes": report.more_notes,
+            }
+            for name, report in made
+        ],
+        "seconds": seconds,
+    }
+
+
+def _tell(surface: Surface, name: str, report: Imported) -> None:
+    if surface.face is Face.PIPE:
+        skipped = len(report.skipped)
+        surface.row(name, report.format, report.sessions, report.messages, report.already, skipped)
+        for one in report.skipped:
+            surface.row("skipped", one.source, one.reason)
+        for note in report.notes:
+            surface.row("note", note)
+        return
+    glyphs = surface.glyphs
+    whole = not report.skipped
+    mark = f"{glyphs.good if whole else glyphs.warn} {name}"
+    surface.console.print(mark, style="bold green" if whole else "bold yellow", end="")
+    surface.console.print(f"   {_counts(report)}", soft_wrap=True)
+    for one in report.skipped[:SHOWN]:
+        surface.facts([(f"  {glyphs.dot} left out", f"{one.source}: {one.reason}")])
+    for note in report.notes[:SHOWN]:
+        surface.facts([(f"  {glyphs.dot} note", note)])
+    beyond = max(0, len(report.skipped) - SHOWN) + max(0, len(report.notes) - SHOWN)
+    if beyond + report.more_notes:
+        surface.note(f"{beyond + report.more_notes:,} more: --json has them.")
+
+
+def _counts(report: Imported) -> str:
+    told = [
+        f"{figures.count(report.sessions, 'session')} with {figures.count(report.messages, 'message')}"
+        + (" would be imported" if report.dry_run else " imported")
+    ]
+    if report.already:
+        told.append(f"{report.already:,} already here")
+    if report.skipped:
+        told.append(f"{len(report.skipped):,} left out")
+    return f"{', '.join(told)} ({report.format})"
+
+
+def _missing(name: str) -> exits.Problem:
+    return exits.Problem(
+        exits.NOT_FOUND,
+        "no_file",
+        f"there is no file {name}.",
+        "Nothing was written.",
+        "Check the path.",
+    )
