@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import errors, limits
-from holdfast.memory import factbook, finding, profiles, rules, slots
+from holdfast.memory import finding, profiles, rules, slots
 from holdfast.memory.builtin import BuiltIn
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.sqlite.shelf import SQLiteShelf
@@ -203,6 +202,12 @@ def test_without_a_user_nothing_is_asked(engine: BuiltIn):
             engine.facts(nobody)
 
 
+def test_a_place_that_no_log_has_is_refused(engine: BuiltIn):
+    for nowhere in (-1, 2**64):
+        with pytest.raises(errors.InvalidRequest):
+            engine.forget(ADA, "s1", nowhere)
+
+
 def test_a_closed_engine_says_so(engine: BuiltIn, shelf: Shelf):
     engine.close()
     with pytest.raises(errors.EngineClosed):
@@ -278,125 +283,6 @@ def test_sources_are_bounded_and_the_newest_stay(engine: BuiltIn):
     (home,) = engine.facts(ADA)
     assert len(engine.sources(ADA, home)) == limits.FACT_SOURCES_MAX
     assert engine.sources(ADA, home)[0].session_id == f"s{limits.FACT_SOURCES_MAX + 8}"
-
-
-def test_two_who_take_one_conversation_do_not_mix(shelf: Shelf):
-    """The second one takes over; the first one's next chunk is refused, and nothing is there twice."""
-    first, second = BuiltIn(shelf, count=count), BuiltIn(shelf, count=count)
-    history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
-
-    def interrupted() -> Iterator[Sequence[Said]]:
-        yield said[:1]
-        second.ingest(history, [said])
-        yield said[1:]
-
-    with pytest.raises(errors.Unavailable):
-        first.ingest(history, interrupted())
-    assert len(second.facts(ADA)) == 2
-
-
-@pytest.mark.parametrize("what", ["user", "session", "message", "position"])
-def test_what_is_forgotten_while_it_is_taken_does_not_come_back(shelf: Shelf, what: str):
-    engine, other = BuiltIn(shelf, count=count), BuiltIn(shelf, count=count)
-    history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
-    where = {
-        "user": (None, None),
-        "session": ("s1", None),
-        "message": ("s1", position(1, 2)),
-        "position": (None, position(1, 2)),
-    }[what]
-
-    def meanwhile() -> Iterator[Sequence[Said]]:
-        yield said[:1]
-        other.forget(ADA, *where)
-        # Somebody begins on it again, so that there is a row like the one that was forgotten.
-        with pytest.raises(ConnectionError):
-            other.ingest(history, stopping())
-        yield said[1:]
-
-    def stopping() -> Iterator[Sequence[Said]]:
-        raise ConnectionError
-        yield []
-
-    with pytest.raises(errors.Unavailable):
-        engine.ingest(history, meanwhile())
-    assert known(engine, ADA, "name") == []
-
-
-def test_forgetting_others_does_not_disturb(shelf: Shelf):
-    engine = BuiltIn(shelf, count=count)
-    history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
-
-    def meanwhile() -> Iterator[Sequence[Said]]:
-        yield said[:1]
-        engine.forget(BOB)
-        engine.forget(ADA, "s7")
-        yield said[1:]
-
-    engine.ingest(history, meanwhile())
-    assert len(engine.facts(ADA)) == 2
-
-
-def test_threads_that_learn_of_one_user_lose_nothing(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "RETRIES_MAX", 1_000)
-    engine = BuiltIn(shelf, count=count)
-
-    def learn(thread: int) -> None:
-        for n in range(6):
-            tell(engine, ADA, f"s{thread}-{n}", f"I'm allergic to food{thread}x{n}.", day=n + 1)
-
-    threads = [threading.Thread(target=learn, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(engine.facts(ADA)) == 18
-    assert len(engine.profile(ADA, 10_000).facts) == 18
-
-
-@pytest.mark.req("A-14")
-def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
-    shelf = SQLiteShelf(tmp_path / "state.db-memory")
-    engine = BuiltIn(shelf, count=count)
-
-    def bytes_() -> bytes:
-        return b"".join(path.read_bytes() for path in tmp_path.iterdir())
-
-    tell(engine, ADA, "ses-canary1", "I live in Canarytown.", "I'm allergic to canarynuts.", day=1)
-    tell(
-        engine,
-        ADA,
-        "ses-other",
-        "I moved to Elsewhere.",
-        "I hate canarysongs.",
-        "My name is Cana.",
-        day=2,
-    )
-    tell(engine, BOB, "ses-bob", "I live in Bobtown.", day=3)
-    assert b"Canarytown" in bytes_()
-    engine.forget(ADA, "ses-canary1")
-    left = bytes_()
-    for gone in (b"anarytown", b"canarytown", b"canarynut", b"ses-canary1"):
-        assert gone not in left
-    engine.forget(ADA, "ses-other", position(2, 2))
-    assert b"canarysong" not in bytes_()
-    assert b"ada" in bytes_()
-    engine.forget(ADA)
-    left = bytes_()
-    for gone in (b"ada", b"Elsewhere", b"Cana", b"ses-other", b"elsewhere"):
-        assert gone not in left
-    assert b"Bobtown" in left
-    shelf.close()
-
-
-def test_rows_of_a_user_begin_with_tenant_and_user(shelf: Shelf):
-    engine = BuiltIn(shelf, count=count)
-    tell(engine, ADA, "s1", "I live in Oslo.", "My name is Ada.")
-    mine = factbook.key(ADA.tenant, ADA.user_id)
-    for book in (*factbook.BOOKS, "memory.taken"):
-        rows = shelf.scan(book, b"", b"\xff" * 9, limit=99)
-        assert rows
-        assert all(key.startswith(mine) for key, _ in rows)
 
 
 def test_a_conversation_of_any_length_is_taken_in_steps(shelf: Shelf):

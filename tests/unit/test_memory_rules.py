@@ -39,12 +39,14 @@ ABOUT = [
     ("Please call me Imo", "nickname"),
     ("My pronouns are she/her.", "pronouns"),
     ("I'm vegan now.", "diet"),
-    ("I no longer eat meat.", "diet"),
+    ("I no longer eat meat.", "eat:meat"),
+    ("I don't eat pork.", "eat:pork"),
     ("I’m allergic to kiwis.", "allergy:kiwi"),
     ("I'm not allergic to kiwi any more.", "allergy:kiwi"),
     ("We live in Lisbon, near the river.", "home"),
     ("I've just moved to Porto.", "home"),
-    ("I work as a baker.", "work"),
+    ("I work as a baker.", "job"),
+    ("I work at the harbour.", "employer"),
     ("My birthday is on 4 May.", "date:birthday"),
     ("My rent is 900 euros.", "amount:rent"),
     ("My rent went up to 950 euros.", "amount:rent"),
@@ -64,6 +66,7 @@ ABOUT = [
     ("窓側の席のほうが好きです。", "seat"),
     ("これからは通路側でお願いします。", "seat"),
     ("納豆が苦手です。", "taste:納豆"),
+    ("パン屋で働いています。", "employer"),
     ("誕生日は五月四日です。", "birthday"),
     ("家賃は九万円です。", "amount:家賃"),
     ("我叫林晓。", "name"),
@@ -73,6 +76,8 @@ ABOUT = [
     ("我喜欢靠窗的座位。", "seat"),
     ("以后都给我订靠过道的座位。", "seat"),
     ("我讨厌香菜。", "taste:香菜"),
+    ("我不喜欢香菜。", "taste:香菜"),
+    ("我不吃猪肉。", "eat:猪肉"),
     ("我的生日是五月四号。", "birthday"),
 ]
 
@@ -81,6 +86,29 @@ ABOUT = [
 @pytest.mark.parametrize(("text", "about"), ABOUT)
 def test_what_a_sentence_is_about(text: str, about: str):
     assert about in abouts(text)
+
+
+TOGETHER = [
+    ("I like tea.", "I like coffee."),
+    ("I don't eat fish.", "I don't eat pork."),
+    ("I work as a baker.", "I work for the harbour."),
+    ("I live in Oslo.", "I live with my sister."),
+    ("I prefer window seats.", "I hate middle seats."),
+    ("I prefer short answers.", "From now on leave out the exclamation marks."),
+    ("I prefer hotels with a pool.", "I prefer a room with two beds."),
+    ("I'm allergic to nuts.", "I'm allergic to figs."),
+    ("My sister Mia sings.", "My sister Ana dances."),
+    ("お茶が好きです。", "コーヒーが好きです。"),
+    ("我喜欢喝茶。", "我喜欢喝咖啡。"),
+    ("My booking reference is KX7-221.", "My booking reference is AB1-902."),
+]
+
+
+@pytest.mark.req("A-16")
+@pytest.mark.parametrize(("one", "other"), TOGETHER)
+def test_what_does_not_contradict(one: str, other: str):
+    assert found(one) and found(other)
+    assert not (abouts(one) & abouts(other)) - {""}
 
 
 KINDS = [

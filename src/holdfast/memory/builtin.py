@@ -143,6 +143,10 @@ class BuiltIn:
         returns, nothing of it is in any file; if it fails, call it again.
         """
         self._checked(who)
+        if position is not None and not 0 <= position < 2**63:
+            raise errors.InvalidRequest(
+                "a position is a place in the log: a whole number, 0 or more."
+            )
         if session_id is None and position is None:
             gone = sum(1 for _ in self.facts(who))
             self._retried(lambda: self._journal.forget(who, self._book.forgotten(who)))

@@ -19,7 +19,7 @@ from holdfast.values.memory import Fact, FactKind, Profile
 Count = Callable[[str], int]
 
 _IDENTITY: Final = ("name", "nickname", "pronouns", "language", "age")
-_CONSTRAINTS: Final = ("allergy", "diet")
+_CONSTRAINTS: Final = ("allergy", "diet", "eat")
 _BY_KIND: Final = {FactKind.PREFERENCE: 2, FactKind.FACT: 3, FactKind.ENTITY: 4}
 _MISSES_MAX: Final = 16
 

@@ -20,9 +20,6 @@ from holdfast.memory.rules_ja import JAPANESE
 from holdfast.memory.rules_zh import CHINESE
 from holdfast.values.memory import Fact, FactKind, Said, Source
 
-NAME: Final = "rules-1"
-"""Under which it is kept who has found a fact."""
-
 _KANA: Final = re.compile("[\u3040-\u30ff]")
 _HAN: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 _LIST: Final = re.compile(r"\s*(?:,|\band\b|\bor\b|/|&|、|と|和|及|跟|以及)\s*", re.IGNORECASE)

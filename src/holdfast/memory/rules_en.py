@@ -61,9 +61,9 @@ ENGLISH: Final = Language(
             "diet",
         ),
         rule(
-            rf"{_I} (?:no longer |don'?t |do not |never |can'?t |cannot |gave up |given up |have started to |started to )?eat(?:ing)? (?:any )?(?:meat|fish|pork|animals|animal products)\b",
+            rf"{_I} (?:no longer |don'?t |do not |never |can'?t |cannot |gave up |given up )eat(?:ing)? (?:any )?(?P<what>[a-z]+(?: [a-z]+)?)\b",
             _FACT,
-            "diet",
+            "eat:{what}",
         ),
         rule(
             rf"{_AM} (?:left|right)-handed\b|{_AM} (?:ambidextrous|colou?r-?blind|deaf|hard of hearing|dyslexic|diabetic|asthmatic|pregnant|epileptic|near-?sighted|short-?sighted)\b",
@@ -72,23 +72,27 @@ ENGLISH: Final = Language(
         ),
         rule(rf"{_AM} \d{{1,3}}(?: years old|-year-old)\b", _FACT, "age"),
         rule(
-            rf"{_I} (?:no longer |don't )?(?:work|teach|study)(?:ing)? (?:as|for|at)\b|{_AM} (?:working|employed|studying) (?:as|for|at)\b",
-            _FACT,
-            "work",
+            rf"{_I} (?:no longer |don't )?work as\b|{_AM} (?:working|employed) as\b", _FACT, "job"
         ),
+        rule(
+            rf"{_I} (?:no longer |don't )?work (?:for|at (?!home|night))\b|{_AM} (?:working|employed) (?:for|at (?!home|night))\b",
+            _FACT,
+            "employer",
+        ),
+        rule(rf"{_I} (?:teach|study) (?:as|at|for)?\b|{_AM} studying\b", _FACT, ""),
         rule(
             rf"{_AM} (?:an?|the) (?!bit\b|little\b|lot\b|few\b|fan\b|huge\b|big\b|while\b|mess\b|total\b|complete\b|new (?:customer|user)\b|one\b|only\b|same\b)(?:[\w-]+ ){{0,3}}[\w-]+(?:er|or|ist|ian|man|woman|ant|nurse|chef|cook|student|parent|mother|father|dad|mum|mom|member|person|citizen|resident|veteran|native|pilot|engineer|coach)\b",
             _FACT,
             "",
         ),
         rule(
-            rf"{_I} (?:speak|studied|majored in|trained as|was born|grew up|were born|were raised|was raised|play the|am fluent|graduated)\b|{_AM} (?:fluent in|from (?-i:[A-Z])|originally from|married|divorced|single|widowed|engaged to|retired|self-employed|unemployed)\b",
+            rf"{_I} (?:speak|live (?:with|by|above|alone)|studied|majored in|trained as|was born|grew up|were born|were raised|was raised|play the|am fluent|graduated)\b|{_AM} (?:fluent in|from (?-i:[A-Z])|originally from|married|divorced|single|widowed|engaged to|retired|self-employed|unemployed)\b",
             _FACT,
             "",
         ),
         # Where they are.
         rule(
-            rf"{_I} (?:no longer |don't )?(?:live|reside)s? (?:in|at|on|near|with|outside|by|above)\b|{_AM} (?:now )?(?:living|based|residing) (?:in|at|on|near)\b",
+            rf"{_I} (?:no longer |don't )?(?:live|reside) (?:in|at|on|near|outside)\b(?! (?:my|peace|hope))|{_AM} (?:now )?(?:living|based|residing) (?:in|at|on|near)\b",
             _FACT,
             "home",
         ),
@@ -194,24 +198,29 @@ ENGLISH: Final = Language(
         ),
         rule(r"\bi(?:'d| would) (?:always|rather always|much rather)\b", _LIKES, "*"),
         rule(
-            rf"{_I} (?:don'?t |do not |no longer |never )?(?:like|love|enjoy|adore|fancy)(?: very much)? {_NOT_THINGS}(?P<taste>[^.,;!?]+)",
+            rf"{_I} (?:like|love|enjoy|adore|fancy)(?: very much)? {_NOT_THINGS}(?P<taste>[^.,;!?]+)",
             _LIKES,
             "*taste:{taste}",
+        ),
+        rule(
+            rf"{_I} (?:don'?t|do not|no longer|never) (?:like|love|enjoy|adore|fancy) {_NOT_THINGS}(?P<taste>[^.,;!?]+)",
+            _LIKES,
+            "taste:{taste}",
         ),
         rule(
             rf"{_I} (?:hate|dislike|detest|loathe|despise|can'?t stand|cannot stand|can'?t bear|avoid|don'?t care for|am not a fan of) {_NOT_THINGS}(?P<taste>[^.,;!?]+)",
             _LIKES,
-            "*taste:{taste}",
+            "taste:{taste}",
         ),
         rule(
-            rf"{_AM}{_NOT} (?:an? )?(?:huge |big |great )?(?:fan of|fond of|keen on|into|crazy about|obsessed with|partial to|allergic to the idea of|off) {_NOT_THINGS}(?P<taste>[^.,;!?]+)",
+            rf"{_AM}{_NOT} (?:an? )?(?:huge |big |great )?(?:fan of|fond of|keen on|into|crazy about|obsessed with|partial to|off) {_NOT_THINGS}(?P<taste>[^.,;!?]+)",
             _LIKES,
-            "*taste:{taste}",
+            "taste:{taste}",
         ),
         rule(
             r"\b(?:i|we)(?:'ve| have)? gone off (?P<taste>[^.,;!?]+)|\bi no longer (?:drink|smoke|use) (?P<was>[^.,;!?]+)",
             _LIKES,
-            "*taste:{taste}",
+            "taste:{taste}",
         ),
         rule(
             rf"{_I} (?:always|never|only ever|only|usually|rarely|seldom) (?!had|have (?:had|been|seen)|received|got|been|want to|need|thought|said|asked|heard|see\b|saw|wanted|made|meant|agreed|expected|knew|can\b)[a-z]+\b",
@@ -245,22 +254,18 @@ ENGLISH: Final = Language(
         ),
     ),
     topics=topics(
-        (r"\b(?:seats?|aisle|window seat|by the window|middle seat)\b", "seat"),
-        (r"\b(?:room|hotel|floor|bed)\b", "room"),
-        (r"\b(?:dark|light) (?:mode|theme)s?\b", "theme"),
-        (r"\b(?:tabs|spaces|indent\w*)\b", "indent"),
-        (r"\b(?:metric|imperial|celsius|fahrenheit|kilomet\w+|miles)\b", "units"),
         (
-            r"\b(?:bullet|bullets|tables?|prose|short answers?|long answers?|brief|concise|detailed|summar\w+|emoji\w*|exclamation)\b",
-            "style",
+            r"\b(?:window|aisle) seats?\b|\b(?:on|by|at|near) the (?:window|aisle)\b|\baisle\b",
+            "seat",
         ),
+        (r"\b(?:dark|light) (?:mode|theme)s?\b", "theme"),
+        (r"\b(?:tabs|spaces)\b", "indent"),
+        (r"\b(?:metric|imperial|celsius|fahrenheit)\b", "units"),
         (
-            r"\b(?:in (?:english|japanese|chinese|german|french|spanish|italian|portuguese|korean|dutch))\b",
+            r"\b(?:answer|reply|write|speak)\w*\b.* in (?:english|japanese|chinese|german|french|spanish|italian|portuguese|korean|dutch)\b",
             "language",
         ),
-        (r"\b(?:coffee|tea|espresso|latte|flat white|cappuccino|drink)\b", "drink"),
-        (r"\b(?:economy|business class|first class|cabin)\b", "cabin"),
-        (r"\b(?:mornings?|afternoons?|evenings?)\b", "hours"),
+        (r"\b(?:economy|business class|first class)\b", "cabin"),
     ),
     evidence=(
         Evidence(
