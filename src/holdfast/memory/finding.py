@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import re
-import unicodedata
 from typing import TYPE_CHECKING, Final
 
 from holdfast import limits
 from holdfast.memory import slots
+from holdfast.memory import terms as archive
 from holdfast.values.memory import Recalled, Who
 
 if TYPE_CHECKING:
     from holdfast.memory.factbook import Factbook
 
-_WORDS: Final = re.compile(r"[^\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]+")
 _COMMON: Final = frozenset(
     [
         "a",
+        "about",
+        "am",
         "an",
         "and",
         "are",
@@ -26,26 +27,33 @@ _COMMON: Final = frozenset(
         "be",
         "but",
         "by",
+        "can",
+        "did",
         "do",
         "does",
-        "did",
         "for",
         "from",
-        "have",
-        "has",
         "had",
+        "has",
+        "have",
         "how",
         "i",
+        "if",
+        "im",
         "in",
         "is",
         "it",
         "its",
+        "ive",
         "me",
         "my",
+        "no",
+        "not",
         "of",
         "on",
         "or",
         "our",
+        "so",
         "that",
         "the",
         "this",
@@ -62,31 +70,21 @@ _COMMON: Final = frozenset(
         "with",
         "you",
         "your",
-        "am",
-        "im",
-        "ive",
-        "not",
-        "no",
-        "so",
-        "if",
-        "can",
-        "about",
     ]
 )
+"""Words that half of all sentences have."""
+
 _QUERY_TERMS_MAX: Final = 32
 
 
 def terms(text: str) -> list[str]:
-    """Return the words of a text that can be looked for, in order: words, and pairs of characters where none are marked."""
-    found = dict[str, None]()
-    for word in _WORDS.findall(unicodedata.normalize("NFKC", text).casefold()):
-        if word.isascii() or not "\u3040" <= word[0] <= "\u9fff":
-            if word not in _COMMON:
-                found[word[:-1] if len(word) > 3 and word.endswith("s") else word] = None
-        else:
-            pairs = [word[at : at + 2] for at in range(len(word) - 1)] or [word]
-            found.update(dict.fromkeys(pairs))
-    return list(found)
+    """Return the words of a text that can be looked for, in order, as the archive finds them."""
+    return [word for term in archive.counted(text) if (word := term.decode()) not in _common()]
+
+
+@functools.cache
+def _common() -> frozenset[str]:
+    return frozenset(term.decode() for word in _COMMON for term in archive.counted(word))
 
 
 def search(book: Factbook, who: Who, query: str, k: int) -> list[Recalled]:
