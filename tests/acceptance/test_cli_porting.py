@@ -1,0 +1,100 @@
+"""`holdfast export` and `holdfast import`, as people and scripts meet them."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.acceptance.cli_runs import on_terminal, run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a store of three sessions of two users."""
+    with holdfast.connect(tmp_path / "state.db") as hf:
+        for name, user in (("trip", "ada"), ("visit", "ada"), ("other", "bo")):
+            session = hf.sessions.create_session(name, user_id=user)
+            session.add_message({"role": "user", "content": f"{name} \x1b[2J\u202e"})
+    return tmp_path
+
+
+def test_out_and_in_again(folder: Path):
+    told = run("export", "--user", "ada", "-o", "ada.jsonl", cwd=folder)
+    assert (told.code, told.out.split("\t")[:4]) == (0, ["ada.jsonl", "2", "4", "2"])
+    assert stat.S_IMODE((folder / "ada.jsonl").stat().st_mode) == 0o600
+    told = run("import", "ada.jsonl", "--url", "new.db", cwd=folder)
+    assert (told.code, told.out) == (0, "ada.jsonl\tholdfast\t2\t2\t0\t0\n")
+    again = run("import", "ada.jsonl", "--url", "new.db", "--json", cwd=folder)
+    document = json.loads(again.out)
+    assert (document["sessions"], document["already"], document["skipped"]) == (0, 2, 0)
+    assert document["files"][0]["format"] == "holdfast"
+    made = run("export", "-o", "again.jsonl", "--url", "new.db", "--json", "-q", cwd=folder)
+    assert made.err == "" and json.loads(made.out)["messages"] == 2
+    assert (folder / "again.jsonl").read_bytes() == (folder / "ada.jsonl").read_bytes()
+
+
+def test_one_session_by_its_beginning_to_a_pipe(folder: Path):
+    told = run("export", "tri", "-o", "-", cwd=folder)
+    lines = [json.loads(line) for line in told.out.split("\n")[:-1]]
+    assert [line["id"] for line in lines if line["line"] == "session"] == ["trip"]
+    assert "1 session" in told.err
+
+
+def test_people_see_what_was_done(folder: Path):
+    assert "✓ all.jsonl" in on_terminal("export", "-o", "all.jsonl", cwd=folder).out
+    seen = on_terminal("import", "all.jsonl", "--dry-run", cwd=folder).out
+    assert "0 sessions with 0 messages would be imported, 3 already here (holdfast)" in seen
+    (folder / "chats.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\nno\n')
+    seen = on_terminal("import", "chats.jsonl", cwd=folder).out
+    assert "1 session with 1 message imported, 1 left out (openai)" in seen
+    assert "chats.jsonl:2: it is not JSON." in seen
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("export", "-o", "state.db"), 8, "never overwrites"),
+        (("export", "nobody", "-o", "x.jsonl"), 3, "nobody"),
+        (("export", "trip", "--user", "ada", "-o", "x.jsonl"), 2, "both"),
+        (("export", "-o", "-", "--json"), 2, "stdout"),
+        (("export",), 2, "--output"),
+        (("import",), 2, "no file"),
+        (("import", "nothing.jsonl"), 3, "nothing.jsonl"),
+        (("import", "cut.jsonl"), 7, "cut off"),
+        (("import", "taken.jsonl"), 5, "another session here has the id"),
+        (("import", "taken.jsonl", "--url", "none.db", "--dry-run"), 3, "no store"),
+        (("import", "taken.jsonl", "--format", "word"), 2, "word"),
+        (("import", "chats.json"), 1, ""),
+    ],
+)
+def test_errors_say_what_and_end_as_documented(
+    arguments: tuple[str, ...], code: int, told: str, folder: Path
+):
+    with holdfast.connect("volatile:") as hf:
+        hf.sessions.create_session("trip").add_message({"role": "user", "content": "another"})
+        hf.admin.export(folder / "taken.jsonl")
+    (folder / "cut.jsonl").write_bytes((folder / "taken.jsonl").read_bytes()[:-50])
+    (folder / "chats.json").write_text('{"messages": []}')
+    before = (folder / "state.db").stat().st_size
+    done = run(*arguments, cwd=folder)
+    assert done.code == code and told in done.err, done
+    assert not (folder / "x.jsonl").exists() and not (folder / "none.db").exists()
+    assert (folder / "state.db").stat().st_size == before
+
+
+def test_a_terminal_is_not_sent_the_file(folder: Path):
+    told = on_terminal("export", "-o", "-", cwd=folder)
+    assert told.code == 2 and "\x1b[2J" not in told.out
+
+
+def test_under_other_ids_for_another_user(folder: Path):
+    run("export", "trip", "-o", "trip.jsonl", cwd=folder)
+    told = run("import", "trip.jsonl", "--rename", "-copy", "--user", "eve", cwd=folder)
+    assert told.out == "trip.jsonl\tholdfast\t1\t1\t0\t0\n"
+    assert run("sessions", "list", "--user", "eve", cwd=folder).out.startswith("trip-copy\teve\t")
+    assert run("import", "trip.jsonl", "--tenant", "t2", cwd=folder).code == 0
+    assert run("sessions", "list", "--tenant", "t2", cwd=folder).out.startswith("trip\tada\t")
