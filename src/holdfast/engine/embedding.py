@@ -14,7 +14,7 @@ from holdfast.engine import planning, states
 from holdfast.engine.tasks import Beat
 from holdfast.memory.blocks import Vector, unit
 from holdfast.memory.embedding import Embedder
-from holdfast.memory.passages import is_short, passages, text_of
+from holdfast.memory.spoken import is_short, passages, text_of
 from holdfast.memory.vectors import VectorStore
 from holdfast.store import port
 from holdfast.values.event import MessageAdded, Recorded
@@ -72,7 +72,7 @@ class EmbedTask:
             )
 
     def _passages(self, tenant: str, page: Sequence[port.StoredEvent]) -> Iterator[_Passage]:
-        """Yield what is worth embedding, whoever's it is; sessions that are gone have no owner."""
+        """Yield what is worth embedding. Sessions that are deleted have no owner; those of nobody have an empty one."""
         added = [stored for stored in page if _holds_message(stored)]
         owners = self._owners(tenant, {stored.stream for stored in added})
         owned = [stored for stored in added if stored.stream in owners]
@@ -90,7 +90,7 @@ class EmbedTask:
             stream: self._store.find(tenant, planning.KIND, stream.removeprefix(states.PREFIX))
             for stream in streams
         }
-        return {stream: row.owner for stream, row in found.items() if row is not None and row.owner}
+        return {stream: row.owner for stream, row in found.items() if row is not None}
 
     def _answered(self, tenant: str, stored: port.StoredEvent) -> str:
         """Return what was last said in a session before an event of it."""
