@@ -103,12 +103,15 @@ def test_only_words_of_users_and_assistants_are_embedded(place: Place):
     assert place.words.asked == ["where is my boat", "it lies in the old harbour"]
 
 
-def test_sessions_without_an_owner_and_deleted_ones_are_passed_over(place: Place):
-    place.hf.sessions.create_session().add_message(Message(role="user", content="nobody says"))
-    gone = say(place, "this will be deleted soon")
+def test_sessions_of_nobody_are_apart_and_deleted_ones_are_passed_over(place: Place):
+    place.hf.sessions.create_session().add_message(
+        Message(role="user", content="nobody says this to anyone")
+    )
+    gone = say(place, "this will be deleted quite soon")
     place.hf.sessions.delete_session(gone.id)
     place.drain()
-    assert place.words.asked == []
+    assert place.words.asked == ["nobody says this to anyone"]
+    assert place.recall("nobody says this to anyone") == []
 
 
 def test_carried_copies_are_not_embedded_again(place: Place):

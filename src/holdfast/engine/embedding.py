@@ -72,7 +72,7 @@ class EmbedTask:
             )
 
     def _passages(self, tenant: str, page: Sequence[port.StoredEvent]) -> Iterator[_Passage]:
-        """Yield what is worth embedding, whoever's it is; sessions that are gone have no owner."""
+        """Yield what is worth embedding. Sessions that are deleted have no owner; those of nobody have an empty one."""
         added = [stored for stored in page if _holds_message(stored)]
         owners = self._owners(tenant, {stored.stream for stored in added})
         owned = [stored for stored in added if stored.stream in owners]
@@ -90,7 +90,7 @@ class EmbedTask:
             stream: self._store.find(tenant, planning.KIND, stream.removeprefix(states.PREFIX))
             for stream in streams
         }
-        return {stream: row.owner for stream, row in found.items() if row is not None and row.owner}
+        return {stream: row.owner for stream, row in found.items() if row is not None}
 
     def _answered(self, tenant: str, stored: port.StoredEvent) -> str:
         """Return what was last said in a session before an event of it."""
