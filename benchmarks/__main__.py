@@ -31,6 +31,7 @@ BENCHMARKS = (
     "memory",
     "windows",
     "frames",
+    "archive",
 )
 
 
