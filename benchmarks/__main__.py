@@ -32,6 +32,7 @@ BENCHMARKS = (
     "windows",
     "frames",
     "memory_profile",
+    "archive",
 )
 
 

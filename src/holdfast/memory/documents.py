@@ -150,16 +150,52 @@ class Documents:
 _stored: Final = msgspec.msgpack.Decoder(_Stored)
 
 
+class View:
+    """The documents of a row, for reading: what a search needs of all of them, the rest when it is asked for."""
+
+    def __init__(self, row: bytes) -> None:
+        self._stored = _read(row)
+        self.kinds = self._stored.kinds
+        self.answers = array("H", self._stored.answers)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def position(self, at: int) -> int:
+        """Return where in the log a document stands."""
+        return self._stored.position + array("I", self._stored.positions)[at]
+
+    def times(self) -> list[int]:
+        """Return when each was said."""
+        return [self._stored.time_us + offset for offset in array("Q", self._stored.times)]
+
+    def sessions(self) -> list[str]:
+        """Return the session of each."""
+        named = [place.session_id for place in self._stored.named] or [""]
+        return [named[at] for at in array("H", self._stored.places)]
+
+    def place(self, at: int) -> Place:
+        """Return where a document was said."""
+        return self._stored.named[array("H", self._stored.places)[at]]
+
+
+def _read(row: bytes) -> _Stored:
+    try:
+        return _stored.decode(row)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a row of the archive can't be read.") from error
+
+
 def decode(row: bytes) -> Documents:
     """Return the documents of a row; raise Corrupt if it is none."""
+    stored = _read(row)
     try:
-        stored = _stored.decode(row)
         made = Documents()
         positions, times = array("I", stored.positions), array("Q", stored.times)
         made.positions = array("q", [stored.position + offset for offset in positions])
         made.times = array("q", [stored.time_us + offset for offset in times])
         made.answers, made.places = array("H", stored.answers), array("H", stored.places)
-    except (msgspec.MsgspecError, ValueError, OverflowError) as error:
+    except (ValueError, OverflowError) as error:
         raise errors.Corrupt("a row of the archive can't be read.") from error
     made.kinds = bytearray(stored.kinds)
     made.name(stored.named)

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.memory import documents, postings
-from holdfast.memory.documents import Documents
+from holdfast.memory.documents import Documents, View
 from holdfast.memory.shelf import Drop, Put, Shelf, after, key
 from holdfast.memory.terms import Term
 from holdfast.values.memory import Who
@@ -129,8 +129,17 @@ class Index:
 
     def documents(self, owner: int, first: int, last: int) -> list[tuple[int, Documents]]:
         """Return rows of documents in segments, with the number each begins at; `first` and `last` are such."""
-        rows = self.shelf.scan(DOCUMENTS, key(owner, first), key(owner, last), limit=_MANY)
-        return [(int.from_bytes(named[-8:], "big"), documents.decode(row)) for named, row in rows]
+        return [(at, documents.decode(row)) for at, row in self._documents(owner, first, last)]
+
+    def views(self, owner: int, first: int, last: int) -> list[tuple[int, View]]:
+        """Return the same for reading only."""
+        return [(at, View(row)) for at, row in self._documents(owner, first, last)]
+
+    def _documents(self, owner: int, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        for named, row in self.shelf.scan(
+            DOCUMENTS, key(owner, first), key(owner, last), limit=_MANY
+        ):
+            yield int.from_bytes(named[-8:], "big"), row
 
     def terms(self, owner: int, segment: Segment) -> dict[Term, bytes]:
         """Return every list of a segment."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from holdfast import errors
 from holdfast.memory import documents, index, postings
-from holdfast.memory.documents import GONE, HIDDEN, Documents, Place
+from holdfast.memory.documents import GONE, HIDDEN, Place, View
 from holdfast.memory.index import SIZES, Head, Index, Segment
 from holdfast.memory.terms import Term, is_prefix
 
@@ -83,7 +83,7 @@ class _Search:
         self._owner = owner
         self._head = head
         self._sought = sought
-        self._held: dict[int, Documents] = {}
+        self._held: dict[int, View] = {}
         self._waiting_from = head.following - head.following % SIZES[0]
 
     def read(self) -> dict[Term, _Numbers]:
@@ -100,7 +100,7 @@ class _Search:
             term: _weight(self._head.documents, sum(map(len, found)))
             for term, found in lists.items()
         }
-        best = heapq.nlargest(self._sought.k, self._scored(lists, weights))
+        best = self._best(lists, weights)
         return Matches([self._match(score, number) for score, number in best], weights)
 
     def _lists(self) -> dict[Term, _Numbers]:
@@ -143,7 +143,7 @@ class _Search:
         """Look through the documents that are in no segment."""
         number = self._waiting_from
         for _, row in self._index.waiting(self._owner):
-            self._held[number] = documents.decode(row.documents)
+            self._held[number] = View(row.documents)
             for singly, repeated in zip(row.once, row.often, strict=True):
                 for terms, part in ((singly, 0), (repeated, 1)):
                     framed = b"\n%b\n" % terms
@@ -156,29 +156,31 @@ class _Search:
         """Fetch what is known of documents, and of those that follow: one may answer them."""
         size, stop = SIZES[1], self._waiting_from
         if sum(map(len, lists)) > stop // size:
-            self._held.update(self._index.documents(self._owner, 0, stop))
+            self._held.update(self._index.views(self._owner, 0, stop))
             return
         blocks = {number // size + step for part in lists for number in part for step in (0, 1)}
         for block in blocks:
             span = block * size, min((block + 1) * size, stop)
-            self._held.update(self._index.documents(self._owner, *span))
+            self._held.update(self._index.views(self._owner, *span))
 
-    def _scored(
+    def _best(
         self, lists: Mapping[Term, _Numbers], weights: Mapping[Term, float]
     ) -> list[tuple[float, int]]:
-        """Return the documents that pass, each with its score."""
+        """Return the best documents that pass, each with its score."""
         scores, bits = [0.0] * self._head.following, [0] * self._head.following
         self._add_up(lists, weights, scores, bits)
         self._answer(scores, bits)
+        self._filter(scores)
+        # What a score loses for what is missing leaves it above this part of itself.
+        enough = min(heapq.nlargest(self._sought.k, scores), default=0.0) * _MISSING
+        left = [(n, score) for n, score in enumerate(scores) if score and score >= enough]
         each, whole = list(weights.values()), sum(weights.values())
         shares = {
-            had: _MISSING + (1 - _MISSING) * _sum(each, had) / whole for had in set(bits) if had
+            had: _MISSING + (1 - _MISSING) * _sum(each, had) / whole
+            for had in {bits[number] for number, _ in left}
         }
-        return [
-            (scores[number] * shares[bits[number]], number)
-            for number in self._passing()
-            if scores[number]
-        ]
+        shared = [(score * shares[bits[number]], number) for number, score in left]
+        return heapq.nlargest(self._sought.k, shared)
 
     def _add_up(
         self,
@@ -191,7 +193,7 @@ class _Search:
         kinds = bytearray(b"\xff") * self._head.following
         for first, held in self._held.items():
             kinds[first : first + len(held)] = held.kinds
-        norms = self._norms()
+        norms = _norms(round(self._head.length / max(1, self._head.documents)))
         for at, (term, found) in enumerate(lists.items()):
             bit, weight = 1 << at, weights[term]
             for numbers, each in zip(found, norms, strict=True):
@@ -203,66 +205,58 @@ class _Search:
     def _answer(self, scores: list[float], bits: list[int]) -> None:
         """Add to each document, the last first, a part of the score of the one that it answers."""
         for first, held in sorted(self._held.items(), reverse=True):
-            answers = held.answers
+            answers, kinds = held.answers, held.kinds
             for at in range(len(answers) - 1, -1, -1):
-                number = first + at - answers[at]
-                if bits[number] and answers[at] and scores[number]:
-                    scores[first + at] += _ANSWERED * scores[number]
-                    bits[first + at] |= bits[number]
+                if far := answers[at]:
+                    number = first + at
+                    score = scores[number - far]
+                    if score and kinds[at] < HIDDEN:
+                        scores[number] += _ANSWERED * score
+                        bits[number] |= bits[number - far]
 
-    def _norms(self) -> tuple[list[float], list[float]]:
-        """Return by kind what one occurrence of a term weighs, and what several do: less in a long document."""
-        mean = max(1.0, self._head.length / max(1, self._head.documents))
-        once, often = list[float](), list[float]()
-        for kind in range(256):
-            if kind >= HIDDEN:
-                once.append(0.0)
-                often.append(0.0)
-                continue
-            role = _ROLE_WEIGHTS[documents.role_of(kind)]
-            damp = _K1 * (1 - _B + _B * documents.length_of(kind) / mean)
-            once.append(role * (_K1 + 1) / (1 + damp))
-            often.append(role * _OFTEN * (_K1 + 1) / (_OFTEN + damp))
-        return once, often
-
-    def _passing(self) -> Iterator[int]:
-        """Yield the documents that all that must hold is true of."""
+    def _filter(self, scores: list[float]) -> None:
+        """Leave no score to documents of which not all that must hold is true."""
         sought = self._sought
-        roles = bytes(
-            kind < HIDDEN and (not sought.roles or documents.role_of(kind) in sought.roles)
-            for kind in range(GONE + 1)
-        )
         for first, held in self._held.items():
-            chosen = held.kinds.translate(roles)
+            if sought.roles:
+                roles = [documents.role_of(kind) in sought.roles for kind in range(HIDDEN)]
+                passing = [kind < HIDDEN and roles[kind] for kind in held.kinds]
+                _clear(scores, first, passing)
             if sought.session_id is not None:
-                wanted = [place.session_id == sought.session_id for place in held.named] or [False]
-                _keep(chosen, [wanted[place] for place in held.places])
+                _clear(scores, first, [name == sought.session_id for name in held.sessions()])
             if sought.since_us is not None:
-                _keep(chosen, [time >= sought.since_us for time in held.times])
+                _clear(scores, first, [time >= sought.since_us for time in held.times()])
             if sought.until_us is not None:
-                _keep(chosen, [time <= sought.until_us for time in held.times])
-            yield from compress(range(first, first + len(held)), chosen)
+                _clear(scores, first, [time <= sought.until_us for time in held.times()])
 
     def _match(self, score: float, number: int) -> Match:
         first = max(start for start in self._held if start <= number)
         held, at = self._held[first], number - first
-        return Match(
-            held.positions[at],
-            held.named[held.places[at]],
-            held.times[at],
-            documents.role_of(held.kinds[at]),
-            score,
-        )
+        (time_us,) = held.times()[at : at + 1]
+        role = documents.role_of(held.kinds[at])
+        return Match(held.position(at), held.place(at), time_us, role, score)
+
+
+@functools.lru_cache(maxsize=64)
+def _norms(mean: int) -> tuple[list[float], list[float]]:
+    """Return by kind what one occurrence of a term weighs, and what several do: less in a long document."""
+    once, often = [0.0] * (GONE + 1), [0.0] * (GONE + 1)
+    for kind in range(HIDDEN):
+        role = _ROLE_WEIGHTS[documents.role_of(kind)]
+        damp = _K1 * (1 - _B + _B * documents.length_of(kind) / max(1, mean))
+        once[kind] = role * (_K1 + 1) / (1 + damp)
+        often[kind] = role * _OFTEN * (_K1 + 1) / (_OFTEN + damp)
+    return once, often
 
 
 def _sum(weights: Sequence[float], bits: int) -> float:
     return sum(weight for at, weight in enumerate(weights) if bits >> at & 1)
 
 
-def _keep(chosen: bytearray, passing: Iterable[bool]) -> None:
-    for at, passes in enumerate(passing):
+def _clear(scores: list[float], first: int, passing: Iterable[bool]) -> None:
+    for at, passes in enumerate(passing, first):
         if not passes:
-            chosen[at] = 0
+            scores[at] = 0.0
 
 
 def _weight(count: int, having: int) -> float:
