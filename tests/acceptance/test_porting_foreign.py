@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -256,7 +256,7 @@ def test_the_example_of_penguins_document(tmp_path: Path, taken: Taken):
     assert report.sessions == 1 and not report.notes
     (message,) = hf.sessions.get_session("session_20230401_123456").messages
     assert {**message.to_dict(), "timestamp": "2023-04-01T12:34:57"} | {"timestamp": ""} == {
-        **value["messages"][0], "timestamp": "", "tool_calls": [], "tool_results": [],
+        **cast("dict[str, Any]", value["messages"][0]), "timestamp": "", "tool_calls": [], "tool_results": [],
     }  # fmt: skip
 
 

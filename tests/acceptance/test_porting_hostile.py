@@ -125,7 +125,7 @@ def result_of(call: str) -> Callable[[Lines], None]:
     return change
 
 
-FORGED: dict[str, Callable[[Lines], None]] = {
+FORGED: dict[str, Callable[[Lines], object]] = {
     "no creation": without("created"),
     "created twice": lambda lines: lines.insert(3, event(lines, "created")),
     "of another session": edit("created", id="another"),
@@ -172,6 +172,10 @@ FORGED: dict[str, Callable[[Lines], None]] = {
     "an end twice": lambda lines: lines.extend(
         {"line": "event", "kind": "session.ended", "schema": 1,
          "time_us": lines[-1]["time_us"], "data": {"reason": "ended"}} for _ in range(2)
+    ),
+    "what a memory has taken": lambda lines: lines.append(
+        {"line": "event", "kind": "session.offloaded", "schema": 1,
+         "time_us": lines[-1]["time_us"], "data": {"generation": 0}}
     ),
     "a session without events": lambda lines: lines.append({"line": "session", "id": "empty"}),
     "a session twice": lambda lines: lines.append({"line": "session", "id": "s"}),
