@@ -81,7 +81,7 @@ define install
   [ -n "$$python" ] || { echo "Holdfast needs CPython 3.11 or later, with its venv module; none was found."; exit 1; }; \
   echo "Creating $(@D) with $$python"; "$$python" -m venv --clear $(@D); }
 @echo "Installing requirements/$(1).txt into $(@D) (once)"
-@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/$(1).txt
+@$(@D)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r requirements/$(1).txt
 @$(@D)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 @touch $@
 endef

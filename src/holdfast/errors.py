@@ -25,7 +25,7 @@
     │   │   └── OpenChildren
     │   ├── InvalidSuspensionToken, SuspensionExpired, HandleUnresolved
     │   ├── ContextOverflow, SessionEnded, PastIsReadOnly, EngineClosed, ForkedEngine
-    │   └── UnknownScheme, WrongTokenizer, UnsafeStore, NotAStore, NewerStore
+    │   └── UnknownScheme, NotInstalled, ModelRefused, WrongTokenizer, UnsafeStore, NotAStore, NewerStore
     ├── Unavailable    the store can't take it now: retry later, the same key is safe
     │   └── StoreBusy, StoreFull, StoreReadOnly
     └── Corrupt        stored data is not what was written: never repaired in silence
@@ -49,11 +49,7 @@ class Error(Exception):
     code: ClassVar[str] = "error"
 
     def __init__(
-        self,
-        message: str | None = None,
-        *,
-        hint: str = "",
-        facts: Mapping[str, object] = NO_FACTS,
+        self, message: str | None = None, *, hint: str = "", facts: Mapping[str, object] = NO_FACTS
     ) -> None:
         self.message = message or (type(self).__doc__ or "").split("\n\n")[0]
         self.hint = hint
@@ -384,6 +380,18 @@ class UnknownScheme(Refused):
     """No store is registered for that URL."""
 
     code: ClassVar[str] = "unknown_scheme"
+
+
+class NotInstalled(Refused):
+    """A library that this needs is not installed."""
+
+    code: ClassVar[str] = "not_installed"
+
+
+class ModelRefused(Refused):
+    """A model, or its endpoint, does not give what was asked for. Asking the same again is of no use."""
+
+    code: ClassVar[str] = "model_refused"
 
 
 class WrongTokenizer(Refused):

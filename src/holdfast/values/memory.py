@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -76,6 +77,10 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     since_us: int
     about: str = ""
     until_us: int | None = None
+
+
+Extract = Callable[[Sequence[Said]], Sequence[Fact]]
+"""Finds what some messages tell of a user. The same messages give facts of the same ids."""
 
 
 class Profile(msgspec.Struct, frozen=True):
