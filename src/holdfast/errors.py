@@ -25,7 +25,7 @@
     │   │   └── OpenChildren
     │   ├── InvalidSuspensionToken, SuspensionExpired, HandleUnresolved
     │   ├── ContextOverflow, SessionEnded, PastIsReadOnly, EngineClosed, ForkedEngine
-    │   ├── UnknownScheme, NotInstalled, WrongTokenizer, WrongEmbedder, DamagedFile
+    │   ├── UnknownScheme, NotInstalled, ModelRefused, WrongTokenizer, WrongEmbedder, DamagedFile
     │   └── UnsafeStore, NotAStore, NewerStore
     ├── Unavailable    the store can't take it now: retry later, the same key is safe
     │   └── StoreBusy, StoreFull, StoreReadOnly
@@ -286,6 +286,10 @@ class UnknownScheme(Refused):
 
 class NotInstalled(Refused):
     """A library that this needs is not installed."""
+
+
+class ModelRefused(Refused):
+    """A model, or its endpoint, does not give what was asked for. Asking the same again is of no use."""
 
 
 class WrongTokenizer(Refused):

@@ -366,3 +366,41 @@ VECTOR_CACHE_BYTES: Final = 64 * 1024 * 1024
 
 VECTOR_BACKGROUND: Final = 1_024
 """Messages of a user by which it is judged what is said all the time."""
+MODEL_WINDOW: Final = 32_768
+"""Tokens that question and answer of a model may have together, unless its adapter is told. Most take more."""
+
+MODEL_TIMEOUT_S: Final = 60.0
+"""How long one try of asking a model may take, from the first byte sent to the last one read."""
+
+MODEL_RETRIES: Final = 3
+"""Further tries after a model could not be reached. Each is a minute at worst that somebody waits."""
+
+MODEL_PAUSE_S: Final = 0.5
+"""The first pause between two tries; the next ones double."""
+
+MODEL_PAUSE_S_MAX: Final = 8.0
+"""The longest pause between two tries that nobody asked for."""
+
+MODEL_RETRY_AFTER_S_MAX: Final = 60.0
+"""The longest pause that an endpoint may ask for. With a longer one the caller decides what to do meanwhile."""
+
+MODEL_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What is read of an answer. A model that writes a summary or facts needs a thousandth of it."""
+
+MODEL_FORMAT_TOKENS: Final = 32
+"""What a chat format puts around one question and its answer."""
+
+MODEL_CALLS_MAX: Final = 256
+"""Questions for one summary, or for the facts of one chunk. A longer text takes a model with a larger window."""
+
+MODEL_OVERLAP_CHARS: Final = 200
+"""By how much the pieces of a message overlap that is larger than a window: what is shorter is whole in one of them."""
+
+SUMMARY_TOKENS: Final = 1_000
+"""How long a summary may be that a model writes, unless another number is asked for."""
+
+SUMMARY_PREFIX_CHARS_MAX: Final = 200
+"""The words that a summary begins with. They go into every window."""
+
+FACTS_ANSWER_MAX: Final = 200
+"""Facts in one answer of a model. More than that is not about what it was shown."""

@@ -65,7 +65,7 @@ def made(live: Live, policy: WindowPolicy, count: Count) -> tuple[Cut, Summary |
     out = [piece for piece in live.pieces[:start] if piece.number != turn]
     stands = None
     if policy.summary and out:
-        stands = _summary(out, first - 1, policy.summary, live, count)
+        stands = _summary(out, first - 1, policy, live, count)
     asked = turn if turn < first else 0
     return Cut(first, stubs, policy.budget, size, asked), stands
 
@@ -121,7 +121,9 @@ def _boundaries(pieces: Sequence[Piece], turn: int) -> list[int]:
     ]
 
 
-def _summary(out: Sequence[Piece], last: int, language: str, live: Live, count: Count) -> Summary:
+def _summary(
+    out: Sequence[Piece], last: int, policy: WindowPolicy, live: Live, count: Count
+) -> Summary:
     before = live.summary
     if before and before.last and live.cut and before.last < live.cut.first - 1:
         # Messages in between went without a summary: one that spans them would claim too much.
@@ -129,5 +131,8 @@ def _summary(out: Sequence[Piece], last: int, language: str, live: Live, count: 
     numbers = [(piece.number, piece.number) for piece in out]
     chars = int(live.room * limits.SUMMARY_SHARE) * 2
     said = [piece.message for piece in out]
-    stands = summary.summary_of(said, numbers, chars=chars, language=language, before=before)
+    language, prefix = policy.summary or "en", policy.summary_prefix
+    stands = summary.summary_of(
+        said, numbers, chars=chars, language=language, prefix=prefix, before=before
+    )
     return replace(stands, last=last, tokens=count(stands.message()))

@@ -17,14 +17,7 @@ from holdfast import errors, limits
 from holdfast.context import shortening
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
-from holdfast.values.policy import Summary
-
-PREFIXES: Final = {
-    "en": "Summary of previous context: ",
-    "ja": "前文の要約：",
-    "zh": "前文摘要：",
-}
-"""How a summary begins, by language."""
+from holdfast.values.policy import PREFIXES, Summary
 
 
 class _Patterns:
@@ -42,6 +35,7 @@ class _Patterns:
         self.identifier = re.compile(
             r"\b\w+[_/.@:#-]\w[\w_/.@:#-]*|\b[a-z]+[A-Z]\w*|\b[A-Z]{2,}\b|`[^`]+`|\"[^\"]{2,40}\""
         )
+        self.range = re.compile(r"\(messages [0-9–, ]+(?: and earlier ones)?\)$")
         self.name = re.compile(r"(?<=[\w,;] )[A-Z][a-z]+")
 
 
@@ -74,12 +68,13 @@ def _part(part: Json) -> str:
     return text if isinstance(text, str) else ""
 
 
-def extract(messages: Sequence[Message], chars: int, before: str = "") -> str:
+def extract(messages: Sequence[Message], chars: int, before: str = "", prefix: str = "") -> str:
     """Return at most so many characters of what the messages say, the weightiest, in order.
 
-    `before` is an earlier summary; its lines are weighed along with the rest, and may go.
+    `before` is an earlier summary; its lines are weighed along with the rest, and may go. `prefix` is what
+    it may begin with, beside the words of a language.
     """
-    sentences = [*_lines(before), *_sentences(messages)]
+    sentences = [*_lines(before, prefix), *_sentences(messages)]
     return _weightiest(
         [(_weight(role, sentence), f"{role}: {sentence}") for role, sentence in sentences], chars
     )
@@ -107,15 +102,19 @@ def _weightiest(lines: Sequence[tuple[float, str]], chars: int) -> str:
     return "\n".join(sorted(taken, key=taken.__getitem__))
 
 
-def _lines(before: str) -> list[tuple[str, str]]:
+def _lines(before: str, prefix: str) -> list[tuple[str, str]]:
     """Return the sentences of an earlier summary, without the words around them."""
-    prefix = next((each for each in PREFIXES.values() if before.startswith(each)), "")
+    prefix = next(
+        (each for each in (prefix, *PREFIXES.values()) if each and before.startswith(each)), ""
+    )
     found: list[tuple[str, str]] = []
-    for line in before.removeprefix(prefix).split("\n"):
+    first, *lines = before.removeprefix(prefix).split("\n")
+    # Whatever words it begins with, the line that only names its messages says nothing.
+    for line in lines if _patterns().range.search(first) else [first, *lines]:
         role, colon, sentence = line.partition(": ")
         if colon and role in _ROLE_WEIGHT:
             found.append((role, sentence))
-        elif line.strip() and not line.startswith("(messages "):
+        elif line.strip():
             # Whatever a model wrote is the assistant's.
             found.append(("assistant", shortening.abbreviated(line, _SENTENCE_CHARS)))
     return found
@@ -151,12 +150,15 @@ def summary_of(
     *,
     chars: int,
     language: str = "en",
+    prefix: str | None = None,
     before: Summary | None = None,
 ) -> Summary:
     """Return what stands for some messages, and for those of the summary before; it names them by their numbers.
 
-    Its timestamp is that of the last of them, so that it is the same every time.
+    It begins with `prefix`, or with the words of the language. Its timestamp is that of the last of them, so
+    that it is the same every time.
     """
+    prefix = prefix or PREFIXES[language]
     ranges = [(before.first, before.last)] if before and before.last else list[tuple[int, int]]()
     for first, last in numbers:
         if ranges and ranges[-1][0] <= first <= ranges[-1][1] + 1:
@@ -167,18 +169,18 @@ def summary_of(
     named = ", ".join(f"{first}–{last}" if last > first else f"{first}" for first, last in ranges)
     if before and not before.last:
         named = f"{named} and earlier ones"
-    text = extract(messages, chars, before.text if before else "")
+    text = extract(messages, chars, before.text if before else "", prefix)
     return Summary(
         ranges[0][0],
         ranges[-1][1],
-        f"{PREFIXES[language]}(messages {named})\n{text}".rstrip(),
+        f"{prefix}(messages {named})\n{text}".rstrip(),
         messages[-1].timestamp,
     )
 
 
-def worded(text: str, language: str) -> str:
+def worded(text: str, language: str, prefix: str | None = None) -> str:
     """Return a summary that somebody else wrote, with the words that say what it is."""
-    prefix = PREFIXES[language]
+    prefix = prefix or PREFIXES[language]
     return text if text.startswith(prefix) else f"{prefix}{text}"
 
 
@@ -187,14 +189,10 @@ def shortened(message: Message, chars: int) -> Message:
     return replace(message, content=shortening.abbreviated(str(message.content), max(0, chars)))
 
 
-def is_summary(message: Message) -> bool:
-    """Whether a message is a summary of others, by how it begins."""
-    text = message.content
-    return (
-        message.role == "system"
-        and isinstance(text, str)
-        and any(text.startswith(prefix) for prefix in PREFIXES.values())
-    )
+def is_summary(message: Message, prefix: str | None = None) -> bool:
+    """Whether a message is a summary of others, by how it begins: with the words of a language, or a prefix."""
+    text, known = message.content, (*PREFIXES.values(), *([prefix] if prefix else []))
+    return message.role == "system" and isinstance(text, str) and text.startswith(known)
 
 
 def checked_language(language: str) -> str:

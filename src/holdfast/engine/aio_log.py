@@ -120,7 +120,10 @@ class AsyncPastSession(AsyncRecalling):
         past.refuse(budget, model, counter, summary)
 
     async def summarize(
-        self, summarizer: Summarizer | AsyncSummarizer | None = None, *, language: str = "en"
+        self,
+        summarizer: Summarizer | AsyncSummarizer | None = None,
+        *,
+        language: str | None = None,
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
         past.refuse(summarizer, language)

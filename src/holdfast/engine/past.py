@@ -114,7 +114,9 @@ class PastSession(Recalling):
         """Refuse: what was can't be changed."""
         refuse(budget, model, counter, summary)
 
-    def summarize(self, summarizer: Summarizer | None = None, *, language: str = "en") -> NoReturn:
+    def summarize(
+        self, summarizer: Summarizer | None = None, *, language: str | None = None
+    ) -> NoReturn:
         """Refuse: what was can't be changed."""
         refuse(summarizer, language)
 

@@ -17,7 +17,7 @@ from holdfast.values import command as c
 from holdfast.values.context import stands_out
 from holdfast.values.frozen import checked_text
 from holdfast.values.message import Message
-from holdfast.values.policy import Summary, WindowPolicy
+from holdfast.values.policy import LANGUAGES, Summary, WindowPolicy
 from holdfast.values.session import SessionState
 
 Summarizer = Callable[[Sequence[Message], str | None], str]
@@ -95,8 +95,12 @@ class Out(msgspec.Struct, frozen=True):
         Raises SummaryRefused if a text has less of what they say than the session's policy asks for.
         """
         known, first = self.known, self.after + 1
-        made = self._extracted(language) if text is None else summaries.worded(text, language)
         policy = self.state.policy or WindowPolicy(budget=self._budget)
+        prefix = policy.summary_prefix
+        if text is None:
+            made = self._extracted(language, prefix)
+        else:
+            made = summaries.worded(text, language, prefix)
         score, missing = recall.score(self.messages, made, self.before or "")
         if text is not None and score < policy.recall:
             raise errors.SummaryRefused(
@@ -133,10 +137,10 @@ class Out(msgspec.Struct, frozen=True):
     def _budget(self) -> int:
         return self.state.cut.budget if self.state.cut else 1
 
-    def _extracted(self, language: str) -> str:
+    def _extracted(self, language: str, prefix: str | None) -> str:
         numbers, chars = [(self.after + 1, self.last)], int(self._budget * limits.SUMMARY_SHARE) * 2
         return summaries.summary_of(
-            self.messages, numbers, chars=chars, language=language, before=self.known
+            self.messages, numbers, chars=chars, language=language, prefix=prefix, before=self.known
         ).text  # fmt: skip
 
 
@@ -157,14 +161,22 @@ def author_of(summarizer: object) -> str:
     return str(named or type(summarizer).__name__)[: limits.ID_BYTES_MAX // 4]
 
 
-def check_summarizer(summarizer: object, language: str) -> None:
-    """Raise if these can't make a summary: before messages are read, and a model is asked."""
-    summaries.checked_language(language)
+def check_summarizer(
+    summarizer: object, language: str | None, policy: WindowPolicy | None = None
+) -> str:
+    """Return the language of a summary; raise if these can't make one: before messages are read, and a model is asked.
+
+    It is the one asked for, else the summariser's own, else the policy's, else English.
+    """
+    own = getattr(summarizer, "language", None)
+    known = own if own in LANGUAGES else policy.summary if policy else None
+    chosen = summaries.checked_language((known or "en") if language is None else language)
     if summarizer is not None and not callable(summarizer):
         raise errors.InvalidRequest(
             f"a summariser is a function, not {type(summarizer).__name__}.",
             hint='It takes the messages and the summary before. For a language: summarize(language="en").',
         )
+    return chosen
 
 
 def checked_summary(text: object) -> str:

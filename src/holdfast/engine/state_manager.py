@@ -24,7 +24,7 @@ from holdfast.values import grouping
 from holdfast.values.context import CompactionLevel, stands_out
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message, MessageCategory
-from holdfast.values.policy import Summary
+from holdfast.values.policy import Summary, checked_prefix
 from holdfast.values.session import OpenCall
 from holdfast.wire import intake
 
@@ -37,7 +37,8 @@ class StateManager:
 
     Lists hold messages or provider dicts, and may be broken: a result without its call, or a call
     without its results, is never handed on to a model. With `keep_system=False` the first system
-    prompt goes like any other message when it is old.
+    prompt goes like any other message when it is old. Summaries begin with `summary_prefix`, or else with
+    the words of their language.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class StateManager:
         model: str | None = None,
         counter: str | tokens.Counter | None = None,
         keep_system: bool = True,
+        summary_prefix: str | None = None,
     ) -> None:
         self._asked = Asked(budget=limit, model=model, counter=counter)
         self._measure = self._asked.measure()
         self._keep_system = keep_system
+        self._prefix = None if summary_prefix is None else checked_prefix(summary_prefix)
 
     @property
     def limit(self) -> int:
@@ -107,7 +110,7 @@ class StateManager:
         messages: Sequence[MessageLike],
         summarizer: Summarizer | None = None,
         *,
-        language: str = "en",
+        language: str | None = None,
     ) -> list[Message]:
         """Return the list with its earlier rounds replaced by one system message that stands for them.
 
@@ -116,7 +119,7 @@ class StateManager:
         for context and pinned messages. `summarizer` gets those messages and the text of the earlier
         summary (or None) and returns the new text; without one, sentences are taken out of what was said.
         """
-        check_summarizer(summarizer, language)
+        language = check_summarizer(summarizer, language)
         early = self._early(list(messages), language)
         if early is None:
             return _accepted(messages)
@@ -130,13 +133,13 @@ class StateManager:
         messages: Sequence[MessageLike],
         summarizer: AsyncSummarizer,
         *,
-        language: str = "en",
+        language: str | None = None,
     ) -> list[Message]:
         """The same with a summariser that is awaited. The list may grow meanwhile, and what came is kept.
 
         If what was summarised is no longer there as it was, the summary is dropped.
         """
-        check_summarizer(summarizer, language)
+        language = check_summarizer(summarizer, language)
         early = self._early(list(messages), language)
         if early is None:
             return _accepted(messages)
@@ -147,7 +150,7 @@ class StateManager:
         said = _accepted(given)
         if self.count(said) <= self.limit:
             return None
-        first = 1 if said[0].role == "system" and not summaries.is_summary(said[0]) else 0
+        first = 1 if said[0].role == "system" and not self._is_summary(said[0]) else 0
         stop, room = len(said), self.limit * limits.SUMMARY_LEAVES
         for group in reversed(grouping.grouped(said)):
             room -= sum(map(self._measure.count, said[group.first : group.last + 1]))
@@ -158,8 +161,13 @@ class StateManager:
         asked = [at for at in range(stop, len(said)) if said[at].role == "user"]
         stop = asked[0] if asked else stop
         chars = int(self.limit * limits.SUMMARY_SHARE) * 2
-        made = _Early(given, said, first=first, stop=stop, chars=chars, language=language)
+        made = _Early(
+            given, said, first=first, stop=stop, chars=chars, language=language, prefix=self._prefix
+        )
         return made if made.messages else None
+
+    def _is_summary(self, message: Message) -> bool:
+        return summaries.is_summary(message, self._prefix)
 
 
 class _Early:
@@ -174,15 +182,16 @@ class _Early:
         stop: int,
         chars: int,
         language: str,
+        prefix: str | None,
     ) -> None:
         self._given, self._said, self._first, self._stop = given, said, first, stop
-        self._chars, self._language = chars, language
+        self._chars, self._language, self._prefix = chars, language, prefix
         self._stay: list[int] = []
         out: list[int] = []
         self.before: str | None = None
         for at in range(first, stop):
             message = said[at]
-            if summaries.is_summary(message):
+            if summaries.is_summary(message, prefix):
                 self.before = str(message.content)
             elif message.category is MessageCategory.CONTEXT or stands_out(message.metadata):
                 self._stay.append(at)
@@ -197,10 +206,15 @@ class _Early:
             return _accepted(now)
         known = Summary(0, 0, self.before, "") if self.before else None
         made = summaries.summary_of(
-            self.messages, self._numbers, chars=self._chars, language=self._language, before=known
+            self.messages,
+            self._numbers,
+            chars=self._chars,
+            language=self._language,
+            prefix=self._prefix,
+            before=known,
         )
         if text is not None:
-            words = summaries.worded(text, self._language)
+            words = summaries.worded(text, self._language, self._prefix)
             made = msgspec.structs.replace(made, text=words)
         stay = [self._said[at] for at in self._stay]
         newest = _accepted(now[self._stop :])

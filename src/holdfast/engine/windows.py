@@ -261,7 +261,9 @@ class Windowed(Handle):
         made._state = self._engine.run(shrinking.trimming(self._tenant, self.state, policy)).state
         return made
 
-    def summarize(self, summarizer: Summarizer | None = None, *, language: str = "en") -> Self:
+    def summarize(
+        self, summarizer: Summarizer | None = None, *, language: str | None = None
+    ) -> Self:
         """Put a summary in the place of messages that cuts have taken out and none stands for yet.
 
         `summarizer` gets them, and the text of the summary before (or None), and returns the new text,
@@ -269,9 +271,10 @@ class Windowed(Handle):
         summariser, messages have no summary yet that only has such sentences. Messages may be
         added meanwhile. Raises Conflict if somebody else summarised first, SummaryRefused if the text has
         less of the names and numbers than the policy's `recall`; nothing is changed then, nor if the
-        summariser fails.
+        summariser fails. It begins with the words of `language` (else the summariser's own, else the
+        policy's, else English), or with the policy's `summary_prefix`.
         """
-        shrinking.check_summarizer(summarizer, language)
+        language = shrinking.check_summarizer(summarizer, language, self.policy)
         out = shrinking.out(self._reader(), self.state, written=summarizer is not None)
         if out is not None:
             text, author = None, ""
@@ -340,7 +343,10 @@ class AsyncWindowed(Handle):
         return made
 
     async def summarize(
-        self, summarizer: Summarizer | AsyncSummarizer | None = None, *, language: str = "en"
+        self,
+        summarizer: Summarizer | AsyncSummarizer | None = None,
+        *,
+        language: str | None = None,
     ) -> Self:
         """Put a summary in the place of messages that cuts have taken out and none stands for yet.
 
@@ -348,7 +354,7 @@ class AsyncWindowed(Handle):
         """
         import asyncio  # noqa: PLC0415
 
-        shrinking.check_summarizer(summarizer, language)
+        language = shrinking.check_summarizer(summarizer, language, self.policy)
         out = await asyncio.to_thread(
             shrinking.out, self._reader(), self.state, written=summarizer is not None
         )

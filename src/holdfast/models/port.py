@@ -8,12 +8,16 @@ import msgspec
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a model answered, and what its provider charged, where it says so."""
+    """What a model answered, and what its provider charged, where it says so.
+
+    `cut`: it had more to say than `tokens_max` allowed, so the text ends somewhere.
+    """
 
     text: str
     model: str
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cut: bool = False
 
 
 class Model(Protocol):

@@ -80,7 +80,10 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Extract = Callable[[Sequence[Said]], Sequence[Fact]]
-"""Finds facts in messages of one user. Raises Unavailable or Refused if it can't; whoever asks sets the ids."""
+"""Finds what some messages tell of a user. The same messages give facts of the same ids.
+
+Raises Unavailable or Refused if it can't.
+"""
 
 
 class Profile(msgspec.Struct, frozen=True):

@@ -9,11 +9,31 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from holdfast import errors, limits
-from holdfast.values.frozen import EMPTY, freeze
+from holdfast.values.frozen import EMPTY, checked_text, freeze
 from holdfast.values.message import Message, MessageCategory
 
-LANGUAGES: Final = ("en", "ja", "zh")
+PREFIXES: Final = {
+    "en": "Summary of previous context: ",
+    "ja": "前文の要約：",
+    "zh": "前文摘要：",
+}
+"""How a summary begins, by language."""
+
+LANGUAGES: Final = tuple(PREFIXES)
 """Languages in which a summary may begin."""
+
+
+def checked_prefix(prefix: object) -> str:
+    """Return the words that a summary is to begin with; raise InvalidRequest if they can't be that."""
+    if not isinstance(prefix, str) or not prefix.strip():
+        raise errors.InvalidRequest(
+            "summary_prefix is the text that a summary begins with.", hint="Leave it out for the one of the language."
+        )  # fmt: skip
+    if len(prefix) > limits.SUMMARY_PREFIX_CHARS_MAX:
+        raise errors.InvalidRequest(
+            f"summary_prefix has {len(prefix):,} characters; it may have {limits.SUMMARY_PREFIX_CHARS_MAX}."
+        )
+    return checked_text(prefix)
 
 
 class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,7 +47,8 @@ class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     them. Between two cuts the beginning of the window stays as it is. `shares` are parts of the window
     for categories of messages, for example {"CONTEXT": 0.3}: none takes more, unless others leave some.
     With them there are no cuts; each window is fitted anew. A summary that somebody writes and that has
-    less than `recall` of the names, numbers and identifiers of its messages is refused.
+    less than `recall` of the names, numbers and identifiers of its messages is refused. A summary begins
+    with `summary_prefix`, or else with the words of its language.
     """
 
     budget: int
@@ -40,6 +61,7 @@ class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     summary: str | None = None
     shares: Mapping[str, float] = EMPTY
     recall: float = 0.0
+    summary_prefix: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("budget", 1), ("reserve", 0)):
@@ -68,6 +90,8 @@ class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             )
         if type(cast("object", self.recall)) not in (int, float) or not 0 <= self.recall <= 1:
             raise errors.InvalidRequest("recall is a part from 0 to 1.")
+        if self.summary_prefix is not None:
+            force_setattr(self, "summary_prefix", checked_prefix(self.summary_prefix))
         force_setattr(self, "shares", _checked_shares(self.shares))
 
     def _check_counter(self) -> None:

@@ -1,0 +1,144 @@
+"""Models of Anthropic, or of any endpoint that speaks its messages."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import cast
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.models import asking
+from holdfast.models.port import Reply
+from holdfast.values.frozen import checked_text
+
+KEY: str = "ANTHROPIC_API_KEY"
+
+
+class AnthropicModel:
+    """A model of Anthropic. See Model.
+
+    The key is `api_key`, or ANTHROPIC_API_KEY of the environment; with a `base_url` there need be none.
+    `window` is how many tokens the model takes, question and answer together. One try takes `timeout_s`
+    at most; `retries` more follow if the endpoint can't be reached or asks for patience. Raises
+    NotInstalled without the library `anthropic`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        window: int = limits.MODEL_WINDOW,
+        timeout_s: float = limits.MODEL_TIMEOUT_S,
+        retries: int = limits.MODEL_RETRIES,
+        temperature: float | None = None,
+        pauses: asking.Pauses | None = None,
+    ) -> None:
+        try:
+            import anthropic  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise errors.NotInstalled(
+                "a model of Anthropic takes the library anthropic.",
+                hint="Install it with: pip install 'holdfast[anthropic]'",
+            ) from error
+        self._name = checked_text(model)
+        self._window = asking.checked_number("window", window)
+        self._endpoint = asking.Endpoint(
+            asking.Client(
+                timeout=anthropic.APITimeoutError,
+                connection=anthropic.APIConnectionError,
+                status=anthropic.APIStatusError,
+                base=anthropic.AnthropicError,
+                key_hint=f"Look at `api_key`, or at the environment variable {KEY}: the endpoint does not accept it.",
+            ),
+            timeout_s=timeout_s,
+            retries=retries,
+            pauses=pauses or asking.Pauses(),
+        )
+        self._fixed: dict[str, object] = {} if temperature is None else {"temperature": temperature}
+        self._client = anthropic.Anthropic(
+            api_key=asking.key_for("Anthropic", KEY, api_key, base_url),
+            base_url=asking.checked_url(base_url),
+            timeout=timeout_s,
+            max_retries=0,
+        )
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._name
+
+    @property
+    def window(self) -> int:
+        """How many tokens question and answer may have together."""
+        return self._window
+
+    def __repr__(self) -> str:
+        return f"AnthropicModel({self._name!r}, window={self._window})"
+
+    def complete(self, system: str, prompt: str, *, tokens_max: int) -> Reply:
+        """Return the model's answer. Raises Unavailable or ModelRefused."""
+        create = self._client.messages.with_streaming_response.create
+        request = partial(
+            create,
+            model=self._name,
+            system=checked_text(system),
+            messages=[{"role": "user", "content": checked_text(prompt)}],
+            max_tokens=asking.checked_number("tokens_max", tokens_max),
+            **self._fixed,
+        )
+        return self._endpoint.ask(
+            cast("type[AbstractContextManager[asking.Response]]", request), self._read
+        )
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is fine."""
+        self._client.close()
+
+    def _read(self, body: bytes) -> Reply | asking.Failure:
+        found = asking.decoded(body, _Message)
+        if isinstance(found, asking.Failure):
+            return found
+        if found.stop_reason == "refusal":
+            return asking.refused()
+        text = "".join(block.text or "" for block in found.content if block.type == "text")
+        if not text and any(block.type == "tool_use" for block in found.content):
+            return asking.Failure("the model has called a tool instead of answering.")
+        usage = found.usage or _Usage()
+        reply = Reply(
+            text,
+            found.model or self._name,
+            usage.read(),
+            usage.output_tokens,
+            found.stop_reason == "max_tokens",
+        )
+        return asking.worded(reply)
+
+
+class _Block(msgspec.Struct):
+    type: str
+    text: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+    def read(self) -> int | None:
+        """Return what the model has read, from a cache or not."""
+        if self.input_tokens is None:
+            return None
+        cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
+        return self.input_tokens + cached
+
+
+class _Message(msgspec.Struct):
+    content: list[_Block]
+    model: str | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
