@@ -234,9 +234,10 @@ def _print(result: Result) -> None:
         some = [f for f in result.facts if f.lang == lang and kind in ("", f.kind)]
         shares = (f"{result.found[name].share(some):19.1f}%" for name in names)
         print(f"{lang} {kind or 'all':21}{len(some):6}" + "".join(shares))
-    newest = (f"{result.found[name].newest_share(result.facts):19.1f}%" for name in names)
-    judged = max(len(found.newest) for found in result.found.values())
-    print(f"{'newest of updates first':24}{judged:6}" + "".join(newest))
+    updates = [fact for fact in result.facts if fact.replaces]
+    newest = (result.found[name].newest for name in names)
+    counts = (f"{sum(one.values()):>12} of {len(one):>4}" for one in newest)
+    print(f"{'newest first, of found':24}{len(updates):6}" + "".join(counts))
     for name in names:
         median = 1000 * statistics.median(result.found[name].seconds)
         print(f"{name}: {median:.1f} ms a query (median)")
