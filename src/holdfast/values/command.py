@@ -10,6 +10,7 @@ from holdfast.values.context import Selection
 from holdfast.values.frame_command import AboutFrame, FrameCommand
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
+from holdfast.values.opening import Opening
 from holdfast.values.policy import Cut, Summary, Usage, WindowPolicy
 from holdfast.values.session import EndReason, SessionState
 
@@ -17,7 +18,8 @@ from holdfast.values.session import EndReason, SessionState
 class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
     """Begin a session, with these messages in it.
 
-    `or_get`: an existing one is the answer, not an error. `named`: the caller chose the id.
+    `or_get`: an existing one is the answer, not an error. `named`: the caller chose the id. `opening` is what is
+    known of the user by now; it is not what the caller said.
     """
 
     session_id: str
@@ -28,6 +30,7 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
     or_get: bool = False
     named: bool = True
     policy: WindowPolicy | None = None
+    opening: Opening | None = None
 
 
 class AddMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +86,7 @@ class ResetSession(msgspec.Struct, frozen=True, kw_only=True):
 
     session_id: str
     messages: tuple[Message, ...] = ()
+    opening: Opening | None = None
 
 
 class ForkSession(msgspec.Struct, frozen=True, kw_only=True):
