@@ -1,74 +1,14 @@
-"""A memory engine that does as it is told, for tests: what it took is a list, what it knows is set by hand."""
+"""A memory engine in a file, for tests that kill its process."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from holdfast.memory.port import MemoryEngine
-from holdfast.values.memory import Fact, FactKind, History, Profile, Recalled, Said, Source, Who
-
-
-class Scribe:
-    """Remembers every conversation that it was handed, once by key; fails as often as it is told to."""
-
-    def __init__(self, name: str = "scribe") -> None:
-        self._name = name
-        self.offered: list[str] = []
-        self.taken: dict[tuple[str, str], tuple[History, list[Said]]] = {}
-        self.chunks: list[int] = []
-        self.failures: list[Exception] = []
-        self.fails_for: dict[str, Exception] = {}
-        self.known: dict[Who, str] = {}
-        self.forgotten: list[Who] = []
-        self.on_profile: Callable[[], None] = lambda: None
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
-        self.offered.append(history.key)
-        whole: list[Said] = []
-        for chunk in said:
-            self.chunks.append(len(chunk))
-            whole += chunk
-        if self.failures:
-            raise self.failures.pop(0)
-        if history.key in self.fails_for:
-            raise self.fails_for[history.key]
-        self.taken.setdefault((history.who.tenant, history.key), (history, whole))
-
-    def profile(self, who: Who, budget: int) -> Profile:
-        self.on_profile()
-        text = self.known.get(who, "")
-        if not text:
-            return Profile("", 0)
-        source = Source("earlier", f"m-{who.user_id}", 7)
-        fact = Fact(id="f1", kind=FactKind.FACT, text=text, source=source, since_us=1)
-        return Profile(text, len(text) // 4, (fact,))
-
-    def search(self, who: Who, query: str, k: int) -> Sequence[Recalled]:
-        text = self.known.get(who, "")
-        if query.lower() not in text.lower():
-            return []
-        return [Recalled(text=text, score=1.0, time_us=1, kind=FactKind.FACT)][:k]
-
-    def facts(self, who: Who) -> Sequence[Fact]:
-        return self.profile(who, 1_000).facts
-
-    def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
-        self.forgotten.append(who)
-        return int(self.known.pop(who, None) is not None)
-
-    def close(self) -> None:
-        pass
-
-    def texts(self, tenant: str, key: str) -> list[object]:
-        """What a conversation said."""
-        return [one.message.content for one in self.taken[tenant, key][1]]
+from holdfast.testing.scribe import Scribe
+from holdfast.values.memory import History, Said
 
 
 class Ledger(Scribe):
@@ -93,6 +33,3 @@ class Ledger(Scribe):
         if not self._path.exists():
             return []
         return [json.loads(line) for line in self._path.read_bytes().splitlines()]
-
-
-_: type[MemoryEngine] = Scribe

@@ -404,3 +404,30 @@ SUMMARY_PREFIX_CHARS_MAX: Final = 200
 
 FACTS_ANSWER_MAX: Final = 200
 """Facts in one answer of a model. More than that is not about what it was shown."""
+
+BOOTSTRAP_TOKENS: Final = 500
+"""Of a new session's system prompt may be what is known of its user, fence included."""
+
+BOOTSTRAP_TIMEOUT_S: Final = 1.0
+"""How long a new session waits for what is known of its user. A person is waiting too."""
+
+BOOTSTRAP_ASKING_MAX: Final = 8
+"""Sessions that may ask a memory engine at the same time. Each takes a thread; the others begin without."""
+
+BOOTSTRAP_FAILURES_MAX: Final = 3
+"""Times in a row that a memory engine may fail or be late before new sessions begin without asking it."""
+
+BOOTSTRAP_REST_S: Final = 30.0
+"""For how long they do."""
+
+STEP_S_MAX: Final = 900.0
+"""How long one step of background work keeps its lease without a sign of life: a model may take its time."""
+
+EXPIRE_EVERY_S: Final = 60.0
+"""How often a worker looks for sessions and frames whose time is up."""
+
+RECALL_MAX: Final = 100
+"""Things that one search of memory returns at most."""
+
+FUSION_RANK: Final = 60
+"""What is added to every rank where two lists are made one, so that no first place outweighs all others."""

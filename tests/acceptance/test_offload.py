@@ -17,10 +17,10 @@ from holdfast.engine.sessions import Sessions
 from holdfast.engine.worker import Worker
 from holdfast.history.offloading import handed_over
 from holdfast.testing.faulty import FaultyStore
+from holdfast.testing.scribe import Scribe
 from holdfast.values.event import MessageAdded, SessionOffloaded
 from holdfast.values.memory import Who
 from tests.acceptance.scenes import Opener, answer, asking, engine_of, giving, neighbour, user
-from tests.remembering import Scribe
 from tests.unit.backstage import Clock, engine_over
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AsyncSession, Session, SessionManager, errors
+from holdfast import AsyncHoldfast, AsyncSession, Holdfast, Session, SessionManager, errors
 from holdfast.engine.admin import Admin, Events
 from holdfast.engine.aio import AsyncSessions
 from holdfast.engine.aio_archive import AsyncArchive, AsyncArchiveTool
@@ -23,9 +23,11 @@ from holdfast.engine.aio_log import (
     AsyncMoment,
     AsyncPastSession,
 )
+from holdfast.engine.aio_memory import AsyncMemory
 from holdfast.engine.archive import Archive
 from holdfast.engine.archive_tool import ArchiveTool
 from holdfast.engine.index import StateIndex
+from holdfast.engine.memory import Memory
 from holdfast.engine.past import Between, Moment, PastSession
 from holdfast.engine.sessions import Sessions
 from tests.acceptance.scenes import answer, asking, giving, own_texts, user
@@ -35,6 +37,8 @@ PAIRS: list[tuple[type, type]] = [
     (Session, AsyncSession),
     (Events, AsyncEvents),
     (Admin, AsyncAdmin),
+    (Memory, AsyncMemory),
+    (Holdfast, AsyncHoldfast),
     (PastSession, AsyncPastSession),
     (Moment, AsyncMoment),
     (Between, AsyncBetween),
@@ -53,6 +57,7 @@ BLOCKING_ONLY = {
     "id_now",
     "last",
     "ahead",
+    "knowing",
     "fork_version",
 }
 ASYNC_ONLY = {"append_to", "in_thread", "run", "blocking", "fork_past"}

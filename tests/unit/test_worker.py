@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast import errors, limits
-from holdfast.engine import cursors
+from holdfast.engine import cursors, leases
 from holdfast.engine.tasks import Beat, LeaseLost, Task
 from holdfast.engine.worker import Worker
 from holdfast.store.port import Store
@@ -191,3 +191,23 @@ def test_a_cursor_is_moved_by_whoever_saw_it_where_it_is():
         cursors.advance(store, "acme", "job", first, 7)
     assert cursors.read(store, "acme", "job").position == 5
     assert cursors.read(store, "globex", "job").position == 0
+
+
+def test_a_step_that_takes_long_keeps_its_lease_without_saying_so():
+    store = VolatileStore()
+    happen(store)
+    clock = Clock()
+    renewed: list[int] = []
+
+    def long(beat: Beat) -> bool:
+        first = leases.read(store, "acme", "job")[1]
+        clock.pass_(0.05)
+        while (version := leases.read(store, "acme", "job")[1]) == first:
+            pass
+        renewed.append(version)
+        return False
+
+    Worker(
+        engine_over(store, clock), [Scripted("job", long)], lease_s=0.04, monotonic=clock.monotonic
+    ).run_once()
+    assert renewed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -30,6 +30,9 @@ from holdfast.values.message import Message, MessageCategory
 from holdfast.values.policy import WindowPolicy
 from holdfast.values.session import EndReason, SessionState
 
+if TYPE_CHECKING:
+    from holdfast.engine.bootstrapping import Bootstrap
+
 T = TypeVar("T")
 
 
@@ -37,12 +40,17 @@ class AsyncSessions:
     """Creates, finds, changes and ends sessions of one tenant. The contract is that of Sessions."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM
+        self,
+        engine: Engine,
+        settings: Settings,
+        factory: ids.Factory = ids.SYSTEM,
+        bootstrap: Bootstrap | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._requests = Requests(settings, factory)
-        self._blocking = Sessions(engine, settings, factory)
+        self._blocking = Sessions(engine, settings, factory, bootstrap)
+        self._bootstraps = bootstrap is not None
         self._loops: dict[int, Loop] = {}
         self.max_messages_per_session = settings.max_messages_per_session
 
@@ -66,6 +74,11 @@ class AsyncSessions:
         answer = await channel.submit(request)
         return self._handle(answer.state)
 
+    async def _begun(self, request: Request) -> AsyncSession:
+        if self._bootstraps:
+            request = await self.in_thread(lambda: self._blocking.knowing(request))
+        return await self.run(request)
+
     def _handle(self, state: SessionState) -> AsyncSession:
         return AsyncSession(self, self._engine, self._settings.tenant, state)
 
@@ -84,7 +97,7 @@ class AsyncSessions:
         policy: WindowPolicy | None = None,
     ) -> AsyncSession:
         """Begin a session. `system` is its first message. Raises DuplicateSession if the id is taken."""
-        return await self.run(
+        return await self._begun(
             self._requests.create(
                 session_id,
                 user_id=user_id,
@@ -108,7 +121,7 @@ class AsyncSessions:
         policy: WindowPolicy | None = None,
     ) -> AsyncSession:
         """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
-        return await self.run(
+        return await self._begun(
             self._requests.create(
                 session_id,
                 user_id=user_id,
@@ -228,7 +241,7 @@ class AsyncSessions:
         self, session_id: str, *, system: str | None = None, key: str | None = None
     ) -> AsyncSession:
         """End the present generation and begin the next, empty, under the same id."""
-        return await self.run(self._requests.reset(session_id, system=system, key=key))
+        return await self._begun(self._requests.reset(session_id, system=system, key=key))
 
     async def fork_session(
         self,

@@ -11,8 +11,10 @@ by its own watch, takes it over.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -95,12 +97,17 @@ class Held:
         self._lease = lease
         self._version = version
         self._renewed = 0.0
+        self._mutex = threading.Lock()
 
     def beat(self) -> None:
         """Say that the work goes on; raise LeaseLost if somebody else has it now."""
-        leases = self._leases
-        if leases.monotonic() - self._renewed > leases.lease_s / 3 and not self.renew():
+        if self.waning and not self.renew():
             raise LeaseLost(f"another worker has taken over {self._task}")
+
+    @property
+    def waning(self) -> bool:
+        """Whether a third of its time is over."""
+        return self._leases.monotonic() - self._renewed > self._leases.lease_s / 3
 
     def renew(self) -> bool:
         """Have the lease for its whole time from now on; return whether it is still ours."""
@@ -137,6 +144,17 @@ class Held:
         retry_us: int | None = None,
         error: str | None = None,
     ) -> bool:
+        with self._mutex:
+            return self._set(holder, until_us, failures, retry_us, error)
+
+    def _set(
+        self,
+        holder: str | None,
+        until_us: int | None,
+        failures: int | None,
+        retry_us: int | None,
+        error: str | None,
+    ) -> bool:
         lease = self._lease
         made = Lease(
             lease.holder if holder is None else holder,
@@ -150,3 +168,44 @@ class Held:
             return False
         self._lease, self._version = read(store, self._place[0], self._task)
         return self._lease.holder == made.holder
+
+
+class Keeper:
+    """Renews the lease of a step that takes long and can't say so itself: a model, or an engine elsewhere.
+
+    For limits.STEP_S_MAX at most: what hangs is to be taken over some time.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self._every_s = lease_s / 4
+        self._stop = threading.Event()
+        self._kept: tuple[Held, float] | None = None
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def keeping(self, held: Held) -> Iterator[None]:
+        """Keep a lease for as long as the body takes."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep, name="holdfast-leases", daemon=True)
+            self._thread.start()
+        self._kept = held, time.monotonic()
+        try:
+            yield
+        finally:
+            self._kept = None
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self._every_s):
+            held, since = self._kept or (None, 0.0)
+            if held is not None and time.monotonic() - since < limits.STEP_S_MAX and held.waning:
+                # Whoever has lost it hears of that at its next beat.
+                with contextlib.suppress(errors.Error):
+                    held.renew()
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._stop = threading.Event()

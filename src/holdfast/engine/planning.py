@@ -130,7 +130,9 @@ class Round:
         elif isinstance(command, c.CreateSession) and command.or_get and _exists(state):
             if self.tail(tenant, state).status is SessionStatus.ACTIVE:
                 return state
-            command = c.ResetSession(session_id=state.id, messages=command.messages)
+            command = c.ResetSession(
+                session_id=state.id, messages=command.messages, opening=command.opening
+            )
         elif isinstance(command, c.EndSession) and state and command.reason is EndReason.ENDED:
             state = self.tail(tenant, state)
             command = msgspec.structs.replace(command, session_id=state.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,6 +26,9 @@ from holdfast.values.message import checked_id
 from holdfast.values.policy import WindowPolicy
 from holdfast.values.session import EndReason, SessionState
 
+if TYPE_CHECKING:
+    from holdfast.engine.bootstrapping import Bootstrap
+
 
 class Sessions:
     """Creates, finds, changes and ends sessions of one tenant.
@@ -34,10 +38,15 @@ class Sessions:
     """
 
     def __init__(
-        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM
+        self,
+        engine: Engine,
+        settings: Settings,
+        factory: ids.Factory = ids.SYSTEM,
+        bootstrap: Bootstrap | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
+        self._bootstrap = bootstrap
         self._requests = requests.Requests(settings, factory)
         self._deferred = deferred.Writes(engine, settings.auto_save_interval)
         self._books = threading.Lock()
@@ -99,7 +108,15 @@ class Sessions:
         )
 
     def _opened(self, request: Request) -> Session:
-        return self._remember(self._handle(self._run(request).state))
+        return self._remember(self._handle(self._run(self.knowing(request)).state))
+
+    def knowing(self, request: Request) -> Request:
+        """Return a request that begins a session with what is known of its user, if that is asked for."""
+        if self._bootstrap is None:
+            return request
+        self._engine.check()
+        self._deferred.wait(request.session_id)
+        return self._bootstrap.filled(self._engine, request, self.last)
 
     def load_session(self, session_id: str) -> Session | None:
         """Return the session by that id, which becomes the current one; None if there is none.
@@ -230,9 +247,8 @@ class Sessions:
         self, session_id: str, *, system: str | None = None, key: str | None = None
     ) -> Session:
         """End the present generation and begin the next, empty, under the same id."""
-        return self._handle(
-            self._run(self._requests.reset(session_id, system=system, key=key)).state
-        )
+        request = self.knowing(self._requests.reset(session_id, system=system, key=key))
+        return self._handle(self._run(request).state)
 
     def fork_session(
         self,

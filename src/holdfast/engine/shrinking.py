@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
 import msgspec
 
@@ -153,6 +154,34 @@ def out(reader: Reader, state: SessionState, *, written: bool) -> Out | None:
     # What stays in every window needs no summary.
     said = [m for m in found if m.category not in KEPT and not stands_out(m.metadata)]
     return Out(state, said, known, last) if said else None
+
+
+def unwritten(state: SessionState) -> bool:
+    """Whether messages may be out that no written summary stands for."""
+    last = state.cut.first - 1 if state.cut else 0
+    return (state.written.last if state.written else 0) < last
+
+
+def expanded(
+    reader: Reader, state: SessionState, first: Summary | int | None, last: int | None
+) -> list[Message]:
+    """Return the messages of a summary, or of a range of numbers."""
+    if first is None or isinstance(first, Summary):
+        summary = state.summary if first is None else first
+        if summary is None or not summary.last:
+            raise errors.NotFound(
+                "no summary stands for messages of this session.",
+                hint="What a continued session was told of the one before is there: look at continued_from.",
+                facts={"session": state.id},
+            )
+        first, last = summary.first, summary.last
+    last = first if last is None else last
+    whole = all(type(cast("object", number)) is int for number in (first, last))
+    if not whole or not 1 <= first <= last <= state.message_count:
+        raise errors.InvalidRequest(
+            f"messages are numbered from 1 to {state.message_count:,}.", facts={"session": state.id}
+        )
+    return reader.slice(slice(first - 1, last))
 
 
 def author_of(summarizer: object) -> str:

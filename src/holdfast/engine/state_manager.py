@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.context import remembered
 from holdfast.context import summary as summaries
 from holdfast.context import window as windows
 from holdfast.context.window import Piece, Window
@@ -23,7 +24,9 @@ from holdfast.history import pairing
 from holdfast.values import grouping
 from holdfast.values.context import CompactionLevel, stands_out
 from holdfast.values.frozen import Json
+from holdfast.values.memory import Profile
 from holdfast.values.message import Message, MessageCategory
+from holdfast.values.opening import opened
 from holdfast.values.policy import Summary, checked_prefix
 from holdfast.values.session import OpenCall
 from holdfast.wire import intake
@@ -77,6 +80,22 @@ class StateManager:
         new = intake.accept(message)
         pairing.check(*_calls(said), new)
         return list(self.window([*said, new]).messages)
+
+    def bootstrap(
+        self,
+        messages: Iterable[MessageLike],
+        profile: Profile,
+        *,
+        tokens: int = limits.BOOTSTRAP_TOKENS,
+        language: str = "en",
+    ) -> list[Message]:
+        """Return the list with what is known of its user at the end of its first system prompt, or as one.
+
+        That takes at most `tokens`, fence included; of a longer profile the first lines are taken.
+        """
+        words = remembered.checked_language(language)
+        known = remembered.opening(profile, "", budget=tokens, language=words)
+        return list(opened(_accepted(messages), known))
 
     def truncate(self, messages: Iterable[MessageLike]) -> list[Message]:
         """Return the list with its oldest part left out, so that it is within the limit."""

@@ -25,7 +25,7 @@ from holdfast.values.command import Request
 from holdfast.values.context import CompactionLevel, Selection
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message, checked_id
-from holdfast.values.policy import Correction, WindowPolicy
+from holdfast.values.policy import Correction, Summary, WindowPolicy
 from holdfast.values.session import SessionState
 
 if TYPE_CHECKING:
@@ -285,6 +285,13 @@ class Windowed(Handle):
             self._state = self._engine.run(request).state
         return self
 
+    def expand(self, first: Summary | int | None = None, last: int | None = None) -> list[Message]:
+        """Return the messages that a summary stands for (None: the live one), or those from number to number.
+
+        Raises NotFound if there is no summary of messages here, InvalidRequest for numbers that there are not.
+        """
+        return shrinking.expanded(self._reader(), self.state, first, last)
+
 
 class AsyncWindowed(Handle):
     """The same, awaited."""
@@ -369,6 +376,14 @@ class AsyncWindowed(Handle):
             request = await asyncio.to_thread(out.summarized, self._tenant, text, language, author)
             self._state = await self._answered(request)
         return self
+
+    async def expand(
+        self, first: Summary | int | None = None, last: int | None = None
+    ) -> list[Message]:
+        """Return the messages that a summary stands for (None: the live one), or those from number to number."""
+        import asyncio  # noqa: PLC0415
+
+        return await asyncio.to_thread(shrinking.expanded, self._reader(), self.state, first, last)
 
     async def _answered(self, request: Request) -> SessionState:
         import asyncio  # noqa: PLC0415

@@ -18,7 +18,7 @@ from holdfast import errors, limits
 from holdfast.engine import cursors, leases
 from holdfast.engine.attempts import Failed, attempt
 from holdfast.engine.engine import Engine
-from holdfast.engine.leases import Held, Leases
+from holdfast.engine.leases import Held, Keeper, Leases
 from holdfast.engine.tasks import Lazy, LeaseLost, Task, Telling
 from holdfast.values.frozen import EMPTY, Json
 
@@ -72,6 +72,7 @@ class Worker:
             lease_s=lease_s,
             monotonic=monotonic,
         )
+        self._keeper = Keeper(lease_s)
         self._held: dict[tuple[str, str], Held] = {}
         self._seen: dict[str, int] = {}
         self._look_at: dict[str, float] = {}
@@ -197,7 +198,8 @@ class Worker:
 
         try:
             beat()
-            more = task.step(tenant, beat)
+            with self._keeper.keeping(held):
+                more = task.step(tenant, beat)
             held.succeeded()
         except LeaseLost:
             del self._held[place]
@@ -220,6 +222,7 @@ class Worker:
             whose = self._whose()
 
     def _release(self) -> None:
+        self._keeper.close()
         held, self._held = list(self._held.values()), {}
         with contextlib.suppress(errors.EngineClosed, errors.Unavailable):
             for one in held:

@@ -6,21 +6,22 @@ happened; `decide` is the only place where something can be forbidden.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 import msgspec
 
 from holdfast import errors
-from holdfast.history import forking, offloading, pairing
+from holdfast.history import forking, offloading, pairing, updating
 from holdfast.history.checking import checked_metadata, checked_title
 from holdfast.values import command as c
 from holdfast.values import estimate
 from holdfast.values import event as e
 from holdfast.values.context import Selection, stands_out
-from holdfast.values.frozen import Json, freeze
+from holdfast.values.frozen import freeze
 from holdfast.values.message import Message, MessageCategory
-from holdfast.values.policy import Cut, Summary, Usage, corrected
+from holdfast.values.opening import opened
+from holdfast.values.policy import Cut, Summary, Usage
 from holdfast.values.session import EndReason, SessionState, SessionStatus
 
 GIVEN = "given"
@@ -54,14 +55,17 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
         case c.CreateSession():
             return _write(command.session_id, _create(state, command))
         case c.UpdateSession():
-            return _write(command.session_id, _update(known(state, command.session_id), command))
+            return _write(
+                command.session_id, updating.updates(known(state, command.session_id), command)
+            )
         case c.ContinueSession():
             return _continue(open_state(state, command.session_id), command)
         case c.EndSession():
             return _write(command.session_id, _end(known(state, command.session_id), command))
         case c.ResetSession():
             fresh = evolve_one(known(state, command.session_id), e.SessionReset(), time_us=0)
-            return _write(command.session_id, [e.SessionReset(), *_added(fresh, command.messages)])
+            said = opened(command.messages, command.opening)
+            return _write(command.session_id, [e.SessionReset(), *_added(fresh, said)])
         case c.ForkSession():
             begun = forking.forked(known(state, command.session_id), command)
             return (Writing(begun.id, (begun,), (begun.source, begun.version)),)
@@ -120,12 +124,13 @@ def follows(state: SessionState | None, before: SessionState) -> bool:
 
 
 def _create(state: SessionState | None, command: c.CreateSession) -> list[e.SessionEvent]:
+    said = opened(command.messages, command.opening)
     if state is not None and not state.gone:
         if command.or_get and state.status is SessionStatus.ACTIVE:
             return []
         if command.or_get:
             fresh = evolve_one(state, e.SessionReset(), time_us=0)
-            return [e.SessionReset(), *_added(fresh, command.messages)]
+            return [e.SessionReset(), *_added(fresh, said)]
         raise taken(command.session_id)
     created = e.SessionCreated(
         id=command.session_id,
@@ -134,7 +139,7 @@ def _create(state: SessionState | None, command: c.CreateSession) -> list[e.Sess
         metadata=checked_metadata(command.metadata),
         policy=command.policy,
     )
-    return [created, *_added(evolve_one(state, created, time_us=0), command.messages)]
+    return [created, *_added(evolve_one(state, created, time_us=0), said)]
 
 
 def taken(session_id: str) -> errors.DuplicateSession:
@@ -212,35 +217,6 @@ def counted(message: Message) -> e.MessageAdded:
     return e.MessageAdded(message, message.fallback_estimate_tokens(), estimate.NAME)
 
 
-def _update(state: SessionState, command: c.UpdateSession) -> list[e.SessionEvent]:
-    title = command.title
-    if title is not msgspec.UNSET:
-        title = checked_title(title)
-        title = msgspec.UNSET if title == state.title else title
-    for name in command.drop_metadata:
-        if name in command.set_metadata:
-            raise errors.InvalidRequest(f"metadata {name!r} can't be both set and dropped.")
-    setting = {
-        k: v
-        for k, v in command.set_metadata.items()
-        if k not in state.metadata or encode(state.metadata[k]) != encode(v)
-    }
-    dropping = tuple(key for key in command.drop_metadata if key in state.metadata)
-    policy = msgspec.UNSET if command.policy == state.policy else command.policy
-    if title is msgspec.UNSET and policy is msgspec.UNSET and not setting and not dropping:
-        return []
-    event = e.SessionUpdated(
-        title=title, set_metadata=freeze(setting), drop_metadata=dropping, policy=policy
-    )
-    checked_metadata(_metadata(state, event))
-    return [event]
-
-
-def _metadata(state: SessionState, event: e.SessionUpdated) -> Mapping[str, Json]:
-    merged = {**state.metadata, **event.set_metadata}
-    return freeze({key: value for key, value in merged.items() if key not in event.drop_metadata})
-
-
 def _end(state: SessionState, command: c.EndSession) -> list[e.SessionEvent]:
     if command.idle_since_us is not None and state.active_us > command.idle_since_us:
         return []
@@ -302,7 +278,7 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
         case e.SessionSummarized():
             return _summarized(state, event, time_us)
         case e.SessionUpdated():
-            return _updated(state, event, time_us)
+            return updating.evolved(state, event, time_us)
         case e.SessionContinued():
             links = (*state.continuations, event.to)
             return replace(
@@ -346,19 +322,6 @@ def _ended(
     active = state.active_us if event.reason is EndReason.TIMEOUT else time_us
     return replace(
         state, version=state.version + 1, active_us=active, status=status, end_reason=event.reason
-    )
-
-
-def _updated(state: SessionState, event: e.SessionUpdated, time_us: int) -> SessionState:
-    known, usage = state.corrections, event.usage
-    return replace(
-        state,
-        version=state.version + 1,
-        active_us=time_us,
-        title=state.title if event.title is msgspec.UNSET else event.title,
-        metadata=_metadata(state, event),
-        policy=state.policy if event.policy is msgspec.UNSET else event.policy,
-        corrections=known if usage is msgspec.UNSET else corrected(known, usage),
     )
 
 

@@ -11,6 +11,7 @@ from holdfast.values.event import SessionEvent
 from holdfast.values.frame_command import AboutFrame, FrameCommand
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
+from holdfast.values.opening import Opening
 from holdfast.values.policy import Cut, Summary, Usage, WindowPolicy
 from holdfast.values.session import EndReason, SessionState
 
@@ -18,7 +19,8 @@ from holdfast.values.session import EndReason, SessionState
 class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
     """Begin a session, with these messages in it.
 
-    `or_get`: an existing one is the answer, not an error. `named`: the caller chose the id.
+    `or_get`: an existing one is the answer, not an error. `named`: the caller chose the id. `opening` is what is
+    known of the user by now; it is not what the caller said.
     """
 
     session_id: str
@@ -29,6 +31,7 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
     or_get: bool = False
     named: bool = True
     policy: WindowPolicy | None = None
+    opening: Opening | None = None
 
 
 class AddMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +87,7 @@ class ResetSession(msgspec.Struct, frozen=True, kw_only=True):
 
     session_id: str
     messages: tuple[Message, ...] = ()
+    opening: Opening | None = None
 
 
 class ForkSession(msgspec.Struct, frozen=True, kw_only=True):

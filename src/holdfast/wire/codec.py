@@ -247,7 +247,9 @@ TAGS: Final[Mapping[type, str]] = {
 }
 """The stored names of commands."""
 
-_MADE: Final = frozenset({"next_id", "carried", "max_messages", "named", "cut", "summary", "there"})
+_MADE: Final = frozenset(
+    {"next_id", "carried", "max_messages", "named", "cut", "summary", "there", "opening"}
+)
 """Fields that Holdfast fills in, or that are settings: not what the caller said."""
 
 

@@ -10,29 +10,44 @@ from holdfast import limits
 from holdfast.engine.admin import Admin, Events
 from holdfast.engine.archive import Archive
 from holdfast.engine.index import StateIndex
+from holdfast.engine.memory import Memory
 from holdfast.engine.requests import Settings, Write
+from holdfast.engine.shrinking import Summarizer
+from holdfast.memory.port import MemoryEngine
 from holdfast.values.policy import WindowPolicy
+from holdfast.wiring.background import Background, Extras
 from holdfast.wiring.manager import SessionManager
 from holdfast.wiring.opened import Opened
 
 if TYPE_CHECKING:
+    from holdfast.engine.worker import Worker
     from holdfast.wiring.async_client import Connecting
 
 
 class Holdfast:
     """An open store, for blocking callers. Made by `connect`; close it, or use it in a with statement."""
 
-    def __init__(self, opened: Opened, settings: Settings) -> None:
+    def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
+        engine = opened.engine
         self._opened = opened
-        self.sessions = SessionManager.over(opened.engine, settings)
-        self.index = StateIndex(opened.engine, settings)
-        self.events = Events(opened.engine, settings.tenant, self.sessions)
-        self.admin = Admin(opened.engine, settings.tenant)
-        self.archive = Archive(opened.engine, settings.tenant, opened.shelf, self.sessions.settle)
+        self._background = background
+        self._tenant = settings.tenant
+        self.sessions = SessionManager.over(engine, settings, background.bootstrap)
+        self.index = StateIndex(engine, settings)
+        self.events = Events(engine, settings.tenant, self.sessions)
+        self.archive = Archive(engine, settings.tenant, opened.shelf, self.sessions.settle)
+        self.memory = Memory(engine, settings.tenant, background.memory)
+        self.admin = Admin(engine, settings.tenant)
+        background.start(settings.tenant)
+
+    def worker(self, *, every_tenant: bool = False) -> Worker:
+        """Return a worker for the background work of this store: `run_once()`, `run(stop)`, `status()`."""
+        return self._background.worker(None if every_tenant else (self._tenant,))
 
     def close(self) -> None:
         """Wait for deferred writes, then close. Closing twice is fine."""
         try:
+            self._background.close()
             self.sessions.flush()
         finally:
             self._opened.close()
@@ -63,12 +78,22 @@ def connect(
     cached_sessions: int = limits.CACHED_SESSIONS,
     cached_trees: int | None = None,
     policy: WindowPolicy | None = None,
+    memory: MemoryEngine | bool | None = None,
+    bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS,
+    bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
+    bootstrap_language: str = "en",
+    summarizer: Summarizer | None = None,
+    idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
+    worker: bool = False,
 ) -> Holdfast:
     """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, or volatile:.
 
     `policy` is what new sessions get that are not given their own; it is kept with each of them.
     `cached_trees` is how many frame trees are kept in memory; None: HOLDFAST_CACHED_TREES, or 1,000.
-    Raises a typed error that names the fix; the store is left as it was.
+    `memory` is an engine of long-term memory (True: the built-in one): new sessions of a user begin with what it
+    knows, and the worker hands ended ones to it. `summarizer` writes summaries, `idle_timeout_s` ends sessions that
+    nobody touched (None: never), both in the background: with `worker`, by a thread of this process; otherwise by
+    `hf.worker()` or `holdfast worker`. Raises a typed error that names the fix; the store is left as it was.
     """
     settings = Settings(
         tenant=tenant,
@@ -78,9 +103,21 @@ def connect(
         write=write,
         policy=policy,
     )
-    return Holdfast(
-        Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees), settings
+    extras = Extras(
+        memory=memory,
+        bootstrap_tokens=bootstrap_tokens,
+        bootstrap_timeout_s=bootstrap_timeout_s,
+        bootstrap_language=bootstrap_language,
+        summarizer=summarizer,
+        idle_timeout_s=idle_timeout_s,
+        worker=worker,
     )
+    opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
+    try:
+        return Holdfast(opened, settings, Background(opened.engine, url, extras))
+    except BaseException:
+        opened.close()
+        raise
 
 
 def connect_async(
@@ -91,6 +128,13 @@ def connect_async(
     cached_sessions: int = limits.CACHED_SESSIONS,
     cached_trees: int | None = None,
     policy: WindowPolicy | None = None,
+    memory: MemoryEngine | bool | None = None,
+    bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS,
+    bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
+    bootstrap_language: str = "en",
+    summarizer: Summarizer | None = None,
+    idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
+    worker: bool = False,
 ) -> Connecting:
     """Open a store for async callers: `async with connect_async(…) as hf`, or await it and close it."""
     from holdfast.wiring.async_client import AsyncHoldfast, Connecting  # noqa: PLC0415 - asyncio is slow to import
@@ -98,8 +142,22 @@ def connect_async(
     settings = Settings(
         tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy
     )
-    return Connecting(
-        lambda: AsyncHoldfast(
-            Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees), settings
-        )
+    extras = Extras(
+        memory=memory,
+        bootstrap_tokens=bootstrap_tokens,
+        bootstrap_timeout_s=bootstrap_timeout_s,
+        bootstrap_language=bootstrap_language,
+        summarizer=summarizer,
+        idle_timeout_s=idle_timeout_s,
+        worker=worker,
     )
+
+    def open_() -> AsyncHoldfast:
+        opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
+        try:
+            return AsyncHoldfast(opened, settings, Background(opened.engine, url, extras))
+        except BaseException:
+            opened.close()
+            raise
+
+    return Connecting(open_)

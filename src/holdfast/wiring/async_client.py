@@ -4,29 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.engine.aio import AsyncSessions
 from holdfast.engine.aio_archive import AsyncArchive
 from holdfast.engine.aio_index import AsyncStateIndex
 from holdfast.engine.aio_log import AsyncAdmin, AsyncEvents
+from holdfast.engine.aio_memory import AsyncMemory
+from holdfast.engine.memory import Memory
 from holdfast.engine.requests import Settings
+from holdfast.wiring.background import Background
 from holdfast.wiring.opened import Opened
+
+if TYPE_CHECKING:
+    from holdfast.engine.worker import Worker
 
 
 class AsyncHoldfast:
     """An open store, for async callers: the same verbs, awaited. Made by `connect_async`."""
 
-    def __init__(self, opened: Opened, settings: Settings) -> None:
+    def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
+        engine = opened.engine
         self._opened = opened
-        self.sessions = AsyncSessions(opened.engine, settings)
-        self.index = AsyncStateIndex(opened.engine, settings)
-        self.events = AsyncEvents(opened.engine, settings.tenant, self.sessions)
-        self.admin = AsyncAdmin(opened.engine, settings.tenant)
-        self.archive = AsyncArchive(opened.engine, settings.tenant, opened.shelf)
+        self._background = background
+        self._tenant = settings.tenant
+        self.sessions = AsyncSessions(engine, settings, bootstrap=background.bootstrap)
+        self.index = AsyncStateIndex(engine, settings)
+        self.events = AsyncEvents(engine, settings.tenant, self.sessions)
+        self.archive = AsyncArchive(engine, settings.tenant, opened.shelf)
+        self.memory = AsyncMemory(Memory(engine, settings.tenant, background.memory))
+        self.admin = AsyncAdmin(engine, settings.tenant)
+        background.start(settings.tenant)
+
+    def worker(self, *, every_tenant: bool = False) -> Worker:
+        """Return a worker for the background work of this store. It blocks: run it in a thread."""
+        return self._background.worker(None if every_tenant else (self._tenant,))
 
     async def close(self) -> None:
         """Close once everything submitted is through. Closing twice is fine."""
+        await self.sessions.in_thread(self._background.close)
         await self.sessions.in_thread(self._opened.close)
 
     async def __aenter__(self) -> AsyncHoldfast:

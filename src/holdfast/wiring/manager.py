@@ -6,13 +6,19 @@ import threading
 import weakref
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from holdfast import errors
+from holdfast import errors, limits
 from holdfast.engine.engine import Engine
 from holdfast.engine.requests import Settings, Write
 from holdfast.engine.sessions import Sessions
+from holdfast.memory.port import MemoryEngine
 from holdfast.values.policy import WindowPolicy
+from holdfast.wiring.background import Background, Extras
 from holdfast.wiring.opened import open_engine
+
+if TYPE_CHECKING:
+    from holdfast.engine.bootstrapping import Bootstrap
 
 
 class SessionManager(Sessions):
@@ -24,6 +30,7 @@ class SessionManager(Sessions):
     """
 
     _finish: weakref.finalize[..., SessionManager] | None
+    _background: Background | None
 
     def __init__(
         self,
@@ -36,6 +43,10 @@ class SessionManager(Sessions):
         write: Write = "durable",
         tenant: str = "default",
         policy: WindowPolicy | None = None,
+        memory: MemoryEngine | bool | None = None,
+        bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS,
+        bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
+        bootstrap_language: str = "en",
     ) -> None:
         if format != "json":
             raise errors.InvalidRequest(f"format {format!r} is not known.", hint='Use "json".')
@@ -54,19 +65,32 @@ class SessionManager(Sessions):
             raise errors.InvalidRequest(
                 f"{folder} can't be a folder of conversations: {error}."
             ) from error
+        extras = Extras(
+            memory=memory,
+            bootstrap_tokens=bootstrap_tokens,
+            bootstrap_timeout_s=bootstrap_timeout_s,
+            bootstrap_language=bootstrap_language,
+        )
         engine = open_engine(folder / "state.db")
+        try:
+            self._background = Background(engine, folder / "state.db", extras)
+        except BaseException:
+            engine.close()
+            raise
         self.base_path = str(base_path)
-        super().__init__(engine, settings)
+        super().__init__(engine, settings, bootstrap=self._background.bootstrap)
         # Whoever follows the document never closes a manager; leaving it open must lose nothing.
         self._finish = weakref.finalize(self, _close, engine)
 
     @classmethod
-    def over(cls, engine: Engine, settings: Settings) -> SessionManager:
+    def over(
+        cls, engine: Engine, settings: Settings, bootstrap: Bootstrap | None = None
+    ) -> SessionManager:
         """Return a manager over an engine that somebody else opened and will close."""
         manager = cls.__new__(cls)
         manager.base_path = ""
-        Sessions.__init__(manager, engine, settings)
-        manager._finish = None
+        Sessions.__init__(manager, engine, settings, bootstrap=bootstrap)
+        manager._finish = manager._background = None
         return manager
 
     def close(self) -> None:
@@ -74,6 +98,8 @@ class SessionManager(Sessions):
         try:
             self.flush()
         finally:
+            if self._background is not None:
+                self._background.close()
             if self._finish is not None:
                 self._finish.detach()
                 self._engine.close()

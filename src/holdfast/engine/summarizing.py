@@ -1,0 +1,174 @@
+"""Summaries that are written in the background: of messages that cuts have taken out and nobody wrote of yet.
+
+Sentences that were taken out of what was said, or nothing, stand in for a summary until it is there. A model is
+asked outside of any turn; its text is taken only if what it stands for is as it was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.engine import attempts, cursors, shrinking
+from holdfast.engine.attempts import Failed, attempt
+from holdfast.engine.engine import Engine
+from holdfast.engine.jobs import digest
+from holdfast.engine.messages import Reader
+from holdfast.engine.shrinking import Summarizer
+from holdfast.engine.states import PREFIX
+from holdfast.engine.tasks import Beat, Task
+from holdfast.values import event as e
+from holdfast.values.frozen import Json
+from holdfast.values.session import SessionState, SessionStatus
+
+WANTED = "summary/todo/"
+
+_KINDS = (
+    e.WindowCut.kind, e.SessionSummarized.kind, e.SessionForked.kind, e.SessionRewound.kind,
+)  # fmt: skip
+"""Events after which messages may be out that no written summary stands for."""
+
+_log = logging.getLogger("holdfast.summaries")
+
+
+class Todo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A session to be summarised, since the event at a position."""
+
+    session_id: str
+    position: int
+    tries: int = 0
+    retry_us: int = 0
+    error: str = ""
+
+
+class Summarizing:
+    """The task that has summaries written by a summariser, one for each session that needs one."""
+
+    def __init__(self, engine: Engine, summarizer: Summarizer) -> None:
+        shrinking.check_summarizer(summarizer, "en")
+        self._engine = engine
+        self._store = engine.store
+        self._summarizer = summarizer
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "summarize"
+
+    def due(self, tenant: str) -> bool:
+        """Whether the log has gone on, or a summary's time has come."""
+        cursor = cursors.read(self._store, tenant, self.name)
+        return self._store.wait(tenant, cursor.position, 0) or self._next(tenant) is not None
+
+    def told(self, tenant: str) -> Mapping[str, Json]:
+        """Return how far the log was read, and how many sessions wait."""
+        cursor = cursors.read(self._store, tenant, self.name).position
+        lag = cursors.head(self._store, tenant, cursor) - cursor
+        waiting = list(self._todos(tenant))
+        failing = sum(1 for _, _, todo in waiting if todo.tries)
+        return {"cursor": cursor, "lag": lag, "waiting": len(waiting), "failing": failing}
+
+    def step(self, tenant: str, beat: Beat) -> bool:
+        """Read on in the log, or have one summary written."""
+        if self._scan(tenant):
+            return True
+        found = self._next(tenant)
+        if found is None:
+            return False
+        name, version, todo = found
+        beat()
+        outcome = attempt(lambda: self._summarize(tenant, todo.session_id))
+        if isinstance(outcome, Failed) and not isinstance(outcome.error, errors.Conflict):
+            self._failed(tenant, name, version, todo, outcome)
+        elif not self._wanted(tenant, todo.session_id):
+            # If that fails, somebody has noted it anew since it was read.
+            self._store.put_note(tenant, name, None, expected=version)
+        return True
+
+    def _scan(self, tenant: str) -> bool:
+        cursor = cursors.read(self._store, tenant, self.name)
+        page = self._store.feed(tenant, after=cursor.position, limit=limits.READ_CHUNK)
+        if not page:
+            return False
+        touched = {
+            stored.stream.removeprefix(PREFIX): stored.position
+            for stored in page
+            if stored.kind in _KINDS
+        }
+        for session_id, position in touched.items():
+            if self._wanted(tenant, session_id):
+                self._note(tenant, Todo(session_id, position))
+        cursors.advance(self._store, tenant, self.name, cursor, page[-1].position)
+        return True
+
+    def _note(self, tenant: str, todo: Todo) -> None:
+        """Note a session; one that is noted already is noted anew, so that nobody who has read it drops it."""
+        name = WANTED + digest(todo.session_id)
+        before = self._store.note(tenant, name)
+        if before is not None:
+            old = _todo(before.value)
+            todo = msgspec.structs.replace(
+                todo, tries=old.tries, retry_us=old.retry_us, error=old.error
+            )
+        version = before.version if before else 0
+        self._store.put_note(tenant, name, msgspec.json.encode(todo), expected=version)
+
+    def _wanted(self, tenant: str, session_id: str) -> SessionState | None:
+        """Return a session of which messages are out that no written summary stands for."""
+        state = self._engine.states.current(tenant, session_id)
+        if state is None or state.status is not SessionStatus.ACTIVE or state.cut is None:
+            return None
+        return state if shrinking.unwritten(state) else None
+
+    def _summarize(self, tenant: str, session_id: str) -> None:
+        state = self._wanted(tenant, session_id)
+        out = shrinking.out(Reader(self._engine, tenant, state), state, written=True) if state else None  # fmt: skip
+        if state is None or out is None:
+            return
+        text = shrinking.checked_summary(self._summarizer(out.messages, out.before))
+        language = (state.policy.summary if state.policy else None) or "en"
+        author = shrinking.author_of(self._summarizer)
+        try:
+            self._engine.run(out.summarized(tenant, text, language, author))
+        except (errors.SessionEnded, errors.UnknownSession):
+            # There is nobody left to read it.
+            return
+
+    def _failed(self, tenant: str, name: str, version: int, todo: Todo, failed: Failed) -> None:
+        tries = todo.tries + 1
+        retry = self._engine.now_us() + attempts.backoff_us(tries)
+        noted = msgspec.structs.replace(todo, tries=tries, retry_us=retry, error=failed.code)
+        self._store.put_note(tenant, name, msgspec.json.encode(noted), expected=version)
+        _log.warning(
+            "a summary was not written",
+            extra={
+                "action": "summary.failed", "tenant": tenant, "session": todo.session_id,
+                "tries": tries, "error": failed.code,
+            },
+        )  # fmt: skip
+
+    def _next(self, tenant: str) -> tuple[str, int, Todo] | None:
+        now = self._engine.now_us()
+        return next(
+            (one for one in self._todos(tenant) if attempts.due(one[2].retry_us, now)), None
+        )
+
+    def _todos(self, tenant: str) -> Iterator[tuple[str, int, Todo]]:
+        after = ""
+        while page := self._store.notes(tenant, WANTED, after=after, limit=limits.READ_CHUNK):
+            for name, note in page:
+                yield name, note.version, _todo(note.value)
+            after = page[-1][0]
+
+
+def _todo(value: bytes) -> Todo:
+    try:
+        return msgspec.json.decode(value, type=Todo)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a noted summary can't be read.") from error
+
+
+_: type[Task] = Summarizing

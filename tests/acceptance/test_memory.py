@@ -1,0 +1,188 @@
+"""The verbs of hf.memory, and the worker that an open store brings along."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import errors, limits
+from holdfast.engine.memory import Memory, fused, recalled
+from holdfast.testing.scribe import Scribe
+from holdfast.values.memory import FactKind, Hit, Recalled, Source, Who
+from tests.acceptance.scenes import Opener, engine_of, user
+
+ADA = Who("default", "ada")
+
+
+def scribe() -> Scribe:
+    memory = Scribe()
+    memory.known[ADA] = "Lives in Oslo."
+    return memory
+
+
+def hit(position: int, text: str) -> Hit:
+    return Hit(
+        session_id="s", generation=0, number=1, message_id=f"m{position}", position=position,
+        role="user", time_us=1, excerpt=text, score=9.0,
+    )  # fmt: skip
+
+
+@pytest.mark.req("A-14", "A-16")
+def test_what_is_known_can_be_asked_searched_listed_and_forgotten(opener: Opener):
+    memory = scribe()
+    hf = opener(memory=memory)
+    assert hf.memory.profile("ada").text == "Lives in Oslo."
+    assert [one.text for one in hf.memory.search("ada", "oslo")] == ["Lives in Oslo."]
+    assert [fact.source.message_id for fact in hf.memory.facts("ada")] == ["m-ada"]
+    assert hf.memory.forget("ada") == 1
+    assert hf.memory.profile("ada").text == ""
+    assert memory.forgotten == [ADA]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda m: m.profile("ada", budget=0),
+        lambda m: m.profile("ada", budget="x"),
+        lambda m: m.search("ada", ""),
+        lambda m: m.search("ada", None),
+        lambda m: m.search("ada", "x", k=0),
+        lambda m: m.search("ada", "x", k=limits.RECALL_MAX + 1),
+        lambda m: m.facts(""),
+        lambda m: m.forget(None),
+    ],
+)
+def test_wrong_questions_are_refused(opener: Opener, wrong: Any):
+    with pytest.raises(errors.Refused):
+        wrong(opener(memory=scribe()).memory)
+
+
+def test_what_is_known_and_what_was_said_are_found_together(opener: Opener):
+    hf = opener()
+    asked: list[tuple[Who, str, int]] = []
+
+    def find(who: Who, query: str, k: int) -> Sequence[Hit]:
+        asked.append((who, query, k))
+        return [hit(4, "I moved to Oslo"), hit(9, "Oslo again")]
+
+    memory = Memory(engine_of(hf), "default", scribe, find=find)
+    found = memory.search("ada", "oslo", k=2)
+    assert [one.text for one in found] == ["Lives in Oslo.", "I moved to Oslo"]
+    assert found[1].source == Source("s", "m4", 4)
+    assert asked == [(ADA, "oslo", 2)]
+
+
+def test_places_count_not_scores_and_what_both_have_comes_first():
+    facts = [Recalled(text=text, score=0.1, time_us=1, kind=FactKind.FACT) for text in "ab"]
+    both = recalled(hit(5, "both"))
+    said = [recalled(hit(position, str(position))) for position in (1, 2)]
+    found = fused([*facts, both], [*said, both])
+    assert found[0].text == "both"
+    assert len(found) == 5
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+def test_forgetting_erases_first_where_it_can(opener: Opener):
+    memory, order = scribe(), list[str]()
+    hf = opener()
+    forgetting = Memory(
+        engine_of(hf), "default", lambda: memory, erase=lambda who: order.append(who.user_id)
+    )
+    assert forgetting.forget("ada") == 1
+    assert order == ["ada"]
+
+
+@pytest.mark.req("A-15", "A-16")
+def test_a_worker_in_the_background_hands_over_what_ends(opener: Opener):
+    memory, taken = Scribe(), threading.Event()
+    ingest = memory.ingest
+
+    def telling(history: Any, said: Any) -> None:
+        ingest(history, said)
+        taken.set()
+
+    memory.ingest = telling
+    hf = opener(memory=memory, worker=True)
+    session = hf.sessions.create_session("s", user_id="ada")
+    session.add_message(user("I live in Oslo."))
+    hf.sessions.end_session("s")
+    assert taken.wait(60)
+    names = {thread.name for thread in threading.enumerate()}
+    assert "holdfast-worker" in names
+    hf.close()
+    assert memory.texts("default", "s#0") == ["I live in Oslo."]
+
+
+def test_no_thread_runs_that_nobody_asked_for(opener: Opener):
+    before = threading.active_count()
+    hf = opener(memory=Scribe(), summarizer=lambda messages, text: "x")
+    hf.sessions.create_session("s")
+    assert threading.active_count() == before
+
+
+def test_the_queue_shows_what_was_given_up_and_has_it_tried_again(opener: Opener):
+    memory = Scribe()
+    memory.failures = [errors.Refused("never")]
+    hf = opener(memory=memory)
+    hf.sessions.create_session("s", user_id="ada")
+    hf.sessions.add_messages("s", [user("1")])
+    hf.sessions.end_session("s")
+    hf.worker().run_once()
+    (dead,) = hf.memory.queue()
+    assert (dead.key, dead.dead, dead.error, dead.tries) == ("s#0", True, "refused", 1)
+    assert hf.memory.replay() == 1
+    hf.worker().run_once()
+    assert hf.memory.queue() == []
+    assert memory.texts("default", "s#0") == ["1"]
+
+
+def test_a_worker_works_for_its_tenant_or_for_all(tmp_path: Path):
+    memory = Scribe()
+    with (
+        holdfast.connect(tmp_path / "a.db", memory=memory) as ours,
+        holdfast.connect(tmp_path / "a.db", tenant="globex", memory=memory) as theirs,
+    ):
+        for hf in (ours, theirs):
+            hf.sessions.create_session("s", user_id="ada")
+            hf.sessions.add_messages("s", [user("1")])
+            hf.sessions.end_session("s")
+        ours.worker().run_once()
+        assert set(memory.taken) == {("default", "s#0")}
+        ours.worker(every_tenant=True).run_once()
+        assert set(memory.taken) == {("default", "s#0"), ("globex", "s#0")}
+        rows = {(row.tenant, row.task) for row in ours.worker(every_tenant=True).status()}
+        assert ("globex", "offload") in rows and ("default", "expire") in rows
+
+
+def test_idle_sessions_are_ended_by_the_worker_and_then_handed_over(opener: Opener):
+    memory = Scribe()
+    hf = opener(memory=memory, idle_timeout_s=0)
+    hf.sessions.create_session("s", user_id="ada")
+    hf.sessions.add_messages("s", [user("1")])
+    hf.worker().run_once()
+    assert hf.sessions.get_session("s").state.end_reason == "timeout"
+    assert memory.texts("default", "s#0") == ["1"]
+    later = opener(memory=memory, idle_timeout_s=None)
+    later.sessions.create_session("t", user_id="ada")
+    later.worker().run_once()
+    assert later.sessions.get_session("t").status == "active"
+
+
+def test_awaited_the_verbs_are_the_same(tmp_path: Path):
+    async def scenario() -> None:
+        async with holdfast.connect_async(tmp_path / "a.db", memory=scribe(), worker=True) as hf:
+            assert (await hf.memory.profile("ada")).text == "Lives in Oslo."
+            assert [one.text for one in await hf.memory.search("ada", "oslo")] == ["Lives in Oslo."]
+            assert len(await hf.memory.facts("ada")) == 1
+            assert await hf.memory.queue() == []
+            assert await hf.memory.replay() == 0
+            assert await hf.memory.forget("ada") == 1
+
+    asyncio.run(scenario())
+    assert "holdfast-worker" not in {thread.name for thread in threading.enumerate()}

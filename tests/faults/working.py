@@ -1,0 +1,165 @@
+"""Processes that do background work, and are killed at a step of it.
+
+    python -P working.py
+
+A step is a commit, a note, a call of the memory engine or of the summariser. Each request, a line of JSON, names a
+folder and the step to die at, just before or just after it. It is served by a fork of this process, which has
+everything imported and nothing run. The clock of each run is an hour ahead of the one before, so that a dead
+worker's leases are over. The answer is the exit code.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from holdfast import Message, StateManager, WindowPolicy  # noqa: E402 - found from the checkout
+from holdfast.engine.engine import Engine  # noqa: E402
+from holdfast.engine.offloading import Offloading  # noqa: E402
+from holdfast.engine.requests import Settings  # noqa: E402
+from holdfast.engine.sessions import Sessions  # noqa: E402
+from holdfast.engine.summarizing import Summarizing  # noqa: E402
+from holdfast.engine.worker import Worker  # noqa: E402
+from holdfast.store import sqlite  # noqa: E402
+from holdfast.store.sqlite.store import SQLiteStore  # noqa: E402
+from holdfast.values import ids  # noqa: E402
+from holdfast.values.memory import History  # noqa: E402
+from tests.faults.looping import Kill, Steps  # noqa: E402
+from tests.remembering import Ledger  # noqa: E402
+
+HOUR_US = 3_600_000_000
+POLICY = WindowPolicy(budget=300, summary="en")
+ROUNDS = 12
+
+
+def told(messages: Sequence[Message]) -> str:
+    """Return what the summary of these messages has to say."""
+    return f"{len(messages)} from {messages[0].id} to {messages[-1].id}"
+
+
+def filled(sessions: Sessions, session_id: str, name: str) -> None:
+    """Go through some rounds, so that a cut is due."""
+    for number in range(ROUNDS):
+        sessions.add_messages(
+            session_id,
+            [Message("user", f"{name} {number}?"), Message("assistant", f"{name} {number}. " * 9)],
+        )
+
+
+class Writer:
+    """A summariser that says what it was given. While it writes for the first time, the session grows."""
+
+    name = "writer"
+
+    def __init__(self, sessions: Sessions, steps: Steps, folder: Path) -> None:
+        self._sessions = sessions
+        self._steps = steps
+        self._grown = folder / "grown"
+
+    def __call__(self, messages: Sequence[Message], before: str | None) -> str:
+        return self._steps.take("summarize", lambda: self._write(messages))
+
+    def _write(self, messages: Sequence[Message]) -> str:
+        if not self._grown.exists():
+            filled(self._sessions, "long", "meanwhile")
+            self._grown.touch()
+        return told(messages)
+
+
+class Watched(Ledger):
+    """The memory engine, whose calls are steps."""
+
+    def __init__(self, path: Path, steps: Steps) -> None:
+        super().__init__(path)
+        self._steps = steps
+
+    def ingest(self, history: History, said: Any) -> None:
+        self._steps.take("ingest", lambda: super(Watched, self).ingest(history, said))
+
+
+def run(folder: Path, kill: Kill | None, number: int) -> None:
+    """Do all the work there is, up to the step where the process is killed; write down its steps."""
+    steps = Steps(kill)
+    for name in ("commit", "put_note"):
+        setattr(SQLiteStore, name, _counted(name, getattr(SQLiteStore, name), steps))
+    factory = ids.Factory(
+        now_us=lambda: ids.SYSTEM.now_us() + number * HOUR_US, random=ids.SYSTEM.random
+    )
+    engine = Engine(sqlite.open_store(folder / "state.db"), factory=factory)
+    sessions = Sessions(engine, Settings(), factory)
+    tasks = [
+        Offloading(engine, Watched(folder / "memory.jsonl", steps)),
+        Summarizing(engine, Writer(sessions, steps, folder)),
+    ]
+    Worker(engine, tasks).run_once()
+    engine.close()
+    (folder / "steps.json").write_text(json.dumps(steps.names))
+
+
+def _counted(name: str, verb: Callable[..., Any], steps: Steps) -> Callable[..., Any]:
+    def counted(store: SQLiteStore, *given: Any, **named: Any) -> Any:
+        return steps.take(name, lambda: verb(store, *given, **named))
+
+    return counted
+
+
+def serve() -> None:
+    """Answer requests until there are none."""
+    StateManager(limit=1_000).count([Message("user", "x")])  # loads the vocabulary
+    gc.freeze()
+    for line in sys.stdin:
+        process = os.fork()
+        if not process:
+            request = json.loads(line)
+            kill = Kill(*request["kill"]) if request["kill"] else None
+            try:
+                run(Path(request["folder"]), kill, request["number"])
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+
+
+class Server:
+    """The process that forks workers, for as long as the body takes."""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        return self
+
+    def run(self, folder: Path, kill: Kill | None, number: int) -> int:
+        """Work in a folder, for the so-manieth time; return the exit code of the worker's process."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        request = {"folder": str(folder), "kill": kill, "number": number}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+if __name__ == "__main__":
+    serve()
