@@ -48,6 +48,8 @@ BLOCKING_ONLY = {
     "last",
     "ahead",
     "fork_version",
+    "forgotten",
+    "settle",
 }
 ASYNC_ONLY = {"append_to", "in_thread", "run", "blocking", "fork_past"}
 NO_CURRENT_SESSION = {"check_session_boundary", "create_continuation_session"}

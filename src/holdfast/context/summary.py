@@ -17,14 +17,7 @@ from holdfast import errors, limits
 from holdfast.context import shortening
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
-from holdfast.values.policy import Summary
-
-PREFIXES: Final = {
-    "en": "Summary of previous context: ",
-    "ja": "前文の要約：",
-    "zh": "前文摘要：",
-}
-"""How a summary begins, by language."""
+from holdfast.values.policy import PREFIXES, Summary
 
 
 class _Patterns:

@@ -119,6 +119,14 @@ class SessionEnded(msgspec.Struct, frozen=True):
     reason: EndReason
 
 
+class SessionErased(msgspec.Struct, frozen=True):
+    """Content of so many events of the session was erased; `digest` proves which. The rest goes on as it was."""
+
+    kind: ClassVar[str] = "session.erased"
+    events: int
+    digest: str
+
+
 SessionEvent = (
     SessionCreated
     | MessageAdded
@@ -131,6 +139,7 @@ SessionEvent = (
     | SessionRewound
     | SessionReset
     | SessionEnded
+    | SessionErased
 )
 
 
@@ -147,3 +156,22 @@ class Recorded(msgspec.Struct, frozen=True):
     def kind(self) -> str:
         """The event's tag, for example session.message_added."""
         return self.event.kind
+
+
+class Erased(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of which only its place in the log is left, and of which kind it was."""
+
+    kind: str
+    position: int
+    version: int
+    time_us: int
+
+    @property
+    def event(self) -> Erased:
+        """Itself: what happened was erased."""
+        return self
+
+    @property
+    def session_id(self) -> str:
+        """Empty: whom it happened to was erased with it."""
+        return ""

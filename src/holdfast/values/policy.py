@@ -12,7 +12,14 @@ from holdfast import errors, limits
 from holdfast.values.frozen import EMPTY, freeze
 from holdfast.values.message import Message, MessageCategory
 
-LANGUAGES: Final = ("en", "ja", "zh")
+PREFIXES: Final = {
+    "en": "Summary of previous context: ",
+    "ja": "前文の要約：",
+    "zh": "前文摘要：",
+}
+"""How a summary begins, by language."""
+
+LANGUAGES: Final = tuple(PREFIXES)
 """Languages in which a summary may begin."""
 
 

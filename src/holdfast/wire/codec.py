@@ -32,6 +32,7 @@ SCHEMAS: Final[Mapping[str, int]] = {
     event.SessionRewound.kind: 1,
     event.SessionReset.kind: 1,
     event.SessionEnded.kind: 1,
+    event.SessionErased.kind: 1,
 }
 """The newest schema that this version knows, by kind of event; it is what it writes, but of a message."""
 
@@ -61,6 +62,7 @@ _PLAIN: Final = {
         event.SessionRewound,
         event.SessionReset,
         event.SessionEnded,
+        event.SessionErased,
     )
 }
 _encoder = msgspec.json.Encoder()

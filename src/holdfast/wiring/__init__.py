@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from holdfast import limits
+from holdfast import errors, limits
 from holdfast.engine.admin import Admin, Events
+from holdfast.engine.erasing import Erasing
 from holdfast.engine.index import StateIndex
 from holdfast.engine.requests import Settings, Write
 from holdfast.values.policy import WindowPolicy
@@ -26,7 +28,10 @@ class Holdfast:
         self.sessions = SessionManager.over(opened.engine, settings)
         self.index = StateIndex(opened.engine, settings)
         self.events = Events(opened.engine, settings.tenant, self.sessions)
-        self.admin = Admin(opened.engine)
+        erasing = Erasing(opened.engine, settings.tenant, (), self.sessions)
+        self.admin = Admin(opened.engine, erasing)
+        with contextlib.suppress(errors.Unavailable):
+            erasing.finish()
 
     def close(self) -> None:
         """Wait for deferred writes, then close. Closing twice is fine."""

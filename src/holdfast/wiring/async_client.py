@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, NoReturn
 
+from holdfast import errors
 from holdfast.engine.aio import AsyncSessions
 from holdfast.engine.aio_index import AsyncStateIndex
 from holdfast.engine.aio_log import AsyncAdmin, AsyncEvents
+from holdfast.engine.erasing import Erasing
 from holdfast.engine.requests import Settings
 from holdfast.wiring.opened import Opened
 
@@ -21,7 +24,10 @@ class AsyncHoldfast:
         self.sessions = AsyncSessions(opened.engine, settings)
         self.index = AsyncStateIndex(opened.engine, settings)
         self.events = AsyncEvents(opened.engine, settings.tenant, self.sessions)
-        self.admin = AsyncAdmin(opened.engine)
+        erasing = Erasing(opened.engine, settings.tenant)
+        self.admin = AsyncAdmin(opened.engine, erasing)
+        with contextlib.suppress(errors.Unavailable):
+            erasing.finish()
 
     async def close(self) -> None:
         """Close once everything submitted is through. Closing twice is fine."""
