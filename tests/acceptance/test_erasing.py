@@ -235,6 +235,9 @@ def test_another_opener_does_not_serve_what_is_gone(tmp_path: Path):
         there = other.sessions.get_session("trip")
         assert len(there.window(1_000).messages) == 6
         hf.admin.erase(session_id="trip")
+        for read in (lambda: list(there.messages), lambda: there.window(1_000)):
+            with pytest.raises(errors.NotFound):
+                read()
         assert other.sessions.load_session("trip") is None
         with pytest.raises(errors.UnknownSession):
             other.sessions.add_messages("trip", [{"role": "user", "content": "late"}])

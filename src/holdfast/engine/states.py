@@ -72,6 +72,14 @@ def recorded(stored: port.StoredEvent, texts: Mapping[bytes, str]) -> Recorded:
     return Recorded(fact, session_id, stored.position, stored.version, stored.time_us)
 
 
+def cut_short(store: port.Store, tenant: str, stream: str, until: int) -> errors.Error:
+    """Return the error for a stream that ends before a version that it had: it was erased, or it is damaged."""
+    facts_ = {"stream": stream, "until": until}
+    if store.version(tenant, stream) < until:
+        return errors.Erased("what this was about was erased.", facts=facts_)
+    return errors.Corrupt(f"the log of {stream} ends before its state does.", facts=facts_)
+
+
 def _place(stored: port.StoredEvent) -> dict[str, Json]:
     return {"position": stored.position, "stream": stored.stream, "version": stored.version}
 
