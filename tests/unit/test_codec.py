@@ -60,6 +60,7 @@ FACTS: list[event.SessionEvent] = [
     event.SessionRewound(7, STATE),
     event.SessionReset(),
     event.SessionEnded(EndReason.TIMEOUT),
+    event.SessionErased(2, "00" * 32),
 ]
 
 
