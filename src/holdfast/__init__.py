@@ -30,6 +30,7 @@ from holdfast.errors import (
     DuplicateMessage,
     DuplicateSession,
     EngineClosed,
+    Erased,
     Error,
     ForkedEngine,
     FrameNotFound,
@@ -86,6 +87,7 @@ from holdfast.errors import (
 from holdfast.values.budget import TokenBudget
 from holdfast.values.compaction import CompactionResult, CompactionStrategy
 from holdfast.values.context import CompactionLevel, ContextPriority
+from holdfast.values.erasure import Receipt
 from holdfast.values.frame import (
     Decision,
     Frame,
@@ -136,6 +138,7 @@ __all__ = [
     "DuplicateMessage",
     "DuplicateSession",
     "EngineClosed",
+    "Erased",
     "Error",
     "ForkedEngine",
     "Frame",
@@ -171,6 +174,7 @@ __all__ = [
     "PendingCall",
     "PendingWork",
     "PendingWorkType",
+    "Receipt",
     "RecordedWindow",
     "Refused",
     "ResultRef",

@@ -5,7 +5,7 @@
     │   ├── UnknownSession, UnknownMessage, UnknownCall, UnknownWindow
     │   ├── FrameNotFound
     │   │   └── ParentFrameNotFound
-    │   └── UnknownHandle, UnknownTool, UnknownSuspension
+    │   └── UnknownHandle, UnknownTool, UnknownSuspension, Erased
     ├── Conflict       someone else was first: read again, then retry
     │   ├── StaleVersion, KeyReused
     │   ├── DuplicateSession, DuplicateMessage, DuplicateFrame, DuplicateHandle
@@ -110,6 +110,12 @@ class UnknownTool(NotFound):
 
 class UnknownSuspension(NotFound):
     """There is no suspension by that id. list_suspensions lists those that wait."""
+
+
+class Erased(NotFound):
+    """What is asked for, or something that it was made of, was erased."""
+
+    code: ClassVar[str] = "erased"
 
 
 class Conflict(Error):

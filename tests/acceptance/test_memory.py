@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 
 import holdfast
 from holdfast import errors, limits
-from holdfast.engine.memory import Memory, fused, recalled
+from holdfast.engine.memory import fused, recalled
 from holdfast.testing.scribe import Scribe
-from holdfast.values.memory import FactKind, Hit, Recalled, Source, Who
-from tests.acceptance.scenes import Opener, engine_of, user
+from holdfast.values.memory import FactKind, Hit, Recalled, Who
+from tests.acceptance.scenes import Opener, user
 
 ADA = Who("default", "ada")
 
@@ -64,18 +63,13 @@ def test_wrong_questions_are_refused(opener: Opener, wrong: Any):
 
 
 def test_what_is_known_and_what_was_said_are_found_together(opener: Opener):
-    hf = opener()
-    asked: list[tuple[Who, str, int]] = []
-
-    def find(who: Who, query: str, k: int) -> Sequence[Hit]:
-        asked.append((who, query, k))
-        return [hit(4, "I moved to Oslo"), hit(9, "Oslo again")]
-
-    memory = Memory(engine_of(hf), "default", scribe, find=find)
-    found = memory.search("ada", "oslo", k=2)
+    hf = opener(memory=scribe())
+    session = hf.sessions.create_session("s", user_id="ada")
+    session.add_message({"role": "user", "content": "I moved to Oslo", "id": "m4"})
+    hf.sessions.create_session("t", user_id="bo").add_message({"role": "user", "content": "Oslo!"})
+    found = hf.memory.search("ada", "oslo", k=2)
     assert [one.text for one in found] == ["Lives in Oslo.", "I moved to Oslo"]
-    assert found[1].source == Source("s", "m4", 4)
-    assert asked == [(ADA, "oslo", 2)]
+    assert found[1].source is not None and found[1].source.session_id == "s"
 
 
 def test_places_count_not_scores_and_what_both_have_comes_first():
@@ -88,14 +82,17 @@ def test_places_count_not_scores_and_what_both_have_comes_first():
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
-def test_forgetting_erases_first_where_it_can(opener: Opener):
-    memory, order = scribe(), list[str]()
-    hf = opener()
-    forgetting = Memory(
-        engine_of(hf), "default", lambda: memory, erase=lambda who: order.append(who.user_id)
-    )
-    assert forgetting.forget("ada") == 1
-    assert order == ["ada"]
+def test_forgetting_reaches_the_engine_the_log_and_the_archive(opener: Opener):
+    memory = scribe()
+    hf = opener(memory=memory)
+    hf.sessions.create_session("s", user_id="ada").add_message({"role": "user", "content": "Oslo"})
+    hf.sessions.create_session("t", user_id="bo").add_message({"role": "user", "content": "Oslo"})
+    receipt = hf.memory.forget("ada")
+    assert (receipt.what, receipt.sessions, receipt.pending) == ("user", 1, False)
+    assert hf.memory.facts("ada") == [] and hf.sessions.load_session("s") is None
+    assert not hf.archive.search("Oslo", user_id="ada")
+    assert len(hf.archive.search("Oslo", user_id="bo")) == 1
+    assert hf.admin.verify().ok
 
 
 @pytest.mark.req("A-15", "A-16")

@@ -59,6 +59,7 @@ BLOCKING_ONLY = {
     "ahead",
     "knowing",
     "fork_version",
+    "forgotten",
 }
 ASYNC_ONLY = {"append_to", "in_thread", "run", "blocking", "fork_past"}
 NO_CURRENT_SESSION = {"check_session_boundary", "create_continuation_session"}

@@ -177,6 +177,10 @@ FORGED: dict[str, Callable[[Lines], object]] = {
         {"line": "event", "kind": "session.offloaded", "schema": 1,
          "time_us": lines[-1]["time_us"], "data": {"generation": 0}}
     ),
+    "what a store has erased": lambda lines: lines.append(
+        {"line": "event", "kind": "session.erased", "schema": 1,
+         "time_us": lines[-1]["time_us"], "data": {"events": 1, "digest": "00"}}
+    ),
     "a session without events": lambda lines: lines.append({"line": "session", "id": "empty"}),
     "a session twice": lambda lines: lines.append({"line": "session", "id": "s"}),
     "an id that is none": lambda lines: lines[1].update(id="\n"),

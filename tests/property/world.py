@@ -207,7 +207,11 @@ class World:
 
     def _rows(self) -> list[port.Projection]:
         engine = self.home.sessions._engine
-        return engine.store.query("default", port.Query(kind="session", limit=100_000))
+        return [
+            row
+            for kind in ("session", "deleted")
+            for row in engine.store.query("default", port.Query(kind=kind, limit=100_000))
+        ]
 
     def reopen(self) -> None:
         self.home.reopen()

@@ -61,6 +61,7 @@ FACTS: list[event.SessionEvent] = [
     event.SessionReset(),
     event.SessionEnded(EndReason.TIMEOUT),
     event.SessionOffloaded(2, "built-in"),
+    event.SessionErased(2, "00" * 32),
 ]
 
 

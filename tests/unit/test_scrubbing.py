@@ -59,7 +59,7 @@ def test_no_file_has_it_any_more(store: sqlite.SQLiteStore, tmp_path: Path):
     assert found(tmp_path)
     erased(store, whole(store, f"s/{CANARY}", todo=CANARY.encode()))
     assert "state.db-wal" in found(tmp_path)
-    store.scrub()
+    store.scrub(CANARY.encode())
     assert found(tmp_path) == []
     assert found(tmp_path, "kept") == ["state.db"]
     assert verified(store).ok
@@ -113,7 +113,7 @@ def test_what_is_left_to_do_is_left_to_whoever_can(store: sqlite.SQLiteStore, tm
     store.close()
     again = sqlite.open_store(tmp_path / "state.db")
     assert again.pending() == b"tell others"
-    again.scrub()
+    again.scrub(b"tell others")
     assert again.pending() is None
     again.close()
 
@@ -141,8 +141,9 @@ def test_a_reader_keeps_the_log_but_not_for_ever(
 
 def test_another_opener_forgets_what_it_knew(store: sqlite.SQLiteStore, tmp_path: Path):
     other = sqlite.open_store(tmp_path / "state.db")
+    said(other, f"s/{CANARY}", event("", "theirs"))
     with other.turn():
-        assert other.version(TENANT, f"s/{CANARY}") == 41
+        assert other.version(TENANT, f"s/{CANARY}") == 42
     erased(store, whole(store, f"s/{CANARY}"))
     store.scrub()
     assert other.version(TENANT, f"s/{CANARY}") == 0

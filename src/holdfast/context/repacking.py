@@ -162,7 +162,9 @@ def _about(pack: ContextPack) -> dict[str, Json]:
 
 
 def rebuilt(chosen: PackSelection, texts: Texts, said: Said) -> ContextPack:
-    """Return the pack that was recorded; raise Corrupt if it can't be made again as it was."""
+    """Return the pack that was recorded; raise Corrupt if it can't be made again as it was, Erased if some of it was."""
+    if not chosen.digest:
+        raise errors.Erased("the pack can't be made again: something that was in it was erased.")
     try:
         made = _Rebuilding(chosen, texts(chosen.hashes), said).pack()
     except (LookupError, TypeError, ValueError, msgspec.MsgspecError, errors.Refused) as error:

@@ -65,8 +65,13 @@ def selection(window: Window, tenant: str, session_id: str) -> Selection:
 def rebuilt(recorded: Selection, count: int, read: Read, *, tenant: str) -> Window:
     """Return the window that was recorded, of a conversation of `count` messages then.
 
-    Raises Corrupt if it is not the same.
+    Raises Corrupt if it is not the same, Erased if something of it was erased.
     """
+    if not recorded.digest:
+        raise errors.Erased(
+            "the window can't be made again: a message that was in it was erased.",
+            facts={"session": recorded.session_id, "version": recorded.version},
+        )
     messages: list[Message] = []
     inside: dict[int, Entry] = {}
     summary_at = -1

@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Final, cast
 from holdfast import errors, limits
 from holdfast.engine import deriving, trees
 from holdfast.engine.engine import Engine
+from holdfast.engine.erasing import Erasing
 from holdfast.engine.past import Moment
 from holdfast.engine.states import facts
 from holdfast.store.port import Rebuilt, Report, StoredEvent
-from holdfast.values.event import Recorded
+from holdfast.values.erasure import Receipt
+from holdfast.values.event import Erased, Recorded
+from holdfast.values.frame_event import TreeErased
 from holdfast.values.frozen import Json
 
 if TYPE_CHECKING:
     from holdfast.engine.exporting import Exported, Sink
     from holdfast.engine.porting import Format, Imported
     from holdfast.engine.sessions import Sessions
-Fact = Recorded | trees.TreeEvent
-"""An event of the log: of a session, or of a frame tree."""
+Fact = Recorded | trees.TreeEvent | Erased
+"""An event of the log: of a session, of a frame tree, or one whose content was erased."""
 
 Progress = Callable[[int, int], None]
 """Called with what is done and what there is in all."""
@@ -96,9 +99,11 @@ class Events:
         if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
             raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
         found = self._engine.store.feed(self._tenant, after=after, limit=limit)
-        return [fact for _, run in groupby(found, _of_frames) for fact in self._facts(list(run))]
+        return [fact for _, run in groupby(found, _sort) for fact in self._facts(list(run))]
 
     def _facts(self, run: Sequence[StoredEvent]) -> Sequence[Fact]:
+        if run[0].payload is None:
+            return [_erased(stored) for stored in run]
         if _of_frames(run[0]):
             return [trees.recorded(stored) for stored in run]
         return facts(self._engine.store, self._tenant, run)
@@ -113,15 +118,59 @@ def checked_wait(timeout_s: float | None) -> float | None:
 
 
 def _of_frames(stored: StoredEvent) -> bool:
-    return stored.stream.startswith(trees.PREFIX)
+    return stored.stream.startswith(trees.PREFIX) or stored.kind == TreeErased.kind
+
+
+def _sort(stored: StoredEvent) -> tuple[bool, bool]:
+    return stored.payload is None, _of_frames(stored)
+
+
+def _erased(stored: StoredEvent) -> Erased:
+    return Erased(
+        kind=stored.kind,
+        position=stored.position,
+        version=stored.version,
+        time_us=stored.time_us,
+    )
 
 
 class Admin:
-    """The store as a whole: all tenants. Import and export are of one."""
+    """The store as a whole: all tenants. Erasing, import and export are of one, the one that it was opened for."""
 
-    def __init__(self, engine: Engine, tenant: str = "default") -> None:
+    def __init__(
+        self, engine: Engine, tenant: str = "default", erasing: Erasing | None = None
+    ) -> None:
         self._engine = engine
         self._tenant = tenant
+        self._erasing = erasing or Erasing(engine, tenant)
+
+    def erase(
+        self,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        message_id: str | None = None,
+    ) -> Receipt:
+        """Take content out of the store for good: a user's, a session's, one message's, or all that was deleted.
+
+        With a user's id every session of theirs goes, deleted or not, and the frames about them; with a
+        session's id that session; with a message's id too, that message of it and what was made from its words.
+        With none of them, what delete_session has hidden. When this returns, no file of the store has it; what
+        stays is said in the receipt. A session that living forks still read is hidden and goes with the last of
+        them. Raises UnknownSession, UnknownMessage; StoreBusy if it is gone for every reader, but somebody reads
+        for so long that traces stay in files (`facts["receipt"]`): the next erase() or opening removes them.
+        """
+        if message_id is not None and session_id is None:
+            raise errors.InvalidRequest("a message is erased from a session: give its session_id.")
+        if user_id is not None and session_id is not None:
+            raise errors.InvalidRequest("give user_id or session_id, not both.")
+        if user_id is not None:
+            return self._erasing.user(user_id)
+        if session_id is None:
+            return self._erasing.deleted()
+        if message_id is None:
+            return self._erasing.session(session_id)
+        return self._erasing.message(session_id, message_id)
 
     def status(self) -> Mapping[str, Json]:
         """Return facts about the store: where, how large, how durable, what it holds."""

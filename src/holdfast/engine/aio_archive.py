@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast import limits
 from holdfast.engine import archive
 from holdfast.engine.archive_tool import NAME, ArchiveTool
-from holdfast.engine.engine import Engine
 from holdfast.engine.indexing import IndexTask
 from holdfast.engine.requests import When
-from holdfast.memory.shelf import Shelf
 from holdfast.values.frozen import Json
 from holdfast.values.memory import Found, Said
 
@@ -41,8 +39,8 @@ class AsyncArchiveTool:
 class AsyncArchive:
     """Finds what was said, for one tenant. Every search is one user's."""
 
-    def __init__(self, engine: Engine, tenant: str, shelf: Callable[[], Shelf]) -> None:
-        self._archive = archive.Archive(engine, tenant, shelf)
+    def __init__(self, made: archive.Archive) -> None:
+        self._archive = made
 
     async def search(
         self,

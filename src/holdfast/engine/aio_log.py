@@ -12,11 +12,13 @@ from holdfast.context.packed import ContextPack
 from holdfast.context.window import Window
 from holdfast.engine import admin, past, past_frames
 from holdfast.engine.engine import Engine
+from holdfast.engine.erasing import Erasing
 from holdfast.engine.handles import PendingCall, pending
 from holdfast.engine.messages import Reader
 from holdfast.engine.recordings import AsyncRecalling
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike
 from holdfast.store.port import Rebuilt, Report
+from holdfast.values.erasure import Receipt
 from holdfast.values.frame import Frame, TreeState
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
@@ -274,10 +276,22 @@ class AsyncEvents:
 
 
 class AsyncAdmin:
-    """The store as a whole: all tenants."""
+    """The store as a whole: all tenants. Only `erase` is about one, the one that it was opened for."""
 
-    def __init__(self, engine: Engine, tenant: str = "default") -> None:
-        self._admin = admin.Admin(engine, tenant)
+    def __init__(self, engine: Engine, tenant: str, erasing: Erasing) -> None:
+        self._admin = admin.Admin(engine, tenant, erasing)
+
+    async def erase(
+        self,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        message_id: str | None = None,
+    ) -> Receipt:
+        """Take content out of the store for good: a user's, a session's, one message's, or all that was deleted."""
+        return await asyncio.to_thread(
+            self._admin.erase, user_id=user_id, session_id=session_id, message_id=message_id
+        )
 
     async def status(self) -> Mapping[str, Json]:
         """Return facts about the store: where, how large, how durable, what it holds."""

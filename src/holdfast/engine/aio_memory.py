@@ -7,6 +7,7 @@ import asyncio
 from holdfast import limits
 from holdfast.engine.jobs import QueuedOffload
 from holdfast.engine.memory import Memory
+from holdfast.values.erasure import Receipt
 from holdfast.values.memory import Fact, Profile, Recalled
 
 
@@ -28,8 +29,8 @@ class AsyncMemory:
         """Return everything that is or was known of a user, the newest first, with who said so."""
         return await asyncio.to_thread(self._memory.facts, user_id)
 
-    async def forget(self, user_id: str) -> int:
-        """Forget what is known of a user; return how much that was."""
+    async def forget(self, user_id: str) -> Receipt:
+        """Erase everything of a user: sessions, frames, facts, search index, vectors; return the receipt."""
         return await asyncio.to_thread(self._memory.forget, user_id)
 
     async def queue(self) -> list[QueuedOffload]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
 
 from holdfast import errors, limits
 from holdfast.engine import requests, surroundings
@@ -23,8 +25,14 @@ from holdfast.values.memory import Found, Hit, Said, Who
 from holdfast.values.message import ROLES, checked_id
 from holdfast.values.session import SessionStatus
 
+if TYPE_CHECKING:
+    from holdfast.engine.recalling import Recall
+
 _MORE: Final = 6
 """Messages that are looked at beyond those asked for: the words' nearness decides between them."""
+
+_WIDE: Final = 50
+"""Messages that words find for a search by meaning: so many of each way of searching are put in one order."""
 
 Place = Hit | tuple[str, str]
 """A message: a hit, or the ids of its session and of itself."""
@@ -39,11 +47,13 @@ class Archive:
         tenant: str,
         shelf: Callable[[], Shelf],
         settle: Callable[[], None] = lambda: None,
+        meaning: Callable[[], Recall | None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
         self._shelf = shelf
         self._settle = settle
+        self._meaning = meaning
         self._task: IndexTask | None = None
 
     def search(
@@ -62,13 +72,15 @@ class Archive:
 
         `user_id` None: of sessions that have no user. `since` and `until` are inclusive, and compare with the
         messages' own times. `fresh` takes what is new in the log into the archive first, up to a bound;
-        `.behind` of the answer is how many events it had still to go. Raises InvalidRequest.
+        `.behind` of the answer is how many events it had still to go. With an embedder, what means much the same
+        is found too, and of what was said about one thing the latest stands first. Raises InvalidRequest.
         """
         self._engine.check()
         words = _checked_query(query)
+        recall = self._meaning()
         sought = searching.Sought(
             terms=asked(words),
-            k=_checked_k(k) + _MORE,
+            k=_checked_k(k) + (_MORE if recall is None else _WIDE),
             roles=_checked_roles(role),
             session_id=None if session_id is None else checked_id("a session's id", session_id),
             since_us=requests.microseconds(since),
@@ -79,6 +91,8 @@ class Archive:
             self._settle()
         behind = 0 if fresh and self.catch_up() else self.behind()
         hits = self._found(who, sought, words)
+        if recall is not None:
+            hits = self._by_meaning(recall, who, sought, query=words, hits=hits, k=k)
         if behind:
             hits = [hit for hit in hits if not self._is_deleted(hit.session_id)]
         found = Found(hits[:k])
@@ -124,6 +138,50 @@ class Archive:
                 score=round(match.score * near, 6),
                 marks=passage.marks,
             )
+
+    def _by_meaning(
+        self,
+        recall: Recall,
+        who: Who,
+        sought: searching.Sought,
+        query: str,
+        hits: list[Hit],
+        k: int,
+    ) -> list[Hit]:
+        """Return what words have found and what lies near in meaning, in one order; the words alone if that can't be had."""
+        from holdfast.memory.gallery import Wanted  # noqa: PLC0415 - only whoever has numpy
+
+        rows = Index(self._shelf())
+        owner = rows.owner(who)
+        if owner is None:
+            return hits
+        found = {hit.position: hit for hit in hits}
+
+        def texts(positions: Sequence[int]) -> dict[int, str]:
+            known = searching.located(rows, owner, set(positions) - found.keys())
+            said = searching.Matches(list(known.values()), {})
+            found.update((hit.position, hit) for hit in self._hits(said, query))
+            return {at: self._said(at) for at in positions if at in found}
+
+        wanted = Wanted(
+            roles=sought.roles, session_id=sought.session_id,
+            since_us=sought.since_us, until_us=sought.until_us,
+        )  # fmt: skip
+        by_words = [hit.position for hit in hits]
+        try:
+            order = recall.search(who, query, k, by_words=by_words, texts=texts, wanted=wanted)
+        except errors.Unavailable:
+            return hits
+        # Scores of words and of meanings do not compare; the place does.
+        return [
+            msgspec.structs.replace(found[position], score=round(1 / place, 6))
+            for place, position in enumerate(order, 1)
+        ]
+
+    def _said(self, position: int) -> str:
+        stored = self._engine.store.feed(self._tenant, after=position - 1, limit=1)
+        event = facts(self._engine.store, self._tenant, stored)[0].event
+        return text_of(event.message) if isinstance(event, MessageAdded) else ""
 
     def _is_deleted(self, session_id: str) -> bool:
         """Whether a session was deleted since the archive has last looked at the log."""

@@ -8,9 +8,9 @@ from holdfast import errors
 from holdfast.engine import planning, trees
 from holdfast.engine.states import PREFIX, recorded, texts_of
 from holdfast.history import sessions
-from holdfast.store.port import Blobs, Derived, StoredEvent
-from holdfast.values.event import MessageAdded
-from holdfast.values.session import SessionState
+from holdfast.store.port import Blobs, Derived, Projection, StoredEvent
+from holdfast.values.event import MessageAdded, SessionEnded
+from holdfast.values.session import SessionState, SessionStatus
 
 
 def derived(stream: str, events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
@@ -30,6 +30,7 @@ def _of_session(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
     state: SessionState | None = None
     claims: list[tuple[str, int]] = []
     blobs: list[tuple[bytes, int]] = []
+    rows: list[Projection] = []
     for stored in events:
         texts = texts_of((stored,), fetch)
         blobs += [(hash_, stored.version) for hash_ in texts]
@@ -37,6 +38,12 @@ def _of_session(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
         state = sessions.evolve(state, fact)
         if isinstance(fact.event, MessageAdded):
             claims.append((fact.event.message.id, stored.version))
-    living = state is not None and not state.gone
-    projections = (planning.projection(state),) if state and living else ()
-    return Derived(tuple(claims), projections, tuple(blobs))
+        if stored.kind == SessionEnded.kind and not stored.erased and _deleted(state):
+            rows.append(planning.deleted_row(state))
+    if state is not None and not state.gone:
+        rows.append(planning.projection(state))
+    return Derived(tuple(claims), tuple(rows), tuple(blobs))
+
+
+def _deleted(state: SessionState) -> bool:
+    return state.status is SessionStatus.DELETED

@@ -33,12 +33,15 @@ class _Passage(msgspec.Struct, frozen=True):
 class EmbedTask:
     """Follows a tenant's log and keeps vectors of what users and assistants said."""
 
-    name: Final = "embed"
-
     def __init__(self, store: port.Store, vectors: VectorStore, embedder: Embedder) -> None:
         self._store = store
         self._vectors = vectors
         self._embedder = embedder
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "embed"
 
     def step(self, tenant: str, beat: Beat) -> bool:
         """Embed what the next events of the log say; return whether there may be more at once.

@@ -102,8 +102,8 @@ class Exporter:
                 if numbers is None:
                     numbers = self._numbers[state.id] = Numbers(stored.ordinal)
                 event = fact.event
-                if isinstance(event, e.SessionOffloaded):
-                    # Which memory has taken it is this store's affair.
+                if isinstance(event, e.SessionOffloaded | e.SessionErased):
+                    # Which memory has taken it is this store's affair, and so is what it has erased.
                     numbers.leave_out(stored.version)
                     continue
                 numbers.add(stored.version)

@@ -302,7 +302,9 @@ class Importer:
             elif isinstance(event, e.SessionRewound):
                 made = portable.Rewound(event.to)
             else:
-                assert not isinstance(event, e.SessionOffloaded), "no file tells of it"
+                assert not isinstance(event, e.SessionOffloaded | e.SessionErased), (
+                    "no file tells of it"
+                )
                 made = event
             yield _line_bytes((made, time_us))
 

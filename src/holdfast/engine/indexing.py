@@ -45,12 +45,15 @@ class IndexTask:
     `notes` says what had to be made anew, and why.
     """
 
-    name: Final = "archive"
-
     def __init__(self, engine: Engine, shelf: Shelf) -> None:
         self._engine = engine
         self._shelf = shelf
         self.notes: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "archive"
 
     def step(self, tenant: str, beat: Beat = no_beat) -> bool:
         """Take the next events of a tenant's log into the archive; return whether there may be more at once.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -65,6 +65,25 @@ class QueuedOffload(msgspec.Struct, frozen=True, kw_only=True):
 def digest(key: str) -> str:
     """Return a short name for a key of any length."""
     return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+class _About(msgspec.Struct):
+    session_id: str = ""
+
+
+def drop_gone(
+    store: port.Store, tenant: str, prefixes: Sequence[str], is_there: Callable[[str], bool]
+) -> int:
+    """Drop notes that are about sessions which are not there any more; return how many."""
+    dropped = 0
+    for prefix in prefixes:
+        after = ""
+        while page := store.notes(tenant, prefix, after=after, limit=limits.READ_CHUNK):
+            for name, note in page:
+                if not is_there(msgspec.json.decode(note.value, type=_About).session_id):
+                    dropped += store.put_note(tenant, name, None, expected=note.version)
+            after = page[-1][0]
+    return dropped
 
 
 class Jobs:

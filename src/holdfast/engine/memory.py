@@ -8,18 +8,15 @@ from typing import cast
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.engine.archive import Archive
 from holdfast.engine.engine import Engine
+from holdfast.engine.erasing import Erasing
 from holdfast.engine.jobs import Jobs, QueuedOffload
 from holdfast.memory.port import MemoryEngine
+from holdfast.values.erasure import Receipt
 from holdfast.values.frozen import checked_text
 from holdfast.values.memory import Fact, Hit, Profile, Recalled, Source, Who
 from holdfast.values.message import checked_id
-
-Find = Callable[[Who, str, int], Sequence[Hit]]
-"""A search of all that a user ever said: whose, for what, how many."""
-
-Erase = Callable[[Who], None]
-"""Erases what a user said from the log and from all that is derived from it."""
 
 
 class Memory:
@@ -31,14 +28,14 @@ class Memory:
         tenant: str,
         memory: Callable[[], MemoryEngine],
         *,
-        find: Find | None = None,
-        erase: Erase | None = None,
+        archive: Archive,
+        erasing: Erasing,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
         self._memory = memory
-        self._find = find
-        self._erase = erase
+        self._archive = archive
+        self._erasing = erasing
 
     def profile(self, user_id: str, budget: int = limits.BOOTSTRAP_TOKENS) -> Profile:
         """Return what is known of a user now, in at most `budget` tokens, the most useful first."""
@@ -54,21 +51,21 @@ class Memory:
             raise errors.InvalidRequest("a query is a text.")
         who, text = self._who(user_id), checked_text(query)
         known = self._asked().search(who, text, k)
-        said = self._find(who, text, k) if self._find is not None else ()
+        said = self._archive.search(text, user_id=user_id, k=k)
         return fused(known, [recalled(hit) for hit in said])[:k]
 
     def facts(self, user_id: str) -> list[Fact]:
         """Return everything that is or was known of a user, the newest first, with who said so."""
         return list(self._asked().facts(self._who(user_id)))
 
-    def forget(self, user_id: str) -> int:
-        """Forget what is known of a user; return how much that was."""
-        who = self._who(user_id)
-        memory = self._asked()
-        if self._erase is not None:
-            # First: as long as the log has what was said, it could be handed over again.
-            self._erase(who)
-        return memory.forget(who)
+    def forget(self, user_id: str) -> Receipt:
+        """Erase everything of a user: sessions, frames, facts, search index, vectors; return the receipt.
+
+        When this returns, no file of the store or of the memory has it; the log still verifies. If it is broken
+        off, the next opening or erasure finishes it. Raises StoreBusy, with the receipt in its facts, if somebody
+        reads for so long that traces stay in files; Unavailable if the memory engine can't be reached.
+        """
+        return self._erasing.user(user_id)
 
     def queue(self) -> list[QueuedOffload]:
         """Return the histories that memory has not taken yet: those that are tried again, then those given up."""

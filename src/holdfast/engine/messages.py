@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from holdfast import errors, limits
+from holdfast import limits
 from holdfast.engine.engine import Engine
-from holdfast.engine.states import messages_of, stream_of
+from holdfast.engine.states import cut_short, messages_of, stream_of
 from holdfast.values.event import MessageAdded
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
@@ -53,10 +53,7 @@ class Reader:
                 self._tenant, self._stream, after=after, until=until, limit=limit, at=until
             )
             if not stored:
-                raise errors.Corrupt(
-                    f"the log of session {self._state.id!r} ends before its state does.",
-                    facts={"session": self._state.id, "after": after, "until": until},
-                )
+                raise cut_short(self._engine.store, self._tenant, self._stream, until)
             added = [event for event in stored if event.kind == MessageAdded.kind]
             wanted = added[: limit - len(found)]
             found += messages_of(self._engine.store, self._tenant, wanted)

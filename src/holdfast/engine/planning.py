@@ -30,6 +30,7 @@ from holdfast.values.session import EndReason, SessionState, SessionStatus, info
 from holdfast.wire import codec, frames
 
 KIND: Final = "session"
+DELETED: Final = "deleted"
 CHAIN_MAX: Final = 100_000
 TERM_BYTES_MAX: Final = 512
 
@@ -316,6 +317,7 @@ class Round:
             deleted = state.status is SessionStatus.DELETED
             if deleted:
                 drops.append((KIND, state.id))
+                projections.append(deleted_row(state))
             else:
                 projections.append(projection(state))
             every = limits.SNAPSHOT_EVERY
@@ -417,6 +419,17 @@ def projection(state: SessionState) -> port.Projection:
         lookup=state.root_id or "",
         terms=terms(state.metadata),
         document=codec.encode_info(info(state)),
+    )
+
+
+def deleted_row(state: SessionState) -> port.Projection:
+    """Return the row by which a session that was just deleted is found until it is erased, by its user too."""
+    return port.Projection(
+        kind=DELETED,
+        id=f"{state.version}/{state.id}",
+        owner=state.user_id or "",
+        time_us=state.active_us,
+        lookup=state.id,
     )
 
 

@@ -24,7 +24,7 @@ class Recall:
     """Finds messages of one owner by words that others have looked up, and by meaning."""
 
     def __init__(self, vectors: VectorStore, embedder: Embedder) -> None:
-        self._vectors = vectors
+        self.vectors = vectors
         self._embedder = embedder
 
     def search(
@@ -45,7 +45,7 @@ class Recall:
 
         Raises Unavailable if the embedder can't answer; the caller then has its words.
         """
-        gallery = self._vectors.gallery(who)
+        gallery = self.vectors.gallery(who)
         wide = max(CANDIDATES, k)
         near: list[int] = []
         if len(gallery.vectors):

@@ -19,6 +19,7 @@ from holdfast.engine.states import facts, messages_of, stream_of
 from holdfast.engine.tails import Said
 from holdfast.history.tooling import result_text
 from holdfast.store import port
+from holdfast.store.erasure import is_notice
 from holdfast.values import frame_command as c
 from holdfast.values import frame_event as e
 from holdfast.values.event import MessageAdded
@@ -178,6 +179,8 @@ class Resolving:
         found = self._store.feed(self._tenant, after=max(0, position - 1), limit=1)
         if not found or found[0].position != position or found[0].payload is None:
             raise unresolved(handle, f"the log has no event at position {position:,}")
+        if is_notice(found[0].kind):
+            raise unresolved(handle, f"an event of kind {found[0].kind} has no text")
         if found[0].stream.startswith(trees.PREFIX):
             event = trees.recorded(found[0]).event
             if isinstance(event, e.HandleAddedEvent):

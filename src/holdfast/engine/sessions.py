@@ -317,11 +317,16 @@ class Sessions:
             self._run(self._requests.end(session_id, EndReason.DELETED, key=key))
         except errors.UnknownSession:
             return False
-        with self._books:
-            self.sessions.pop(session_id, None)
-            if self.current_session is not None and self.current_session.id_now == session_id:
-                self.current_session = None
+        self.forgotten([session_id])
         return True
+
+    def forgotten(self, session_ids: Sequence[str]) -> None:
+        """Let go of handles on sessions that are not there any more."""
+        with self._books:
+            for session_id in session_ids:
+                self.sessions.pop(session_id, None)
+                if self.current_session is not None and self.current_session.id_now == session_id:
+                    self.current_session = None
 
     def expire(
         self, now: When | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S

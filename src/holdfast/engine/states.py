@@ -11,6 +11,7 @@ from holdfast import errors
 from holdfast.engine.folds import Folds
 from holdfast.history import sessions
 from holdfast.store import port
+from holdfast.store.erasure import is_erased
 from holdfast.values.event import MessageAdded, Recorded
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
@@ -54,7 +55,7 @@ def messages_of(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]
 def recorded(stored: port.StoredEvent, texts: Mapping[bytes, str]) -> Recorded:
     """Return a stored event as the fact it holds; raise Corrupt with its place if it can't be read."""
     if stored.payload is None:
-        raise errors.NotFound(f"the event at position {stored.position:,} was erased.")
+        raise errors.Erased(f"the event at position {stored.position:,} was erased.")
     try:
         fact = codec.decode_event(
             stored.kind,
@@ -67,8 +68,16 @@ def recorded(stored: port.StoredEvent, texts: Mapping[bytes, str]) -> Recorded:
     except errors.Corrupt as error:
         error.facts |= _place(stored)
         raise
-    session_id = stored.stream.removeprefix(PREFIX)
+    session_id = "" if is_erased(stored.stream) else stored.stream.removeprefix(PREFIX)
     return Recorded(fact, session_id, stored.position, stored.version, stored.time_us)
+
+
+def cut_short(store: port.Store, tenant: str, stream: str, until: int) -> errors.Error:
+    """Return the error for a stream that ends before a version that it had: it was erased, or it is damaged."""
+    facts_ = {"stream": stream, "until": until}
+    if store.version(tenant, stream) < until:
+        return errors.Erased("what this was about was erased.", facts=facts_)
+    return errors.Corrupt(f"the log of {stream} ends before its state does.", facts=facts_)
 
 
 def _place(stored: port.StoredEvent) -> dict[str, Json]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast import errors, limits
+from holdfast import limits
 from holdfast.context import shortening
 from holdfast.context.items import Item
-from holdfast.engine.states import messages_of, stream_of
+from holdfast.engine.states import cut_short, messages_of, stream_of
 from holdfast.store import port
 from holdfast.values import grouping
 from holdfast.values.event import MessageAdded
@@ -95,10 +95,7 @@ class Tail:
             at=at or self.until, newest=newest,
         )  # fmt: skip
         if not found:
-            raise errors.Corrupt(
-                f"the log of {self._stream} ends before its state does.",
-                facts={"stream": self._stream, "after": after, "until": until},
-            )
+            raise cut_short(self._store, self._tenant, self._stream, until)
         return found
 
     def _said(self, page: Sequence[port.StoredEvent]) -> list[Said]:
@@ -200,6 +197,7 @@ class Tails:
         self._store = store
         self._mutex = threading.Lock()
         self._kept: OrderedDict[tuple[str, str, int, int], Tail] = OrderedDict()
+        self._rebuilt = store.rebuilt()
 
     def appended(
         self, tenant: str, state: SessionState, write: port.StreamWrite, messages: Sequence[Message]
@@ -224,7 +222,12 @@ class Tails:
     def of(self, tenant: str, state: SessionState) -> Tail:
         """Return the tail of a session's present generation."""
         place = (tenant, state.id, state.began, state.rebased)
+        rebuilt = self._store.rebuilt()
         with self._mutex:
+            if rebuilt != self._rebuilt:
+                # Somebody may have erased what is remembered here.
+                self._kept.clear()
+                self._rebuilt = rebuilt
             tail = self._kept.get(place)
             if tail is None or tail.after > state.version:
                 tail = self._kept[place] = Tail(self._store, tenant, state)

@@ -13,6 +13,7 @@ from holdfast import errors, limits
 from holdfast.engine.folds import Folds
 from holdfast.history import frames as rules
 from holdfast.store import port
+from holdfast.store.erasure import is_erased
 from holdfast.values import frame_event as e
 from holdfast.values.frame import Decision, Frame, Scope, Suspension, SuspensionStatus, TreeState
 from holdfast.wire import frames as wire
@@ -56,7 +57,7 @@ class TreeEvent(msgspec.Struct, frozen=True):
 def recorded(stored: port.StoredEvent) -> TreeEvent:
     """Return a stored event as the fact it holds; raise Corrupt with its place if it can't be read."""
     if stored.payload is None:
-        raise errors.NotFound(f"the event at position {stored.position:,} was erased.")
+        raise errors.Erased(f"the event at position {stored.position:,} was erased.")
     try:
         event = wire.decode_event(stored.kind, stored.schema, stored.payload)
     except errors.Corrupt as error:
@@ -64,7 +65,7 @@ def recorded(stored: port.StoredEvent) -> TreeEvent:
             "position": stored.position, "stream": stored.stream, "version": stored.version,
         }  # fmt: skip
         raise
-    root_id = stored.stream.removeprefix(PREFIX)
+    root_id = "" if is_erased(stored.stream) else stored.stream.removeprefix(PREFIX)
     return TreeEvent(event, root_id, stored.position, stored.version, stored.time_us)
 
 
@@ -160,7 +161,12 @@ def root_in(frame_id: str) -> str:
     return frame_id.rpartition(".")[0]
 
 
-_IN_A_FRAME: Final = (e.HandleAddedEvent, e.ResultAddedEvent, e.FrameCompactedEvent)
+_IN_A_FRAME: Final = (
+    e.HandleAddedEvent,
+    e.ResultAddedEvent,
+    e.FrameCompactedEvent,
+    e.TreeErased,
+)
 """What happens within a frame, and changes nothing by which anything is found."""
 
 
@@ -254,6 +260,7 @@ def frame_row(frame: Frame) -> port.Projection:
         owner=frame.scope.actor_id,
         status=OPEN if frame.open else str(frame.status),
         time_us=frame.created_us,
+        lookup=terms_of(frame.scope)[-1] if frame.scope.session_id is not None else "",
         document=wire.encode_frame(frame),
     )
 

@@ -107,6 +107,8 @@ def evolve_one(tree: TreeState | None, event: e.FrameEvent, *, time_us: int) -> 
         if not isinstance(event, e.FramePushedEvent):
             raise errors.Corrupt("a frame tree's log does not begin with its root.")
         tree = TreeState(root_id=event.frame_id, due=limits.SNAPSHOT_EVERY)
+    if isinstance(event, e.TreeErased):
+        return replace(tree, version=tree.version + 1)
     frames: Frames = dict(tree.frames)
     closed, burden = ((), 0) if tree.shelves else (tree.closed, tree.burden)
     left = _applied(tree, frames, event, time_us)
@@ -135,6 +137,8 @@ def _applied(tree: TreeState, frames: Frames, event: e.FrameEvent, time_us: int)
             return _pop(frames, event, time_us)
         case e.ActorResumedEvent():
             _lose_sight(frames, event, time_us)
+            return None
+        case e.TreeErased():
             return None
         case _:
             pass

@@ -93,12 +93,17 @@ def _write(session_id: str, events: Iterable[e.SessionEvent]) -> tuple[Writing, 
 def known(state: SessionState | None, session_id: str) -> SessionState:
     """Return the state of a session that exists; raise UnknownSession otherwise."""
     if state is None or state.gone:
-        raise errors.UnknownSession(
-            f"there is no session {session_id!r}.",
-            hint="List them, or create it with get_or_create_session.",
-            facts={"session": session_id},
-        )
+        raise unknown(session_id)
     return state
+
+
+def unknown(session_id: str) -> errors.UnknownSession:
+    """Return the error for a session that is not there."""
+    return errors.UnknownSession(
+        f"there is no session {session_id!r}.",
+        hint="List them, or create it with get_or_create_session.",
+        facts={"session": session_id},
+    )
 
 
 def open_state(state: SessionState | None, session_id: str) -> SessionState:
@@ -269,8 +274,10 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
             return _with_message(state, event, time_us)
         case e.SessionCreated():
             return _begun(state, event, time_us)
-        case e.WindowRecorded():
-            return replace(state, version=version, active_us=time_us)
+        case e.WindowRecorded() | e.SessionErased():
+            # To erase something of a session is no work in it.
+            active = state.active_us if isinstance(event, e.SessionErased) else time_us
+            return replace(state, version=version, active_us=active)
         case e.WindowCut():
             return replace(
                 state, version=version, active_us=time_us, cut=event.cut, live=event.cut.tokens
@@ -397,7 +404,7 @@ def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> S
         turn=version if asked else state.turn,
         turn_ordinal=ordinal if asked else state.turn_ordinal,
         group=version if message.tool_calls else state.group,
-        preview=state.preview or (_preview(message) if asked else None),
+        preview=state.preview or (preview(message) if asked else None),
     )
 
 
@@ -409,6 +416,7 @@ def _pinned(state: SessionState, message: Message) -> bool:
     return prompt or (bool(message.metadata) and stands_out(message.metadata))
 
 
-def _preview(message: Message) -> str | None:
+def preview(message: Message) -> str | None:
+    """Return how a message begins, for listings of sessions without a title."""
     text = message.content if isinstance(message.content, str) else ""
     return " ".join(text[:PREVIEW_CHARS].split()) or None

@@ -165,6 +165,10 @@ class View:
         """Return where in the log a document stands."""
         return self._stored.position + array("I", self._stored.positions)[at]
 
+    def positions(self) -> list[int]:
+        """Return where in the log each stands."""
+        return [self._stored.position + offset for offset in array("I", self._stored.positions)]
+
     def times(self) -> list[int]:
         """Return when each was said."""
         return [self._stored.time_us + offset for offset in array("Q", self._stored.times)]

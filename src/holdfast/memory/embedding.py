@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast import errors
+from holdfast.memory.shelf import Shelf, after, key
+from holdfast.values.memory import Who
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
 
     Rows = Sequence[Sequence[float]] | Sequence[NDArray[np.float32]] | NDArray[np.float32]
     """A vector for each text, in their order: lists of numbers, or an array with a row for each."""
+
+
+MARKS: Final = "vectors-marks"
+"""The book that says how far each tenant's log is embedded."""
 
 
 class Embedder(Protocol):
@@ -46,3 +52,31 @@ def installed() -> Embedder:
             hint="Install it with: pip install 'holdfast[embeddings]'",
         ) from error
     return MiniLM()
+
+
+def forget(shelf: Shelf, who: Who, session_id: str | None, position: int | None) -> int:
+    """Drop vectors of an owner, of a session, or of a message, whichever embedder made them; return how many.
+
+    Where nothing was ever embedded there is nothing to do, and no numpy is needed. Raises NotInstalled otherwise.
+    """
+    tenant = key(who.tenant)
+    if not shelf.scan(MARKS, tenant, after(tenant), limit=1):
+        return 0
+    try:
+        from holdfast.memory.vectors import VectorStore  # noqa: PLC0415 - only whoever searches by meaning has numpy
+    except ModuleNotFoundError as error:
+        raise errors.NotInstalled(
+            f"what was said is kept as vectors, too; to drop them takes {error.name}.",
+            hint="Install it with: pip install 'holdfast[embeddings]'",
+        ) from error
+    return VectorStore(shelf, _Nobody()).forget(who, session_id, position)
+
+
+class _Nobody:
+    """No embedder: vectors of all of them are meant."""
+
+    name = ""
+    dimensions = 0
+
+    def embed(self, texts: Sequence[str]) -> Rows:
+        raise AssertionError(texts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -75,6 +75,16 @@ def search(rows: Index, owner: int, sought: Sought) -> Matches:
     raise errors.Unavailable("the archive changes too fast to be searched; try again.")
 
 
+def located(rows: Index, owner: int, positions: Collection[int]) -> dict[int, Match]:
+    """Return what is known of an owner's messages at some positions; those that are gone are left out."""
+    for _ in range(_TRIES):
+        head = rows.head(owner)
+        found = _Search(rows, owner, head, Sought(terms=(), k=0)).located(positions)
+        if rows.head(owner) == head:
+            return found
+    raise errors.Unavailable("the archive changes too fast to be searched; try again.")
+
+
 class _Search:
     """One search of what an owner had at one moment."""
 
@@ -102,6 +112,17 @@ class _Search:
         }
         best = self._best(lists, weights)
         return Matches([self._match(score, number) for score, number in best], weights)
+
+    def located(self, positions: Collection[int]) -> dict[int, Match]:
+        """Return the documents at some positions that can be found."""
+        self._wait({})
+        self._held.update(self._index.views(self._owner, 0, self._waiting_from))
+        return {
+            position: self._match(0.0, first + at)
+            for first, held in self._held.items()
+            for at, position in enumerate(held.positions())
+            if position in positions and held.kinds[at] < HIDDEN
+        }
 
     def _lists(self) -> dict[Term, _Numbers]:
         """Return the documents of each term that any has."""

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from holdfast import errors, limits
 from holdfast.memory import blocks
 from holdfast.memory.blocks import Block, Vector
-from holdfast.memory.embedding import Embedder
+from holdfast.memory.embedding import MARKS, Embedder
 from holdfast.memory.gallery import ANY, Gallery, Near, Wanted, empty
 from holdfast.memory.shelf import Drop, Put, Shelf, after, key
 from holdfast.values.memory import Who
 
 BLOCKS: Final = "vectors"
 HEADS: Final = "vectors-heads"
-MARKS: Final = "vectors-marks"
 _PAGE: Final = 64
 _TRIES: Final = 100
 

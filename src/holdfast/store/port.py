@@ -409,13 +409,14 @@ class Store(Protocol):
         ...
 
     def pending(self) -> bytes | None:
-        """Return what the last erasure had to do, until `scrub` is through; None if nothing is left to do."""
+        """Return what erasures had to do, one after the other, until `scrub` is through; None: nothing is left."""
         ...
 
-    def scrub(self) -> None:
+    def scrub(self, done: bytes = b"") -> None:
         """See to it that nothing of what was erased is left in any file; then nothing is pending.
 
-        Raises StoreBusy, and stays pending, if somebody reads for too long.
+        But for what is not `done`, the beginning of what was pending: the rest stays. Raises StoreBusy, and
+        all stays pending, if somebody reads for too long.
         """
         ...
 

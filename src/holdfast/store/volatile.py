@@ -278,7 +278,7 @@ class VolatileStore:
                 self._refuse_if_closed()
                 self._books[erasure.tenant], gone = outcome
                 self._rebuilt += 1
-                self._pending = erasure.todo
+                self._pending = (self._pending or b"") + erasure.todo
             return gone
 
     def pending(self) -> bytes | None:
@@ -287,11 +287,11 @@ class VolatileStore:
             self._refuse_if_closed()
             return self._pending
 
-    def scrub(self) -> None:
+    def scrub(self, done: bytes = b"") -> None:
         """Nothing is left anywhere."""
         with self._lock:
             self._refuse_if_closed()
-            self._pending = None
+            self._pending = (self._pending or b"").removeprefix(done) or None
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people."""

@@ -132,6 +132,14 @@ class SessionOffloaded(msgspec.Struct, frozen=True):
     engine: str = ""
 
 
+class SessionErased(msgspec.Struct, frozen=True):
+    """Content of so many events of the session was erased; `digest` proves which. The rest goes on as it was."""
+
+    kind: ClassVar[str] = "session.erased"
+    events: int
+    digest: str
+
+
 SessionEvent = (
     SessionCreated
     | MessageAdded
@@ -145,6 +153,7 @@ SessionEvent = (
     | SessionReset
     | SessionEnded
     | SessionOffloaded
+    | SessionErased
 )
 
 
@@ -161,3 +170,22 @@ class Recorded(msgspec.Struct, frozen=True):
     def kind(self) -> str:
         """The event's tag, for example session.message_added."""
         return self.event.kind
+
+
+class Erased(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of which only its place in the log is left, and of which kind it was."""
+
+    kind: str
+    position: int
+    version: int
+    time_us: int
+
+    @property
+    def event(self) -> Erased:
+        """Itself: what happened was erased."""
+        return self
+
+    @property
+    def session_id(self) -> str:
+        """Empty: whom it happened to was erased with it."""
+        return ""

@@ -141,6 +141,19 @@ class ActorResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     unknown: tuple[str, ...] = ()
 
 
+class TreeErased(msgspec.Struct, frozen=True):
+    """Content of so many events of the tree was erased; `digest` proves which. It is none of the nine."""
+
+    kind: ClassVar[str] = "tree.erased"
+    events: int
+    digest: str
+
+    @property
+    def frame_id(self) -> str:
+        """Empty: it is of no frame in particular."""
+        return ""
+
+
 FrameEvent = (
     FramePushedEvent
     | FrameUpdatedEvent
@@ -151,6 +164,7 @@ FrameEvent = (
     | ResultAddedEvent
     | FrameCompactedEvent
     | ActorResumedEvent
+    | TreeErased
 )
 
 KINDS: Final = (

@@ -56,6 +56,11 @@ def taken_out(payload: bytes) -> tuple[bytes, tuple[bytes, ...]]:
     return _encoder.encode(Parted(message, tuple(places))), tuple(blobs.values())
 
 
+def whole(payload: bytes) -> bytes:
+    """Return a payload in the form of one whose large texts were taken out, though it has none."""
+    return _encoder.encode(Parted(_json.decode(payload), ()))
+
+
 def _long(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
     """Give the texts that may be large, and where they are."""
     if isinstance(value, str):

@@ -33,6 +33,7 @@ SCHEMAS: Final[Mapping[str, int]] = {
     event.SessionReset.kind: 1,
     event.SessionEnded.kind: 1,
     event.SessionOffloaded.kind: 1,
+    event.SessionErased.kind: 1,
 }
 """The newest schema that this version knows, by kind of event; it is what it writes, but of a message."""
 
@@ -63,6 +64,7 @@ _PLAIN: Final = {
         event.SessionReset,
         event.SessionEnded,
         event.SessionOffloaded,
+        event.SessionErased,
     )
 }
 _encoder = msgspec.json.Encoder()

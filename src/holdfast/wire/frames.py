@@ -47,7 +47,7 @@ _MADE: Final[Mapping[type, frozenset[str]]] = {
 }
 """Fields that Holdfast fills in, or that are settings: not what the caller said."""
 
-_KINDS: Final = {kind.kind: msgspec.json.Decoder(kind) for kind in e.KINDS}
+_KINDS: Final = {kind.kind: msgspec.json.Decoder(kind) for kind in (*e.KINDS, e.TreeErased)}
 _encoder = msgspec.json.Encoder()
 _sorting = msgspec.json.Encoder(order="sorted")
 _tree = msgspec.json.Decoder(TreeState)

@@ -139,8 +139,8 @@ def fact_of(line: Event) -> Fact:
         what = cause.message if isinstance(cause, errors.Error) else str(cause or error.message)
         raise errors.DamagedFile(f"its data can't be read: {what.rstrip('.')}.") from error
     assert not isinstance(fact, e.SessionForked | e.SessionRewound), "these are read above"
-    if isinstance(fact, e.SessionOffloaded):
-        raise errors.DamagedFile("it tells what a memory has taken, which is no part of a session.")
+    if isinstance(fact, e.SessionOffloaded | e.SessionErased):
+        raise errors.DamagedFile("it tells what a memory has taken or a store has erased.")
     return fact
 
 

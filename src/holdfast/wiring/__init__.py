@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from holdfast import limits
+from holdfast import errors, limits
 from holdfast.engine.admin import Admin, Events
 from holdfast.engine.archive import Archive
 from holdfast.engine.index import StateIndex
 from holdfast.engine.memory import Memory
 from holdfast.engine.requests import Settings, Write
 from holdfast.engine.shrinking import Summarizer
+from holdfast.memory.embedding import Embedder
 from holdfast.memory.port import MemoryEngine
+from holdfast.models.port import Model
 from holdfast.values.policy import WindowPolicy
 from holdfast.wiring.background import Background, Extras
 from holdfast.wiring.manager import SessionManager
@@ -35,9 +38,16 @@ class Holdfast:
         self.sessions = SessionManager.over(engine, settings, background.bootstrap)
         self.index = StateIndex(engine, settings)
         self.events = Events(engine, settings.tenant, self.sessions)
-        self.archive = Archive(engine, settings.tenant, opened.shelf, self.sessions.settle)
-        self.memory = Memory(engine, settings.tenant, background.memory)
-        self.admin = Admin(engine, settings.tenant)
+        erasing = background.erasing(settings.tenant, self.sessions)
+        self.archive = Archive(
+            engine, settings.tenant, opened.shelf, self.sessions.settle, background.meaning
+        )
+        self.memory = Memory(
+            engine, settings.tenant, background.memory, archive=self.archive, erasing=erasing
+        )
+        self.admin = Admin(engine, settings.tenant, erasing)
+        with contextlib.suppress(errors.Unavailable):
+            erasing.finish()
         background.start(settings.tenant)
 
     def worker(self, *, every_tenant: bool = False) -> Worker:
@@ -82,7 +92,9 @@ def connect(
     bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS,
     bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
     bootstrap_language: str = "en",
+    model: Model | None = None,
     summarizer: Summarizer | None = None,
+    embedder: Embedder | bool | None = None,
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
     worker: bool = False,
 ) -> Holdfast:
@@ -91,9 +103,10 @@ def connect(
     `policy` is what new sessions get that are not given their own; it is kept with each of them.
     `cached_trees` is how many frame trees are kept in memory; None: HOLDFAST_CACHED_TREES, or 1,000.
     `memory` is an engine of long-term memory (True: the built-in one): new sessions of a user begin with what it
-    knows, and the worker hands ended ones to it. `summarizer` writes summaries, `idle_timeout_s` ends sessions that
-    nobody touched (None: never), both in the background: with `worker`, by a thread of this process; otherwise by
-    `hf.worker()` or `holdfast worker`. Raises a typed error that names the fix; the store is left as it was.
+    knows, and the worker hands ended ones to it. `model` writes summaries and finds facts; `summarizer` writes
+    summaries in its place; `embedder` (True: the one of holdfast[embeddings]) searches by meaning, too;
+    `idle_timeout_s` ends sessions that nobody touched (None: never). All of that happens in the background: with
+    `worker`, by a thread of this process; otherwise by `hf.worker()` or `holdfast worker`. Raises a typed error that names the fix; the store is left as it was.
     """
     settings = Settings(
         tenant=tenant,
@@ -108,13 +121,15 @@ def connect(
         bootstrap_tokens=bootstrap_tokens,
         bootstrap_timeout_s=bootstrap_timeout_s,
         bootstrap_language=bootstrap_language,
+        model=model,
         summarizer=summarizer,
+        embedder=embedder,
         idle_timeout_s=idle_timeout_s,
         worker=worker,
     )
     opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
     try:
-        return Holdfast(opened, settings, Background(opened.engine, url, extras))
+        return Holdfast(opened, settings, Background(opened.engine, opened.shelf, extras))
     except BaseException:
         opened.close()
         raise
@@ -132,7 +147,9 @@ def connect_async(
     bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS,
     bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
     bootstrap_language: str = "en",
+    model: Model | None = None,
     summarizer: Summarizer | None = None,
+    embedder: Embedder | bool | None = None,
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
     worker: bool = False,
 ) -> Connecting:
@@ -147,7 +164,9 @@ def connect_async(
         bootstrap_tokens=bootstrap_tokens,
         bootstrap_timeout_s=bootstrap_timeout_s,
         bootstrap_language=bootstrap_language,
+        model=model,
         summarizer=summarizer,
+        embedder=embedder,
         idle_timeout_s=idle_timeout_s,
         worker=worker,
     )
@@ -155,7 +174,7 @@ def connect_async(
     def open_() -> AsyncHoldfast:
         opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
         try:
-            return AsyncHoldfast(opened, settings, Background(opened.engine, url, extras))
+            return AsyncHoldfast(opened, settings, Background(opened.engine, opened.shelf, extras))
         except BaseException:
             opened.close()
             raise

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from holdfast import errors
 from holdfast.engine.aio import AsyncSessions
 from holdfast.engine.aio_archive import AsyncArchive
 from holdfast.engine.aio_index import AsyncStateIndex
 from holdfast.engine.aio_log import AsyncAdmin, AsyncEvents
 from holdfast.engine.aio_memory import AsyncMemory
+from holdfast.engine.archive import Archive
 from holdfast.engine.memory import Memory
 from holdfast.engine.requests import Settings
 from holdfast.wiring.background import Background
@@ -31,9 +34,15 @@ class AsyncHoldfast:
         self.sessions = AsyncSessions(engine, settings, bootstrap=background.bootstrap)
         self.index = AsyncStateIndex(engine, settings)
         self.events = AsyncEvents(engine, settings.tenant, self.sessions)
-        self.archive = AsyncArchive(engine, settings.tenant, opened.shelf)
-        self.memory = AsyncMemory(Memory(engine, settings.tenant, background.memory))
-        self.admin = AsyncAdmin(engine, settings.tenant)
+        erasing = background.erasing(settings.tenant)
+        archive = Archive(engine, settings.tenant, opened.shelf, meaning=background.meaning)
+        self.archive = AsyncArchive(archive)
+        self.memory = AsyncMemory(
+            Memory(engine, settings.tenant, background.memory, archive=archive, erasing=erasing)
+        )
+        self.admin = AsyncAdmin(engine, settings.tenant, erasing)
+        with contextlib.suppress(errors.Unavailable):
+            erasing.finish()
         background.start(settings.tenant)
 
     def worker(self, *, every_tenant: bool = False) -> Worker:

@@ -1,26 +1,28 @@
-"""What works beside the callers of an open store: long-term memory, background tasks, and a thread for them."""
+"""What works beside the callers of an open store: archive, long-term memory, background tasks, and a thread for them."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast import errors, limits
+from holdfast import limits
 from holdfast.engine.engine import Engine
+from holdfast.engine.erasing import Erasing, Handles, Hook, PurgeTask
 from holdfast.engine.shrinking import Summarizer
+from holdfast.memory.embedding import Embedder
 from holdfast.memory.port import MemoryEngine
 from holdfast.memory.shelf import Shelf
+from holdfast.models.port import Model
 from holdfast.values import estimate
-from holdfast.wiring.stores import open_shelf
+from holdfast.values.memory import Who
 
 if TYPE_CHECKING:
     from holdfast.engine.bootstrapping import Bootstrap
+    from holdfast.engine.recalling import Recall
     from holdfast.engine.tasks import Task
     from holdfast.engine.worker import Worker
 
@@ -29,26 +31,32 @@ STOP_S = 5.0
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store is opened with beside its sessions. `memory`: an engine, or True for the built-in one."""
+    """What a store is opened with beside its sessions. `memory` and `embedder`: one, or True for the one that comes along.
+
+    `model` writes summaries, unless there is a `summarizer`, and finds facts for the built-in memory.
+    """
 
     memory: MemoryEngine | bool | None = None
     bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS
     bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S
     bootstrap_language: str = "en"
+    model: Model | None = None
     summarizer: Summarizer | None = None
+    embedder: Embedder | bool | None = None
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S
     worker: bool = False
 
 
 class Background:
-    """The extras of one open store."""
+    """The extras of one open store. What they need is imported and opened when it is first asked for."""
 
-    def __init__(self, engine: Engine, url: str | Path, extras: Extras) -> None:
+    def __init__(self, engine: Engine, shelf: Callable[[], Shelf], extras: Extras) -> None:
         self._engine = engine
-        self._url = url
+        self._shelf = shelf
         self._extras = extras
-        self._mutex = threading.Lock()
-        self._own: tuple[MemoryEngine, Shelf] | None = None
+        self._mutex = threading.RLock()
+        self._memory: MemoryEngine | None = None
+        self._meaning: tuple[Embedder, Recall] | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.bootstrap = self._bootstrap()
@@ -67,28 +75,109 @@ class Background:
         )
 
     def memory(self) -> MemoryEngine:
-        """Return the engine that was given, or the built-in one, opened when it is first asked for."""
+        """Return the engine of long-term memory that was given, or the built-in one."""
         given = self._extras.memory
         if given is not None and not isinstance(given, bool):
             return given
         with self._mutex:
-            if self._own is None:
-                shelf = open_shelf(self._url)
-                self._own = built_in(shelf), shelf
-            return self._own[0]
+            if self._memory is None:
+                self._memory = self._built_in()
+            return self._memory
+
+    def _built_in(self) -> MemoryEngine:
+        from holdfast.memory.builtin import BuiltIn  # noqa: PLC0415 - its patterns take a while to compile
+
+        extract = None
+        if self._extras.model is not None:
+            from holdfast.models.extraction import ModelExtractor  # noqa: PLC0415 - as above
+
+            extract = ModelExtractor(self._extras.model, count=estimate.text_tokens)
+        return BuiltIn(self._shelf(), count=estimate.text_tokens, extract=extract)
+
+    def meaning(self) -> Recall | None:
+        """Return what searches by meaning, if there is an embedder."""
+        found = self._by_meaning()
+        return found[1] if found else None
+
+    def _by_meaning(self) -> tuple[Embedder, Recall] | None:
+        given = self._extras.embedder
+        if not given:
+            return None
+        with self._mutex:
+            if self._meaning is None:
+                from holdfast.engine.recalling import Recall  # noqa: PLC0415 - only whoever has numpy
+                from holdfast.memory import embedding  # noqa: PLC0415 - as above
+                from holdfast.memory.vectors import VectorStore  # noqa: PLC0415 - as above
+
+                embedder = embedding.installed() if isinstance(given, bool) else given
+                self._meaning = embedder, Recall(VectorStore(self._shelf(), embedder), embedder)
+            return self._meaning
+
+    def erasing(self, tenant: str, handles: Handles | None = None) -> Erasing:
+        """Return what erases, of one tenant, with all that is kept beside the store."""
+        return Erasing(self._engine, tenant, self._hooks(), handles)
+
+    def _hooks(self) -> tuple[Hook, ...]:
+        return self._drop_notes, self._drop_index, self._drop_vectors, self._drop_facts
+
+    def _drop_notes(self, who: Who, session_id: str | None, position: int | None) -> int:
+        from holdfast.engine import jobs, summarizing  # noqa: PLC0415 - as above
+
+        if position is not None:
+            return 0
+        states, named = self._engine.states, () if session_id is None else (session_id,)
+        return jobs.drop_gone(
+            self._engine.store,
+            who.tenant,
+            (jobs.WAITING, jobs.GIVEN_UP, summarizing.WANTED),
+            lambda one: one not in named and states.current(who.tenant, one) is not None,
+        )
+
+    def _drop_index(self, who: Who, session_id: str | None, position: int | None) -> int:
+        from holdfast.engine.archive import Archive  # noqa: PLC0415 - as above
+
+        archive = Archive(self._engine, who.tenant, self._shelf)
+        return archive.forget(who.user_id or None, session_id, position)
+
+    def _drop_vectors(self, who: Who, session_id: str | None, position: int | None) -> int:
+        from holdfast.memory import embedding  # noqa: PLC0415 - as above
+
+        return embedding.forget(self._shelf(), who, session_id, position)
+
+    def _drop_facts(self, who: Who, session_id: str | None, position: int | None) -> int:
+        return self.memory().forget(who, session_id, position) if who.user_id else 0
 
     def tasks(self) -> list[Task]:
         """Return the background work that there is for this store."""
         from holdfast.engine.expiring import Expiring  # noqa: PLC0415 - as above
+        from holdfast.engine.indexing import IndexTask  # noqa: PLC0415 - as above
         from holdfast.engine.offloading import Offloading  # noqa: PLC0415 - as above
         from holdfast.engine.summarizing import Summarizing  # noqa: PLC0415 - as above
 
-        made: list[Task] = [Expiring(self._engine, idle_s=self._extras.idle_timeout_s)]
-        if self._extras.memory:
-            made.append(Offloading(self._engine, self.memory()))
-        if self._extras.summarizer is not None:
-            made.append(Summarizing(self._engine, self._extras.summarizer))
+        engine, extras = self._engine, self._extras
+        made: list[Task] = [
+            IndexTask(engine, self._shelf()),
+            Expiring(engine, idle_s=extras.idle_timeout_s),
+            PurgeTask(engine, self._hooks()),
+        ]
+        if extras.memory:
+            made.append(Offloading(engine, self.memory()))
+        if summarizer := self._summarizer():
+            made.append(Summarizing(engine, summarizer))
+        if by_meaning := self._by_meaning():
+            from holdfast.engine.embedding import EmbedTask  # noqa: PLC0415 - as above
+
+            embedder, recall = by_meaning
+            made.append(EmbedTask(engine.store, recall.vectors, embedder))
         return made
+
+    def _summarizer(self) -> Summarizer | None:
+        model = self._extras.model
+        if self._extras.summarizer is not None or model is None:
+            return self._extras.summarizer
+        from holdfast.models.summarizer import ModelSummarizer  # noqa: PLC0415 - as above
+
+        return ModelSummarizer(model, count=estimate.text_tokens)
 
     def worker(self, tenants: Sequence[str] | None) -> Worker:
         """Return a worker for all of it, which runs when it is told to."""
@@ -107,22 +196,10 @@ class Background:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread, and close what was opened here."""
+        """Stop the thread, and close the memory that was opened here. The shelf is whoever's who opened it."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(STOP_S)
         with self._mutex:
-            if self._own is not None:
-                for one in self._own:
-                    one.close()
-
-
-def built_in(shelf: Shelf) -> MemoryEngine:
-    """Return the built-in engine over a shelf."""
-    try:
-        module = importlib.import_module("holdfast.memory.builtin")
-    except ModuleNotFoundError as error:
-        raise errors.Refused(
-            "this Holdfast has no memory engine built in.", hint="Give one: connect(memory=engine)."
-        ) from error
-    return cast("MemoryEngine", module.BuiltIn(shelf, count=estimate.text_tokens))
+            if self._memory is not None:
+                self._memory.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
 import weakref
 from pathlib import Path
@@ -16,6 +18,7 @@ from holdfast.memory.port import MemoryEngine
 from holdfast.values.policy import WindowPolicy
 from holdfast.wiring.background import Background, Extras
 from holdfast.wiring.opened import open_engine
+from holdfast.wiring.stores import open_shelf
 
 if TYPE_CHECKING:
     from holdfast.engine.bootstrapping import Bootstrap
@@ -73,7 +76,10 @@ class SessionManager(Sessions):
         )
         engine = open_engine(folder / "state.db")
         try:
-            self._background = Background(engine, folder / "state.db", extras)
+            shelf = functools.cache(lambda: open_shelf(folder / "state.db"))
+            self._background = Background(engine, shelf, extras)
+            with contextlib.suppress(errors.Unavailable):
+                self._background.erasing(tenant).finish()
         except BaseException:
             engine.close()
             raise

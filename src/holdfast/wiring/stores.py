@@ -8,7 +8,7 @@ from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
-from holdfast.engine import deriving
+from holdfast.engine import deriving, stand_ins
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.port import Store
 
@@ -21,12 +21,12 @@ def _sqlite(url: str) -> Store:
 
     path = _path(url)
     try:
-        return sqlite.open_store(path)
+        return sqlite.open_store(path, again=stand_ins.Again())
     except errors.Corrupt as error:
         if error.facts.get("checksums") is not False:
             raise
         mended = sqlite.mend(path, deriving.derived)
-    store = sqlite.open_store(path)
+    store = sqlite.open_store(path, again=stand_ins.Again())
     store.remarks = (*mended, *store.remarks)
     return store
 

@@ -45,7 +45,13 @@ def _parts(fact: Fact, named: Naming) -> Iterator[str]:
             yield f"generation {generation:,}"
         case s.SessionUpdated(title=title) if isinstance(title, str):
             yield f"title {title}"
-        case s.SessionSummarized() | s.SessionUpdated() | s.SessionReset():
+        case (
+            s.SessionSummarized()
+            | s.SessionUpdated()
+            | s.SessionReset()
+            | s.SessionErased()
+            | s.Erased()
+        ):
             pass
         case _:
             yield from _of_frame(fact.event, named)
@@ -80,6 +86,8 @@ def _of_frame(event: e.FrameEvent, named: Naming) -> Iterator[str]:
         case e.ActorResumedEvent():
             yield event.scope.actor_id
             yield f"{len(event.unknown):,} tools of unknown outcome" if event.unknown else ""
+        case e.TreeErased():
+            yield f"{event.events:,} events"
 
 
 def _updated(event: e.FrameUpdatedEvent, named: Naming) -> Iterator[str]:

@@ -282,6 +282,10 @@ def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tupl
         first(source, opening.queries()["store_id"], ())
         copy = apsw.Connection(str(fresh), vfs=opening.VFS)
         try:
+            # Pages get checksums only once the file says so itself, and a large copy is written piece by piece.
+            copy.reserve_bytes("main", opening.RESERVE_BYTES)
+            copy.pragma("page_size", 4096)
+            copy.pragma("application_id", opening.APPLICATION_ID)
             with copy.backup("main", source, "main") as job:
                 while not job.done:
                     job.step(_BACKUP_PAGES)

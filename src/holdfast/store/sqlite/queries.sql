@@ -214,7 +214,10 @@ DELETE FROM keys WHERE tenant = ?1
 DELETE FROM blobs WHERE tenant = ?1 AND hash IN (SELECT unhex(value) FROM json_each(?2))
   AND hash NOT IN (SELECT hash FROM blob_uses WHERE event BETWEEN ?1 << 40 AND (?1 << 40) + 1099511627775);
 -- name: put_pending
-INSERT INTO store (name, value) VALUES ('pending', ?) ON CONFLICT DO UPDATE SET value = excluded.value;
+INSERT INTO store (name, value) VALUES ('pending', ?)
+ON CONFLICT DO UPDATE SET value = CAST(value || excluded.value AS BLOB);
+-- name: set_pending
+UPDATE store SET value = ? WHERE name = 'pending';
 -- name: pending
 SELECT value FROM store WHERE name = 'pending';
 -- name: clear_pending

@@ -100,19 +100,21 @@ class Upkeep(Looking):
         self._seen = None
         return gone
 
-    def scrub(self) -> None:
+    def scrub(self, done: bytes = b"") -> None:
         """Write the file anew and empty its log, blank the boxes, bring up the list; then nothing is pending."""
         with self.turn(), self._translated:
-            self._scrub()
+            self._scrub(done)
 
-    def _scrub(self) -> None:
+    def _scrub(self, done: bytes) -> None:
         listed, sql = erasures.path_of(self.path), self._sql
-        if first(self._writer, sql["pending"], ()) is None:
+        row = first(self._writer, sql["pending"], ())
+        if row is None or not isinstance(row[0], bytes):
             return
+        rest = row[0].removeprefix(done)
         self._leave()
         try:
             erasures.bring_up(self._files, listed, self._writer, self._store_id)
-            self._writer.execute(sql["put_pending"], (b"",))
+            self._writer.execute(sql["set_pending"], (rest,))
             self._renew_readers()
             scrubbing.rewrite(self._writer, self.path)
             self._post.blank()
@@ -120,7 +122,8 @@ class Upkeep(Looking):
             self._anchor.write({})
             with self._writer:
                 self._writer.execute(sql["put_listed"], (erasures.check_of(listed),))
-                self._writer.execute(sql["clear_pending"])
+                if not rest:
+                    self._writer.execute(sql["clear_pending"])
         except errors.StoreBusy:
             raise
         except BaseException:
@@ -146,7 +149,7 @@ class Upkeep(Looking):
         pending = first(self._writer, sql["pending"], ())
         if pending is not None and not pending[0]:
             try:
-                self._scrub()
+                self._scrub(b"")
             except errors.StoreBusy as error:
                 self.remarks = (*self.remarks, error.message)
 

@@ -255,10 +255,21 @@ class Erasing(stage.Stage):
         erased(store, whole(store, "a", todo=b"tell them"))
         assert store.pending() == b"tell them"
         before = shown(store), shown(store, OTHER)
-        store.scrub()
+        store.scrub(b"tell them")
         assert store.pending() is None
         assert (shown(store), shown(store, OTHER)) == before
         store.scrub()
+        assert store.pending() is None
+
+    def test_what_was_not_done_stays_pending(self, store: Store) -> None:
+        self._told(store)
+        erased(store, whole(store, "a", todo=b"first "))
+        erased(store, whole(store, "b", todo=b"second"))
+        assert store.pending() == b"first second"
+        store.scrub(b"first ")
+        assert store.pending() == b"second"
+        store.scrub(b"second")
+        assert store.pending() is None
 
     def test_everything_can_be_made_again_from_what_is_left(self, store: Store) -> None:
         self._told(store)

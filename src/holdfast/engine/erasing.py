@@ -1,0 +1,300 @@
+"""Erasing: which streams and events have to go for a user, a session, a message, or for all that was deleted.
+
+What goes is found before the turn and checked under it, by the versions of the streams. First it is gone for every
+reader, in one transaction; then whoever keeps something beside the store is told (`hooks`), and the store's
+files are scrubbed. A process that dies in between leaves the rest to the next one: it stays pending.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.engine import deriving, stand_ins, tracing, trees
+from holdfast.engine.engine import Engine
+from holdfast.engine.lineage import Lineage
+from holdfast.engine.planning import DELETED, KIND
+from holdfast.engine.states import stream_of
+from holdfast.engine.tasks import Beat
+from holdfast.history import sessions as rules
+from holdfast.store import port
+from holdfast.store.erasure import Erased, Erasure, Share, StandIn
+from holdfast.values import command as c
+from holdfast.values.erasure import Receipt
+from holdfast.values.frame_event import FramePushedEvent
+from holdfast.values.memory import Who
+from holdfast.values.message import checked_id
+from holdfast.values.session import EndReason, SessionState, SessionStatus
+from holdfast.wire import frames
+
+Hook = Callable[[Who, str | None, int | None], int]
+"""Drops what is kept beside the store of a user, a session of theirs, or the message at a position; says how much."""
+
+
+class Handles(Protocol):
+    """Whoever holds on to sessions in memory."""
+
+    def settle(self) -> None:
+        """See to it that what was written to them is in the store, or refused."""
+        ...
+
+    def forgotten(self, session_ids: Sequence[str]) -> None:
+        """Let go of sessions that are not there any more."""
+        ...
+
+
+PURGE_SESSIONS = 64
+"""Deleted sessions that one step of the background work erases."""
+
+
+class Todo(msgspec.Struct, frozen=True):
+    """What the hooks have to be told of one erasure. It is kept until they were."""
+
+    tenant: str
+    user_id: str
+    session_id: str | None = None
+    position: int | None = None
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to go: sessions whole, of others what was deleted earlier, and what the hooks are told."""
+
+    what: str
+    whole: frozenset[str] = frozenset()
+    earlier: frozenset[str] = frozenset()
+    todo: tuple[Todo, ...] = ()
+
+
+class Erasing:
+    """Erases of one tenant. `hooks` may be called again for what they have dropped already."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: str,
+        hooks: Sequence[Hook] = (),
+        handles: Handles | None = None,
+    ) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._tenant = tenant
+        self._hooks = hooks
+        self._handles = handles
+
+    def user(self, user_id: str) -> Receipt:
+        """Erase everything of a user: sessions, living and deleted, their frames, and what the hooks keep."""
+        named = checked_id("a user's id", user_id)
+        return self._carried_out(lambda: self._of_user(named))
+
+    def session(self, session_id: str) -> Receipt:
+        """Erase a session and the frames that were about it; raise UnknownSession if there is none, nor was."""
+        named = checked_id("a session's id", session_id)
+        return self._carried_out(lambda: self._of_session(named))
+
+    def deleted(self, limit: int | None = None) -> Receipt:
+        """Erase what delete_session has hidden, of so many sessions at most."""
+        return self._carried_out(lambda: self._of_deleted(limit))
+
+    def message(self, session_id: str, message_id: str) -> Receipt:
+        """Erase one message and what was made from its words; raise UnknownSession, UnknownMessage."""
+        self._begin()
+        found = tracing.traced(
+            self._engine,
+            self._tenant,
+            checked_id("a session's id", session_id),
+            checked_id("a message's id", message_id),
+        )
+        for _ in range(limits.RETRIES_MAX):
+            who = found.state.user_id or ""
+            todo = (Todo(self._tenant, who, session_id, found.cause.position),)
+            outcome = self._erase(tuple(self._shares(found.stand_ins())), todo)
+            if isinstance(outcome, Erased):
+                return self._finished(self._receipt("message", outcome))
+            found.go_on()
+        raise _overtaken()
+
+    def _shares(self, gone: dict[str, list[StandIn]]) -> Iterator[Share]:
+        for stream, found in gone.items():
+            version = self._store.version(self._tenant, stream)
+            kind = stand_ins.notice_kind(stream)
+            yield Share(stream=stream, expected=version, kind=kind, stand_ins=tuple(found))
+
+    def _of_user(self, user_id: str) -> Wish:
+        living = {row.id for row in self._rows(port.Query(kind=KIND, owner=user_id))}
+        hidden = {row.lookup for row in self._rows(port.Query(kind=DELETED, owner=user_id))}
+        todo = (Todo(self._tenant, user_id),)
+        return Wish(
+            what="user", whole=frozenset(living), earlier=frozenset(hidden - living), todo=todo
+        )
+
+    def _of_session(self, session_id: str) -> Wish:
+        state = self._state(session_id)
+        if state is None:
+            raise rules.unknown(session_id)
+        return Wish(what="session", whole=frozenset({session_id}), todo=(self._todo(state),))
+
+    def _of_deleted(self, limit: int | None) -> Wish:
+        found: set[str] = set()
+        for row in self._rows(port.Query(kind=DELETED)):
+            if limit is not None and len(found) >= limit:
+                break
+            found.add(row.lookup)
+        states = (self._state(each) for each in sorted(found))
+        todo = tuple(self._todo(s) for s in states if s and s.status is SessionStatus.DELETED)
+        return Wish(what="deleted", earlier=frozenset(found), todo=todo)
+
+    def _todo(self, state: SessionState) -> Todo:
+        return Todo(self._tenant, state.user_id or "", state.id)
+
+    def _state(self, session_id: str) -> SessionState | None:
+        return self._engine.states.current(self._tenant, session_id)
+
+    def _rows(self, query: port.Query) -> Iterator[port.Projection]:
+        page = msgspec.structs.replace(query, limit=limits.PAGE_SIZE_MAX)
+        while found := self._store.query(self._tenant, page):
+            yield from found
+            page = msgspec.structs.replace(page, after=(found[-1].time_us, found[-1].id))
+
+    def _begin(self) -> None:
+        self._engine.check()
+        if self._handles is not None:
+            self._handles.settle()
+
+    def _carried_out(self, wished: Callable[[], Wish]) -> Receipt:
+        self._begin()
+        for _ in range(limits.RETRIES_MAX):
+            wish = wished()
+            lineage = Lineage(self._engine, self._tenant, wish.whole, wish.earlier)
+            self._hide(lineage.waiting)
+            gone = tuple(lineage.going)
+            roots = self._roots({*gone, *wish.whole})
+            shares = [*map(self._whole, map(stream_of, gone))]
+            shares += map(self._whole, map(trees.stream_of, roots))
+            shares += self._shares(lineage.earlier())
+            shares += self._mentions({*gone, *lineage.waiting}, roots)
+            count = sum(map(self._frames, roots))
+            outcome = self._erase(tuple(shares), wish.todo) if shares else _nothing()
+            told = 0 if shares else self._tell(wish.todo)
+            if isinstance(outcome, Erased):
+                receipt = self._receipt(wish.what, outcome)
+                if self._handles is not None:
+                    self._handles.forgotten([*gone, *lineage.waiting])
+                return self._finished(
+                    msgspec.structs.replace(
+                        receipt,
+                        sessions=len(gone),
+                        frames=count,
+                        waiting=len(lineage.waiting),
+                        rows=told,
+                    )
+                )
+        raise _overtaken()
+
+    def _hide(self, sessions: Sequence[str]) -> None:
+        for session_id in sessions:
+            command = c.EndSession(session_id=session_id, reason=EndReason.DELETED)
+            with contextlib.suppress(errors.UnknownSession):
+                self._engine.run(c.Request(tenant=self._tenant, command=command))
+
+    def _whole(self, stream: str) -> Share:
+        version = self._store.version(self._tenant, stream)
+        kind = stand_ins.notice_kind(stream)
+        return Share(stream=stream, expected=version, kind=kind, whole=True)
+
+    def _roots(self, sessions: set[str]) -> list[str]:
+        """Return the trees in which any frame is about one of the sessions."""
+        found: dict[str, None] = {}
+        for session_id in sorted(sessions):
+            term = f"session:{session_id}"
+            for row in self._rows(port.Query(kind=trees.TREE, terms=(term,))):
+                found[row.id] = None
+            for row in self._rows(port.Query(kind=trees.FRAME, lookup=term)):
+                found[frames.decode_frame(row.document).root_id] = None
+        return list(found)
+
+    def _frames(self, root_id: str) -> int:
+        found, after = 0, 0
+        stream = trees.stream_of(root_id)
+        while page := self._store.read(self._tenant, stream, after=after, limit=limits.READ_CHUNK):
+            found += sum(event.kind == FramePushedEvent.kind for event in page)
+            after = page[-1].version
+        return found
+
+    def _mentions(self, sessions: set[str], roots: Sequence[str]) -> Iterator[Share]:
+        """Give what other trees hold of the sessions: packs and handles."""
+        if sessions and self._store.query(self._tenant, port.Query(kind=trees.TREE, limit=1)):
+            known = frozenset(map(trees.stream_of, roots))
+            yield from self._shares(tracing.mentions(self._store, self._tenant, sessions, known))
+
+    def _erase(self, shares: tuple[Share, ...], todo: Sequence[Todo]) -> Erased | port.Stale:
+        lines = b"".join(msgspec.json.encode(each) + b"\n" for each in todo)
+        erasure = Erasure(
+            tenant=self._tenant, shares=shares, time_us=self._engine.now_us(), todo=lines
+        )
+        return self._store.erase(erasure, deriving.derived)
+
+    def _receipt(self, what: str, gone: Erased) -> Receipt:
+        name = hashlib.sha256(gone.link).hexdigest()[:24] if gone.link else "none"
+        return Receipt(
+            id=f"erasure_{name}", what=what, erased_us=self._engine.now_us(), events=gone.events,
+            blobs=gone.blobs, keys=gone.keys,
+        )  # fmt: skip
+
+    def _finished(self, receipt: Receipt) -> Receipt:
+        try:
+            return msgspec.structs.replace(receipt, rows=receipt.rows + self.finish())
+        except errors.Unavailable as error:
+            left = msgspec.structs.replace(receipt, pending=True)
+            error.facts |= {"pending": True, "receipt": left.to_dict()}
+            raise
+
+    def finish(self) -> int:
+        """Do what is left of erasures, of whichever tenant and process; return how much the hooks dropped."""
+        pending = self._store.pending()
+        if pending is None:
+            return 0
+        lines = pending.splitlines()
+        dropped = self._tell(msgspec.json.decode(line, type=Todo) for line in lines)
+        self._store.scrub(pending)
+        return dropped
+
+    def _tell(self, every: Iterable[Todo]) -> int:
+        dropped = 0
+        for todo in every:
+            who = Who(todo.tenant, todo.user_id)
+            dropped += sum(hook(who, todo.session_id, todo.position) for hook in self._hooks)
+        return dropped
+
+
+def _nothing() -> Erased:
+    return Erased(events=0, blobs=0, keys=0, claims=0, rows=0, link=b"")
+
+
+def _overtaken() -> errors.Conflict:
+    return errors.Conflict(
+        "others wrote to what is to be erased every time.", hint="Nothing was erased. Retry."
+    )
+
+
+class PurgeTask:
+    """Erases in the background what delete_session has hidden."""
+
+    def __init__(self, engine: Engine, hooks: Sequence[Hook] = ()) -> None:
+        self._engine = engine
+        self._hooks = hooks
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "purge"
+
+    def step(self, tenant: str, beat: Beat) -> bool:
+        """Erase some deleted sessions; return whether there may be more."""
+        beat()
+        receipt = Erasing(self._engine, tenant, self._hooks).deleted(PURGE_SESSIONS)
+        return receipt.events > 0 and receipt.sessions > 0
