@@ -14,6 +14,7 @@ from holdfast import errors, limits
 from holdfast.engine.memory import fused, recalled
 from holdfast.testing.scribe import Scribe
 from holdfast.values.memory import FactKind, Hit, Recalled, Who
+from holdfast.wiring import background
 from tests.acceptance.scenes import Opener, user
 
 ADA = Who("default", "ada")
@@ -183,3 +184,27 @@ def test_awaited_the_verbs_are_the_same(tmp_path: Path):
 
     asyncio.run(scenario())
     assert "holdfast-worker" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_without_an_engine_the_built_in_one_is_opened_when_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[Scribe] = []
+    closed: list[Scribe] = []
+
+    def built_in(shelf: object) -> Scribe:
+        one = scribe()
+        one.close = lambda: closed.append(one)
+        made.append(one)
+        return one
+
+    monkeypatch.setattr(background, "built_in", built_in)
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        hf.sessions.create_session(user_id="ada")
+        assert made == []
+        assert hf.memory.profile("ada").text == hf.memory.profile("ada").text == "Lives in Oslo."
+        assert len(made) == 1 and closed == []
+    assert closed == made
+    with holdfast.connect(tmp_path / "a.db", memory=True) as hf:
+        session = hf.sessions.create_session(user_id="ada")
+        assert "Oslo" in str(session.messages[0].content)

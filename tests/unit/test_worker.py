@@ -211,3 +211,31 @@ def test_a_step_that_takes_long_keeps_its_lease_without_saying_so():
         engine_over(store, clock), [Scripted("job", long)], lease_s=0.04, monotonic=clock.monotonic
     ).run_once()
     assert renewed
+
+
+def test_a_worker_outlives_a_store_that_is_away_for_a_while(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "BACKOFF_S", 0.001)
+    store, clock = stage()
+    away, back, stop, seen = threading.Event(), threading.Event(), threading.Event(), threading.Event()  # fmt: skip
+    tenants = store.tenants
+
+    def missing() -> list[str]:
+        if not back.is_set():
+            away.set()
+            raise errors.Unavailable("away")
+        return tenants()
+
+    def see(beat: Beat) -> bool:
+        seen.set()
+        return False
+
+    monkeypatch.setattr(store, "tenants", missing)
+    working = worker(store, clock, Scripted("job", see))
+    thread = threading.Thread(target=working.run, args=(stop,))
+    thread.start()
+    assert away.wait(60)
+    back.set()
+    assert seen.wait(60)
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()

@@ -144,6 +144,7 @@ class Archive:
         recall: Recall,
         who: Who,
         sought: searching.Sought,
+        *,
         query: str,
         hits: list[Hit],
         k: int,

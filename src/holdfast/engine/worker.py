@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.engine import cursors, leases
-from holdfast.engine.attempts import Failed, attempt
+from holdfast.engine.attempts import Failed, attempt, backoff_us
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Held, Keeper, Leases
 from holdfast.engine.tasks import Lazy, LeaseLost, Task, Telling
@@ -114,13 +114,22 @@ class Worker:
         """Work until `stop` is set, or the engine is closed."""
         self._stop = stop
         try:
+            failures = 0
             while not stop.is_set():
-                if not self._round():
-                    self._wait()
+                outcome = attempt(self._go)
+                failures = failures + 1 if isinstance(outcome, Failed) else 0
+                if isinstance(outcome, Failed):
+                    told = {"action": "worker.failed", "worker": self.holder, "error": outcome.code}
+                    _log.warning("the store can't be worked on", extra=told)
+                    stop.wait(min(backoff_us(failures) / 1_000_000, limits.LEASE_S))
         except errors.EngineClosed:
             _log.info("engine closed", extra={"action": "worker.closed", "worker": self.holder})
         finally:
             self._release()
+
+    def _go(self) -> None:
+        if not self._round():
+            self._wait()
 
     def status(self) -> list[TaskStatus]:
         """Return how every task of every tenant stands, whichever worker does it."""
