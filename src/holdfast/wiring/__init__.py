@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from holdfast import limits
 from holdfast.engine.admin import Admin, Events
-from holdfast.engine.archive import Archive
 from holdfast.engine.index import StateIndex
 from holdfast.engine.requests import Settings, Write
 from holdfast.values.policy import WindowPolicy
@@ -16,6 +16,7 @@ from holdfast.wiring.manager import SessionManager
 from holdfast.wiring.opened import Opened
 
 if TYPE_CHECKING:
+    from holdfast.engine.archive import Archive
     from holdfast.wiring.async_client import Connecting
 
 
@@ -28,7 +29,15 @@ class Holdfast:
         self.index = StateIndex(opened.engine, settings)
         self.events = Events(opened.engine, settings.tenant, self.sessions)
         self.admin = Admin(opened.engine)
-        self.archive = Archive(opened.engine, settings.tenant, opened.shelf, self.sessions.settle)
+        self._tenant = settings.tenant
+
+    @functools.cached_property
+    def archive(self) -> Archive:
+        """Everything that was said, to be searched. Loaded and opened when it is first used."""
+        from holdfast.engine.archive import Archive  # noqa: PLC0415 - as said
+
+        opened = self._opened
+        return Archive(opened.engine, self._tenant, opened.shelf, self.sessions.settle)
 
     def close(self) -> None:
         """Wait for deferred writes, then close. Closing twice is fine."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.engine.aio import AsyncSessions
-from holdfast.engine.aio_archive import AsyncArchive
 from holdfast.engine.aio_index import AsyncStateIndex
 from holdfast.engine.aio_log import AsyncAdmin, AsyncEvents
 from holdfast.engine.requests import Settings
 from holdfast.wiring.opened import Opened
+
+if TYPE_CHECKING:
+    from holdfast.engine.aio_archive import AsyncArchive
 
 
 class AsyncHoldfast:
@@ -23,7 +26,14 @@ class AsyncHoldfast:
         self.index = AsyncStateIndex(opened.engine, settings)
         self.events = AsyncEvents(opened.engine, settings.tenant, self.sessions)
         self.admin = AsyncAdmin(opened.engine)
-        self.archive = AsyncArchive(opened.engine, settings.tenant, opened.shelf)
+        self._tenant = settings.tenant
+
+    @functools.cached_property
+    def archive(self) -> AsyncArchive:
+        """Everything that was said, to be searched. Loaded and opened when it is first used."""
+        from holdfast.engine.aio_archive import AsyncArchive  # noqa: PLC0415 - as said
+
+        return AsyncArchive(self._opened.engine, self._tenant, self._opened.shelf)
 
     async def close(self) -> None:
         """Close once everything submitted is through. Closing twice is fine."""
