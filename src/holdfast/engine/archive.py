@@ -23,7 +23,7 @@ from holdfast.values.memory import Found, Hit, Said, Who
 from holdfast.values.message import ROLES, checked_id
 from holdfast.values.session import SessionStatus
 
-_MORE: Final = 6
+_MORE: Final = 5
 """Messages that are looked at beyond those asked for: the words' nearness decides between them."""
 
 Place = Hit | tuple[str, str]
