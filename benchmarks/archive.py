@@ -38,7 +38,7 @@ with holdfast.connect(sys.argv[1]) as store:
     print("ready", flush=True)
     while True:
         if not store.archive.task.step("default"):
-            time.sleep(0.2)
+            time.sleep(0.25)
 """
 
 

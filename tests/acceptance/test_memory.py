@@ -14,7 +14,6 @@ from holdfast import errors, limits
 from holdfast.engine.memory import fused, recalled
 from holdfast.testing.scribe import Scribe
 from holdfast.values.memory import FactKind, Hit, Recalled, Who
-from holdfast.wiring import background
 from tests.acceptance.scenes import Opener, user
 
 ADA = Who("default", "ada")
@@ -40,7 +39,7 @@ def test_what_is_known_can_be_asked_searched_listed_and_forgotten(opener: Opener
     assert hf.memory.profile("ada").text == "Lives in Oslo."
     assert [one.text for one in hf.memory.search("ada", "oslo")] == ["Lives in Oslo."]
     assert [fact.source.message_id for fact in hf.memory.facts("ada")] == ["m-ada"]
-    assert hf.memory.forget("ada") == 1
+    assert hf.memory.forget("ada").rows == 1
     assert hf.memory.profile("ada").text == ""
     assert memory.forgotten == [ADA]
 
@@ -180,31 +179,23 @@ def test_awaited_the_verbs_are_the_same(tmp_path: Path):
             assert len(await hf.memory.facts("ada")) == 1
             assert await hf.memory.queue() == []
             assert await hf.memory.replay() == 0
-            assert await hf.memory.forget("ada") == 1
+            assert (await hf.memory.forget("ada")).rows == 1
 
     asyncio.run(scenario())
     assert "holdfast-worker" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_without_an_engine_the_built_in_one_is_opened_when_it_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    made: list[Scribe] = []
-    closed: list[Scribe] = []
-
-    def built_in(shelf: object) -> Scribe:
-        one = scribe()
-        one.close = lambda: closed.append(one)
-        made.append(one)
-        return one
-
-    monkeypatch.setattr(background, "built_in", built_in)
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        hf.sessions.create_session(user_id="ada")
-        assert made == []
-        assert hf.memory.profile("ada").text == hf.memory.profile("ada").text == "Lives in Oslo."
-        assert len(made) == 1 and closed == []
-    assert closed == made
+@pytest.mark.req("A-16", "A-17")
+def test_without_an_engine_the_built_in_one_is_opened_when_it_is_asked(tmp_path: Path):
     with holdfast.connect(tmp_path / "a.db", memory=True) as hf:
-        session = hf.sessions.create_session(user_id="ada")
-        assert "Oslo" in str(session.messages[0].content)
+        first = hf.sessions.create_session(user_id="ada", system="You plan trips.")
+        assert first.messages[0].content == "You plan trips."
+        first.add_message(user("I live in Oslo. I prefer an aisle seat."))
+        hf.sessions.end_session(first.id)
+        assert hf.worker().run_once().failures == 0
+        assert "aisle" in hf.memory.profile("ada").text
+        second = hf.sessions.create_session(user_id="ada", system="You plan trips.")
+        assert "aisle seat" in str(second.messages[0].content)
+        assert "aisle" not in str(hf.sessions.create_session(user_id="bo", system="x").messages[0])
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        assert "aisle" in hf.memory.profile("ada").text

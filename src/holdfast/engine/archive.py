@@ -28,7 +28,7 @@ from holdfast.values.session import SessionStatus
 if TYPE_CHECKING:
     from holdfast.engine.recalling import Recall
 
-_MORE: Final = 6
+_MORE: Final = 5
 """Messages that are looked at beyond those asked for: the words' nearness decides between them."""
 
 _WIDE: Final = 50

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -75,14 +75,18 @@ class IndexTask:
             batch.look({fact.session_id for fact in said})
         except errors.Corrupt as error:
             return self.begin_anew(error)
-        homeless = {fact.session_id for fact in said if batch.known(fact.session_id) is None}
-        states = {name: self._engine.states.current(tenant, name) for name in homeless}
+        states = {
+            name: self._engine.states.current(tenant, name)
+            for name in _unexplained(said)
+            if batch.known(name) is None
+        }
         try:
             last = _take(batch, said, states) or new[-1]
-            batch.write(last.position, _link(new, last.position))
+            written = batch.write(last.position, _link(new, last.position))
         except errors.Corrupt as error:
             return self.begin_anew(error)
-        return True
+        # What came since can wait a moment: taken in together it costs less.
+        return not written or last is not new[-1] or len(new) >= limits.ARCHIVE_BATCH
 
     def begin_anew(self, error: errors.Corrupt) -> bool:
         """Throw a damaged shelf away: everything on it is made again from the log."""
@@ -114,7 +118,7 @@ class IndexTask:
         kept = [stored for stored in new if stored.kind in _NEEDED and stored.payload is not None]
         read = facts(self._engine.store, tenant, kept)
         return [
-            _Said(fact.session_id, stored.position, stored.ordinal, fact.event)
+            _Said(fact.session_id, stored.position, stored.ordinal, stored.version, fact.event)
             for stored, fact in zip(kept, read, strict=True)
         ]
 
@@ -123,7 +127,23 @@ class _Said(msgspec.Struct, frozen=True):
     session_id: str
     position: int
     ordinal: int
+    version: int
     event: e.SessionEvent
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is the first that ever happened in its session."""
+        return self.version == 1 or isinstance(self.event, e.SessionForked)
+
+
+def _unexplained(said: Sequence[_Said]) -> Iterator[str]:
+    """Yield the sessions that these events say something about, but not from their beginning."""
+    seen = set[str]()
+    for fact in said:
+        if fact.session_id not in seen:
+            seen.add(fact.session_id)
+            if not fact.begins:
+                yield fact.session_id
 
 
 def _link(new: Sequence[StoredEvent], position: int) -> bytes:

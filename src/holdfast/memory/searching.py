@@ -27,6 +27,9 @@ _ROLE_WEIGHTS: Final[Mapping[str, float]] = {
 }  # fmt: skip
 _MISSING: Final = 0.5
 """What is left of the score of a message that has none of the weight of what was asked."""
+_COMMON: Final = 8
+_ENOUGH: Final = 20
+"""A term that more than one message in 8 has finds none by itself where rarer ones have found 20 times what was asked."""
 _PREFIX_ROWS: Final = 16
 _TRIES: Final = 8
 
@@ -125,7 +128,7 @@ class _Search:
         }
 
     def _lists(self) -> dict[Term, _Numbers]:
-        """Return the documents of each term that any has."""
+        """Return the documents of each term that any has, the rarest term first."""
         found: dict[Term, _Numbers] = {term: ([], []) for term in self._sought.terms}
         self._wait(found)
         for segment in index.segments(self._head.following):
@@ -139,7 +142,8 @@ class _Search:
             if is_prefix(term):
                 # Its lists may name one document several times.
                 found[term] = (sorted({*once, *often}), [])
-        return {term: both for term, both in found.items() if both[0] or both[1]}
+        there = [(term, both) for term, both in found.items() if both[0] or both[1]]
+        return dict(sorted(there, key=lambda one: len(one[1][0]) + len(one[1][1])))
 
     def _segment(self, segment: Segment, term: Term) -> Iterable[bytes]:
         row = self._index.row(self._owner, segment, term)
@@ -193,7 +197,7 @@ class _Search:
         self._answer(scores, bits)
         self._filter(scores)
         # What a score loses for what is missing leaves it above this part of itself.
-        enough = min(heapq.nlargest(self._sought.k, scores), default=0.0) * _MISSING
+        enough = min(heapq.nlargest(self._sought.k, filter(None, scores)), default=0.0) * _MISSING
         left = [(n, score) for n, score in enumerate(scores) if score and score >= enough]
         each, whole = list(weights.values()), sum(weights.values())
         shares = {
@@ -215,11 +219,16 @@ class _Search:
         for first, held in self._held.items():
             kinds[first : first + len(held)] = held.kinds
         norms = _norms(round(self._head.length / max(1, self._head.documents)))
+        touched = set[int]()
         for at, (term, found) in enumerate(lists.items()):
             bit, weight = 1 << at, weights[term]
+            common = sum(map(len, found)) * _COMMON > self._head.documents
+            enough = common and len(touched) > _ENOUGH * self._sought.k
             for numbers, each in zip(found, norms, strict=True):
                 factors = [weight * norm for norm in each]
-                for number in numbers:
+                if not enough:
+                    touched.update(numbers)
+                for number in touched.intersection(numbers) if enough else numbers:
                     scores[number] += factors[kinds[number]]
                     bits[number] |= bit
 

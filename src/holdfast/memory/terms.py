@@ -39,6 +39,8 @@ _CASES: Final = bytes(
 )
 _DOUBLED: Final = frozenset(b"bdfglmnprstz")
 _STEMS_MAX: Final = 100_000
+_LONG_CHARS: Final = 2_000
+"""Longer texts are remembered, a few: the same system prompt begins session after session."""
 _ENCODED_CHARS: Final = 200
 """A run of letters and digits this long is no word: media, a key, a digest."""
 
@@ -71,10 +73,17 @@ _patterns = functools.cache(_Patterns)
 
 def counted(text: str) -> Mapping[Term, int]:
     """Return the terms of a text, each with how often it occurs; at most limits.ARCHIVE_TERMS_MAX of them."""
+    return _recalled(text) if len(text) > _LONG_CHARS else _counted(text)
+
+
+def _counted(text: str) -> Mapping[Term, int]:
     found = Counter(_terms(text))
     if len(found) <= limits.ARCHIVE_TERMS_MAX:
         return found
     return dict(list(found.items())[: limits.ARCHIVE_TERMS_MAX])
+
+
+_recalled = functools.lru_cache(maxsize=16)(_counted)
 
 
 def asked(query: str) -> list[Term]:

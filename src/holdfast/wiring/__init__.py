@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from holdfast import errors, limits
 from holdfast.engine.admin import Admin, Events
-from holdfast.engine.archive import Archive
 from holdfast.engine.index import StateIndex
-from holdfast.engine.memory import Memory
 from holdfast.engine.requests import Settings, Write
 from holdfast.engine.shrinking import Summarizer
 from holdfast.memory.embedding import Embedder
@@ -23,6 +22,8 @@ from holdfast.wiring.manager import SessionManager
 from holdfast.wiring.opened import Opened
 
 if TYPE_CHECKING:
+    from holdfast.engine.archive import Archive
+    from holdfast.engine.memory import Memory
     from holdfast.engine.worker import Worker
     from holdfast.wiring.async_client import Connecting
 
@@ -38,17 +39,26 @@ class Holdfast:
         self.sessions = SessionManager.over(engine, settings, background.bootstrap)
         self.index = StateIndex(engine, settings)
         self.events = Events(engine, settings.tenant, self.sessions)
-        erasing = background.erasing(settings.tenant, self.sessions)
-        self.archive = Archive(
-            engine, settings.tenant, opened.shelf, self.sessions.settle, background.meaning
-        )
-        self.memory = Memory(
-            engine, settings.tenant, background.memory, archive=self.archive, erasing=erasing
-        )
-        self.admin = Admin(engine, settings.tenant, erasing)
+        self._erasing = background.erasing(settings.tenant, self.sessions)
+        self.admin = Admin(engine, settings.tenant, self._erasing)
         with contextlib.suppress(errors.Unavailable):
-            erasing.finish()
+            self._erasing.finish()
         background.start(settings.tenant)
+
+    @functools.cached_property
+    def archive(self) -> Archive:
+        """Everything that was said, to be searched. Loaded and opened when it is first used."""
+        return self._background.archive(self._tenant, self.sessions.settle)
+
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """What is known of users. Loaded and opened when it is first used."""
+        from holdfast.engine.memory import Memory  # noqa: PLC0415 - as said
+
+        return Memory(
+            self._opened.engine, self._tenant, self._background.memory, archive=self.archive,
+            erasing=self._erasing,
+        )  # fmt: skip
 
     def worker(self, *, every_tenant: bool = False) -> Worker:
         """Return a worker for the background work of this store: `run_once()`, `run(stop)`, `status()`."""

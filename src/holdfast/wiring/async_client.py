@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast import errors
 from holdfast.engine.aio import AsyncSessions
-from holdfast.engine.aio_archive import AsyncArchive
 from holdfast.engine.aio_index import AsyncStateIndex
 from holdfast.engine.aio_log import AsyncAdmin, AsyncEvents
-from holdfast.engine.aio_memory import AsyncMemory
-from holdfast.engine.archive import Archive
-from holdfast.engine.memory import Memory
 from holdfast.engine.requests import Settings
 from holdfast.wiring.background import Background
 from holdfast.wiring.opened import Opened
 
 if TYPE_CHECKING:
+    from holdfast.engine.aio_archive import AsyncArchive
+    from holdfast.engine.aio_memory import AsyncMemory
     from holdfast.engine.worker import Worker
 
 
@@ -34,16 +33,31 @@ class AsyncHoldfast:
         self.sessions = AsyncSessions(engine, settings, bootstrap=background.bootstrap)
         self.index = AsyncStateIndex(engine, settings)
         self.events = AsyncEvents(engine, settings.tenant, self.sessions)
-        erasing = background.erasing(settings.tenant)
-        archive = Archive(engine, settings.tenant, opened.shelf, meaning=background.meaning)
-        self.archive = AsyncArchive(archive)
-        self.memory = AsyncMemory(
-            Memory(engine, settings.tenant, background.memory, archive=archive, erasing=erasing)
-        )
-        self.admin = AsyncAdmin(engine, settings.tenant, erasing)
+        self._erasing = background.erasing(settings.tenant)
+        self.admin = AsyncAdmin(engine, settings.tenant, self._erasing)
         with contextlib.suppress(errors.Unavailable):
-            erasing.finish()
+            self._erasing.finish()
         background.start(settings.tenant)
+
+    @functools.cached_property
+    def archive(self) -> AsyncArchive:
+        """Everything that was said, to be searched. Loaded and opened when it is first used."""
+        from holdfast.engine.aio_archive import AsyncArchive  # noqa: PLC0415 - as said
+
+        return AsyncArchive(self._background.archive(self._tenant))
+
+    @functools.cached_property
+    def memory(self) -> AsyncMemory:
+        """What is known of users. Loaded and opened when it is first used."""
+        from holdfast.engine.aio_memory import AsyncMemory  # noqa: PLC0415 - as said
+        from holdfast.engine.memory import Memory  # noqa: PLC0415 - as said
+
+        return AsyncMemory(
+            Memory(
+                self._opened.engine, self._tenant, self._background.memory,
+                archive=self._background.archive(self._tenant), erasing=self._erasing,
+            )
+        )  # fmt: skip
 
     def worker(self, *, every_tenant: bool = False) -> Worker:
         """Return a worker for the background work of this store. It blocks: run it in a thread."""

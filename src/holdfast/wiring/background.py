@@ -21,6 +21,7 @@ from holdfast.values import estimate
 from holdfast.values.memory import Who
 
 if TYPE_CHECKING:
+    from holdfast.engine.archive import Archive
     from holdfast.engine.bootstrapping import Bootstrap
     from holdfast.engine.recalling import Recall
     from holdfast.engine.tasks import Task
@@ -94,6 +95,12 @@ class Background:
             extract = ModelExtractor(self._extras.model, count=estimate.text_tokens)
         return BuiltIn(self._shelf(), count=estimate.text_tokens, extract=extract)
 
+    def archive(self, tenant: str, settle: Callable[[], None] = lambda: None) -> Archive:
+        """Return the archive of a tenant; `settle` waits for what was written and is not there yet."""
+        from holdfast.engine.archive import Archive  # noqa: PLC0415 - as above
+
+        return Archive(self._engine, tenant, self._shelf, settle, self.meaning)
+
     def meaning(self) -> Recall | None:
         """Return what searches by meaning, if there is an embedder."""
         found = self._by_meaning()
@@ -134,10 +141,7 @@ class Background:
         )
 
     def _drop_index(self, who: Who, session_id: str | None, position: int | None) -> int:
-        from holdfast.engine.archive import Archive  # noqa: PLC0415 - as above
-
-        archive = Archive(self._engine, who.tenant, self._shelf)
-        return archive.forget(who.user_id or None, session_id, position)
+        return self.archive(who.tenant).forget(who.user_id or None, session_id, position)
 
     def _drop_vectors(self, who: Who, session_id: str | None, position: int | None) -> int:
         from holdfast.memory import embedding  # noqa: PLC0415 - as above
