@@ -74,3 +74,21 @@ def moment(option: str, text: str | None) -> datetime | None:
                 f"{option} 2026-01-31, {option} 2026-01-31T12:00:00+01:00, or {option} 2h",
             )
         ) from error
+
+
+def length(option: str, text: str | None) -> float | None:
+    """Return the length of time that a person typed, in seconds: 30s, 30m, 24h, 7d, 1w."""
+    if text is None:
+        return None
+    found = _BACK.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise exits.Failure(
+            exits.Problem(
+                exits.USAGE,
+                "bad_length",
+                f"{option} {text!r} is not a length of time.",
+                "Nothing was done.",
+                f"{option} 30m, {option} 24h, or {option} 7d",
+            )
+        )
+    return float(int(found[1]) * _UNITS[found[2]])

@@ -22,6 +22,10 @@ Commands
   frames          list, tree, show, pack, pending, resolve, cancel: work in progress, its tokens
   suspensions     list, show, approve, edit, reject, revoke: what waits for your word
   events          tail: the log, a line for each event
+  search          what a user ever said or was told, in any language
+  memory          profile, list, why, search, forget, queue: what is known of users
+  worker          index, memory, summaries, time-outs, erasing: the work nobody waits for
+  erase           a session, a message, what was deleted: out of every file
   verify          is everything as it was written?
   rebuild         make all that is derived from the log again
   backup          a consistent copy, while others write
@@ -66,6 +70,13 @@ Without --json a pipe gets TSV without a header; control characters in stored te
   suspensions list  id, status, frame, actor, session, purpose, since, expires, reason
     approve, edit, reject, revoke  what was done, id, by whom, event, frame, its status
   events tail     position, time, kind, session or frame, what happened
+  search          session, number, role, time, score, message's id, excerpt
+  memory list     id, kind, about, since, until, session, message's id, text
+    why           session, number, role, time, message's id, text
+    search        kind, score, time, session, message's id, text
+    queue         key, waiting or dead, session, generation, tries, next try, error
+    profile       the text; forget and erase: name, value
+  worker --once   steps, failures; --status: tenant, task, worked on by, failures, error, told
   status          name, value; so do frames show and suspensions show
   verify          ok or damage, events, faults, store; then lines "fault" and "note"
   rebuild         events, rows, claims, store

@@ -10,6 +10,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from holdfast.cli import again, exits, helptexts
 from holdfast.cli.frames import program as frames
+from holdfast.cli.memory import program as memory
 from holdfast.cli.options import Common, Flag, Positive, Printing
 
 app = App(
@@ -26,6 +27,9 @@ app.command(sessions)
 app.command(frames.frames)
 app.command(frames.suspensions)
 app.command(frames.events)
+app.command(memory.memory)
+for _command in (memory.search, memory.worker, memory.erase):
+    app.command(_command)
 
 _COMMON = Common()
 _PRINTING = Printing()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -38,15 +38,23 @@ def choose(given: str | None) -> str:
 
 
 @contextlib.contextmanager
-def opened(common: Common, store: str | None = None, *, create: bool = False) -> Iterator[Holdfast]:
+def opened(
+    common: Common,
+    store: str | None = None,
+    *,
+    create: bool = False,
+    opener: Callable[[str], Holdfast] | None = None,
+) -> Iterator[Holdfast]:
     """Yield the store that a command names; errors then know how to lead back to it.
 
-    `create`: one that was named and is not there is made.
+    `create`: one that was named and is not there is made. `opener`: whoever opens it otherwise than all others do.
     """
     on = again.on(store or common.url, common.tenant)
     try:
         url = choose(store or common.url)
-        with connect(url, tenant=common.tenant, create=create) as hf:
+        if opener is not None:
+            _must_exist(url)
+        with opener(url) if opener else connect(url, tenant=common.tenant, create=create) as hf:
             yield hf
     except exits.Failure as failure:
         raise exits.Failure(failure.problem._replace(on=on)) from failure

@@ -1,0 +1,1 @@
+"""The commands about what was said and what is known: search, memory, worker."""

@@ -1,0 +1,109 @@
+"""`holdfast memory forget` and `holdfast erase`: out of every file, with a receipt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast import errors, limits
+from holdfast.cli import asking, exits, figures, references, target
+from holdfast.cli.options import Common
+from holdfast.cli.surface import Face, Surface
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.values.erasure import Receipt
+    from holdfast.wiring import Holdfast
+
+
+def forget(user: str, *, yes: bool, common: Common) -> int:
+    """Erase everything of a user, after a question that says how much that is."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    with target.opened(common) as hf:
+        sessions, messages = _held(hf, user)
+        facts = len(hf.memory.facts(user))
+        lines = [
+            f"  {figures.count(sessions, 'session')} with {figures.count(messages, 'message')}",
+            f"  {figures.count(facts, 'fact')} that memory has",
+            "  and what the search index, summaries, recorded windows and frames have of them",
+        ]
+        question = f"forget {user} in {target.choose(common.url)}, for good?"
+        asking.confirm(surface, question, lines, yes=yes)
+        receipt = hf.memory.forget(user)
+    _show(surface, receipt, f"forgot {user}")
+    return exits.DONE
+
+
+def _held(hf: Holdfast, user: str) -> tuple[int, int]:
+    sessions = messages = 0
+    cursor: str | None = None
+    while True:
+        page = hf.sessions.list_sessions(limits.PAGE_SIZE_MAX, user_id=user, cursor=cursor)
+        sessions += len(page)
+        messages += sum(int(row["message_count"]) for row in page)
+        cursor = page.next_cursor
+        if cursor is None:
+            return sessions, messages
+
+
+def erase(session: str | None, message: str | None, *, yes: bool, common: Common) -> int:
+    """Erase a session, one message of it, or all that was deleted."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    with target.opened(common) as hf:
+        what, run = _wanted(hf, session, message)
+        asking.confirm(surface, f"erase {what} in {target.choose(common.url)}, for good?", yes=yes)
+        receipt = run()
+    _show(surface, receipt, f"erased {what}")
+    return exits.DONE
+
+
+def _wanted(
+    hf: Holdfast, session: str | None, message: str | None
+) -> tuple[str, Callable[[], Receipt]]:
+    if session is None:
+        if message is not None:
+            raise exits.Failure(
+                exits.Problem(
+                    exits.USAGE,
+                    "usage",
+                    "a message is one of a session.",
+                    "Nothing was done.",
+                    "Name the session first: holdfast erase SESSION --message 12",
+                )
+            )
+        return "what was deleted", hf.admin.erase
+    found = references.session(hf, session)
+    if message is None:
+        held = figures.count(found.message_count, "message")
+        return f"{found.id} ({held})", lambda: hf.admin.erase(session_id=found.id)
+    number = message.removeprefix("#")
+    named = message
+    if number.isdecimal():
+        at = int(number)
+        if not 1 <= at <= found.message_count:
+            raise errors.UnknownMessage(f"{found.id} has no message #{number}.")
+        named = found.messages[at - 1].id
+    return f"message {message} of {found.id}", lambda: hf.admin.erase(
+        session_id=found.id, message_id=named
+    )
+
+
+def _show(surface: Surface, receipt: Receipt, done: str) -> None:
+    data = receipt.to_dict()
+    if surface.face is Face.JSON:
+        surface.document(data)
+    elif surface.face is Face.PIPE:
+        for name, value in data.items():
+            surface.row(name, value)
+    else:
+        gone = [
+            figures.count(getattr(receipt, name), noun)
+            for name, noun in (("sessions", "session"), ("events", "event"), ("frames", "frame"), ("blobs", "blob"))
+            if getattr(receipt, name)
+        ]  # fmt: skip
+        told = ", ".join(gone) or "there was nothing"
+        surface.say(f"{surface.glyphs.good} {done}: {told}. Receipt {receipt.id}")
+    if receipt.waiting:
+        surface.note(
+            f"{figures.count(receipt.waiting, 'session')} hidden until the last fork that reads it is gone."
+        )

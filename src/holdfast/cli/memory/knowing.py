@@ -1,0 +1,184 @@
+"""`holdfast memory profile`, `list`, `why` and `search`: what is known of a user, and who said so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast import errors
+from holdfast.cli import again, exits, figures, target, visible
+from holdfast.cli.memory import searching
+from holdfast.cli.options import Common
+from holdfast.cli.surface import Face, Surface
+from holdfast.values import ids
+
+if TYPE_CHECKING:
+    from holdfast.values.frozen import Json
+    from holdfast.values.memory import Fact, Recalled
+    from holdfast.wiring import Holdfast
+
+
+def profile(user: str, budget: int, common: Common) -> int:
+    """Print what a new session would be told of a user."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    with target.opened(common) as hf:
+        found = hf.memory.profile(user, budget)
+    if surface.face is Face.JSON:
+        surface.document(
+            {
+                "user": user,
+                "budget": budget,
+                "tokens": found.tokens,
+                "text": found.text,
+                "facts": [_document(fact) for fact in found.facts],
+            }
+        )
+    elif found.text:
+        print(visible.lines(found.text))
+        surface.note(
+            f"{found.tokens:,} of {budget:,} tokens, {figures.count(len(found.facts), 'fact')}."
+            f" Each with its source: {again.command('memory list', named=user, on=common.on)}"
+        )
+    else:
+        _nothing(surface, user)
+    return exits.DONE
+
+
+def facts(user: str, *, all_: bool, common: Common) -> int:
+    """Print what is known of a user, the newest first."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    with target.opened(common) as hf:
+        found = [fact for fact in hf.memory.facts(user) if all_ or fact.until_us is None]
+    if surface.face is Face.JSON:
+        surface.document({"user": user, "facts": [_document(fact) for fact in found]})
+    elif surface.face is Face.PIPE:
+        for fact in found:
+            until = ids.iso(fact.until_us) if fact.until_us is not None else None
+            surface.row(
+                fact.id, fact.kind, fact.about, ids.iso(fact.since_us), until,
+                fact.source.session_id, fact.source.message_id, fact.text,
+            )  # fmt: skip
+    elif found:
+        _table(surface, found)
+        surface.note(
+            f"Who said so: {again.command('memory why', found[0].id, named=user, on=common.on)}"
+        )
+    else:
+        _nothing(surface, user)
+    return exits.DONE
+
+
+def _table(surface: Surface, found: list[Fact]) -> None:
+    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+    rows = [
+        [
+            Text(fact.id[:8], style="cyan"),
+            Text(fact.kind),
+            Text(figures.ago(ids.iso(fact.since_us))),
+            Text("now" if fact.until_us is None else f"until {ids.iso(fact.until_us)[:10]}"),
+            Text(visible.line(fact.text), style="" if fact.until_us is None else "dim"),
+        ]
+        for fact in found
+    ]
+    surface.listed(["ID", "KIND", "SAID", "HOLDS", "FACT"], rows)
+
+
+def why(user: str, reference: str, around: int, common: Common) -> int:
+    """Print the message that a fact comes from, and what was said around it."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    with target.opened(common) as hf:
+        fact = _named(hf, user, reference)
+        source = fact.source
+        beside = hf.archive.open((source.session_id, source.message_id), around=around)
+    if surface.face is Face.JSON:
+        surface.document(
+            {"fact": _document(fact), "around": [searching.said(one) for one in beside]}
+        )
+    elif surface.face is Face.PIPE:
+        for one in beside:
+            surface.row(
+                one.session_id, one.number, one.message.role, ids.iso(one.time_us), one.message.id,
+                one.message.content if isinstance(one.message.content, str) else "",
+            )  # fmt: skip
+    else:
+        surface.say(f"{fact.text}  ({fact.kind}, {figures.ago(ids.iso(fact.since_us))})")
+        surface.say(f"{source.session_id}:")
+        for one in beside:
+            searching.show_said(surface, one, here=one.position == source.position)
+    return exits.DONE
+
+
+def _named(hf: Holdfast, user: str, reference: str) -> Fact:
+    known = list(hf.memory.facts(user))
+    found = [fact for fact in known if fact.id.startswith(reference)]
+    if len(found) == 1:
+        return found[0]
+    several = "is the beginning of more than one id" if found else "names no fact"
+    raise exits.Failure(
+        exits.Problem(
+            exits.USAGE if found else exits.NOT_FOUND,
+            "ambiguous_id" if found else errors.NotFound.code,
+            f"{reference!r} {several} of {user!r}.",
+            f"{figures.count(len(known), 'fact')} are or were known of this user.",
+            "",
+            command=("memory list", "--all"),
+            named=user,
+        )
+    )
+
+
+def recall(user: str, query: str, limit: int, common: Common) -> int:
+    """Print what memory finds, facts and messages, the best first."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    with target.opened(common) as hf:
+        found = list(hf.memory.search(user, query, limit))
+    if surface.face is Face.JSON:
+        surface.document({"user": user, "found": [_recalled(one) for one in found]})
+    elif surface.face is Face.PIPE:
+        for one in found:
+            source = one.source
+            surface.row(
+                one.kind or "message", f"{one.score:.4f}", ids.iso(one.time_us),
+                source.session_id if source else "", source.message_id if source else "", one.text,
+            )  # fmt: skip
+    else:
+        for one in found:
+            place = one.source.session_id if one.source else ""
+            surface.say(f"{one.kind or 'message'}  {figures.ago(ids.iso(one.time_us))}  {place}")
+            surface.say(f"  {one.text}")
+        if not found:
+            surface.note("Nothing was found.")
+    return exits.DONE
+
+
+def _nothing(surface: Surface, user: str) -> None:
+    surface.note(
+        f"Nothing is known of {user!r}. Conversations are learnt from when they have ended and a worker runs:"
+        " holdfast worker --once"
+    )
+
+
+def _document(fact: Fact) -> dict[str, Json]:
+    return {
+        "id": fact.id,
+        "kind": str(fact.kind),
+        "about": fact.about,
+        "text": fact.text,
+        "since": ids.iso(fact.since_us),
+        "until": ids.iso(fact.until_us) if fact.until_us is not None else None,
+        "session": fact.source.session_id,
+        "message": fact.source.message_id,
+        "position": fact.source.position,
+    }
+
+
+def _recalled(one: Recalled) -> dict[str, Json]:
+    return {
+        "kind": str(one.kind) if one.kind else "message",
+        "text": one.text,
+        "score": one.score,
+        "time": ids.iso(one.time_us),
+        "session": one.source.session_id if one.source else None,
+        "message": one.source.message_id if one.source else None,
+        "position": one.source.position if one.source else None,
+    }

@@ -1,0 +1,139 @@
+"""`holdfast search`: what a user ever said or was told, the best first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.cli import again, exits, figures, references, target, visible
+from holdfast.cli.options import Common
+from holdfast.cli.surface import Face, Surface
+from holdfast.context import summary
+from holdfast.values import ids
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.values.frozen import Json
+    from holdfast.values.memory import Hit, Said
+    from holdfast.wiring import Holdfast
+
+_LINE_CHARS = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What to look for, whose, under which conditions, how many, and with how much around each."""
+
+    query: str
+    user: str
+    role: str | None = None
+    since: str | None = None
+    until: str | None = None
+    session: str | None = None
+    around: int = 0
+    limit: int = 10
+
+
+def run(wanted: Wanted, common: Common) -> int:
+    """Print hits."""
+    surface = Surface(as_json=common.json, quiet=common.quiet)
+    since, until = figures.moment("--since", wanted.since), figures.moment("--until", wanted.until)
+    with target.opened(common) as hf:
+        session = references.session(hf, wanted.session).id if wanted.session else None
+        found = hf.archive.search(
+            wanted.query, user_id=wanted.user or None, k=wanted.limit, role=wanted.role,
+            since=since, until=until, session_id=session,
+        )  # fmt: skip
+        beside = {hit.position: around(hf, hit, wanted.around) for hit in found}
+    if surface.face is Face.JSON:
+        hits = [_document(hit, beside[hit.position]) for hit in found]
+        surface.document({"hits": hits, "behind": found.behind})
+    elif surface.face is Face.PIPE:
+        for hit in found:
+            surface.row(
+                hit.session_id, hit.number, hit.role, ids.iso(hit.time_us), f"{hit.score:.3f}",
+                hit.message_id, hit.excerpt,
+            )  # fmt: skip
+    else:
+        for hit in found:
+            _show(surface, hit, beside[hit.position])
+        if not found:
+            surface.note("Nothing was found.")
+    if found.behind:
+        surface.note(
+            f"{figures.count(found.behind, 'event')} not searched yet; a worker takes them in."
+        )
+    if found and not wanted.around:
+        surface.note(f"To read around a hit: {_nearer(wanted, common)}")
+    return exits.DONE
+
+
+def around(hf: Holdfast, hit: Hit, count: int) -> Sequence[Said]:
+    """Return what was said around a hit, itself included; nothing if nobody asked for it."""
+    return hf.archive.open(hit, around=count) if count else ()
+
+
+def said(one: Said) -> dict[str, Json]:
+    """Return a message and its place as JSON."""
+    return {
+        "session": one.session_id,
+        "number": one.number,
+        "position": one.position,
+        "time": ids.iso(one.time_us),
+        "message": one.message.to_dict(),
+    }
+
+
+def _document(hit: Hit, beside: Sequence[Said]) -> dict[str, Json]:
+    data: dict[str, Json] = {
+        "session": hit.session_id,
+        "generation": hit.generation,
+        "number": hit.number,
+        "message": hit.message_id,
+        "position": hit.position,
+        "role": hit.role,
+        "time": ids.iso(hit.time_us),
+        "score": hit.score,
+        "excerpt": hit.excerpt,
+    }
+    return {**data, "around": [said(one) for one in beside]} if beside else data
+
+
+def _show(surface: Surface, hit: Hit, beside: Sequence[Said]) -> None:
+    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+    where = f"{hit.session_id} #{hit.number:,}"
+    when = figures.ago(ids.iso(hit.time_us))
+    head = Text.assemble(
+        (visible.line(where), "cyan"), f"  {hit.role}  ", (when, "dim"), no_wrap=True
+    )
+    surface.console.print(head, soft_wrap=True)
+    if not beside:
+        surface.console.print(Text(f"  {visible.line(hit.excerpt)}"))
+    for one in beside:
+        show_said(surface, one, here=one.position == hit.position)
+
+
+def show_said(surface: Surface, one: Said, *, here: bool) -> None:
+    """Print one message of some that stand together; the one that is meant is marked."""
+    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+    text = visible.line(summary.text_of(one.message))
+    shown = text if len(text) <= _LINE_CHARS else f"{text[:_LINE_CHARS]}{surface.glyphs.cut}"
+    mark = surface.glyphs.to if here else " "
+    style = "bold" if here else "dim"
+    surface.console.print(
+        Text(f"  {mark} {one.number:>5,} {one.message.role:<9} {shown}", style=style)
+    )
+
+
+def _nearer(wanted: Wanted, common: Common) -> str:
+    given = [
+        ("--user", wanted.user), ("--role", wanted.role), ("--since", wanted.since),
+        ("--until", wanted.until), ("--session", wanted.session), ("--around", 2),
+    ]  # fmt: skip
+    words = [
+        word for name, value in given if value is not None for word in again.option(name, value)
+    ]
+    return again.command("search", *words, named=wanted.query, on=common.on)
