@@ -17,10 +17,10 @@ import holdfast
 from benchmarks import harness, ours
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
-from holdfast.memory import index
-from holdfast.memory.index import Cursor, Index
+from holdfast.memory.archive import index
+from holdfast.memory.archive.index import Cursor, Index
+from holdfast.memory.archive.text import text_of
 from holdfast.memory.shelf import Put, Shelf, key
-from holdfast.memory.text import text_of
 from holdfast.store import port
 from holdfast.testing import corpus
 from holdfast.values.memory import Who

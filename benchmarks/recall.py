@@ -32,8 +32,8 @@ from holdfast.context.summary import text_of
 from holdfast.engine import states
 from holdfast.engine.embedding import EmbedTask
 from holdfast.engine.recalling import CANDIDATES, Recall
-from holdfast.memory import embedding
-from holdfast.memory.vectors import VectorStore
+from holdfast.memory.meaning import embedding
+from holdfast.memory.meaning.vectors import VectorStore
 from holdfast.values.memory import Who
 from holdfast.wiring.stores import open_shelf
 

@@ -17,9 +17,9 @@ import pytest
 import holdfast
 from holdfast import Message, errors
 from holdfast.engine.indexing import IndexTask
-from holdfast.memory import forgetting, index, indexing, searching
-from holdfast.memory.index import Index
-from holdfast.memory.indexing import Batch
+from holdfast.memory.archive import forgetting, index, indexing, searching
+from holdfast.memory.archive.index import Index
+from holdfast.memory.archive.indexing import Batch
 from holdfast.memory.shelf import VolatileShelf
 from holdfast.store.port import StoredEvent
 from holdfast.values.memory import Who
@@ -200,7 +200,7 @@ def test_what_was_erased_from_the_log_is_passed_over():
 KILLED = """
 import sys, threading, os, signal
 import holdfast
-from holdfast.memory import index, indexing, searching, forgetting
+from holdfast.memory.archive import index, indexing, searching, forgetting
 for module in (index, indexing, searching, forgetting):
     module.SIZES = (2, 4, 8, 16)
 from holdfast import limits

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 import holdfast
 from holdfast import Message
 from holdfast.engine.indexing import IndexTask
-from holdfast.memory import forgetting, index, indexing, searching, terms
-from holdfast.memory.index import Index
-from holdfast.memory.indexing import Batch
+from holdfast.memory.archive import forgetting, index, indexing, searching, terms
+from holdfast.memory.archive.index import Index
+from holdfast.memory.archive.indexing import Batch
 from holdfast.memory.shelf import Shelf
 from holdfast.values.event import MessageAdded
 from holdfast.values.memory import Who

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from holdfast.memory.blocks import Vector
+from holdfast.memory.meaning.blocks import Vector
 
 
 class Words:

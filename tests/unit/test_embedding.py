@@ -14,10 +14,10 @@ from holdfast import Message, ToolCallRequest, ToolCallResult, errors, limits
 from holdfast.engine import states
 from holdfast.engine.embedding import EmbedTask
 from holdfast.engine.recalling import Recall
-from holdfast.memory.gallery import Wanted
+from holdfast.memory.meaning.gallery import Wanted
+from holdfast.memory.meaning.spoken import passages, text_of
+from holdfast.memory.meaning.vectors import VectorStore
 from holdfast.memory.shelf import Shelf, VolatileShelf
-from holdfast.memory.spoken import passages, text_of
-from holdfast.memory.vectors import VectorStore
 from holdfast.store.port import Store
 from holdfast.store.sqlite.shelf import SQLiteShelf
 from holdfast.values.memory import Who

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from holdfast import errors, limits
-from holdfast.memory import finding, profiles, rules, slots
 from holdfast.memory.builtin import BuiltIn
+from holdfast.memory.facts import finding, profiles, rules, slots
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.sqlite.shelf import SQLiteShelf
 from holdfast.testing.memory_contract import (

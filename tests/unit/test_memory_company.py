@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors, limits
-from holdfast.memory import factbook
 from holdfast.memory.builtin import BuiltIn
+from holdfast.memory.facts import factbook
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.sqlite.shelf import SQLiteShelf
 from holdfast.testing.memory_contract import ADA, BOB, conversation, known, position, tell

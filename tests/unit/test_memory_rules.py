@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import limits
-from holdfast.memory import clauses, guard, rules
+from holdfast.memory.facts import clauses, guard, rules
 from holdfast.values.memory import Fact, FactKind, Said
 from holdfast.values.message import Message, ToolCallResult
 

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import errors, limits
-from holdfast.memory import embedding, minilm
-from holdfast.memory.minilm import MiniLM
-from holdfast.memory.wordpiece import WordPieces
+from holdfast.memory.meaning import embedding, minilm
+from holdfast.memory.meaning.minilm import MiniLM
+from holdfast.memory.meaning.wordpiece import WordPieces
 
 # The weights are beside the default interpreter only.
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Message, ToolCallRequest, ToolCallResult, limits
-from holdfast.memory import passages, terms
-from holdfast.memory.text import spoken, text_of
+from holdfast.memory.archive import passages, terms
+from holdfast.memory.archive.text import spoken, text_of
 
 
 def found(text: str) -> set[str]:

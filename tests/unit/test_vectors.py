@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import errors, limits
-from holdfast.memory import blocks
-from holdfast.memory.gallery import Gallery, Wanted
+from holdfast.memory.meaning import blocks
+from holdfast.memory.meaning.gallery import Gallery, Wanted
+from holdfast.memory.meaning.vectors import VectorStore
 from holdfast.memory.shelf import Shelf, VolatileShelf
-from holdfast.memory.vectors import VectorStore
 from holdfast.store.sqlite.shelf import SQLiteShelf
 from holdfast.values.memory import Who
 from tests.unit.meanings import Words, rows, vector

@@ -14,11 +14,11 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.indexing import IndexTask
 from holdfast.engine.requests import When
 from holdfast.engine.states import facts
-from holdfast.memory import forgetting, passages, searching
-from holdfast.memory.index import Index
+from holdfast.memory.archive import forgetting, passages, searching
+from holdfast.memory.archive.index import Index
+from holdfast.memory.archive.terms import asked
+from holdfast.memory.archive.text import text_of
 from holdfast.memory.shelf import Shelf
-from holdfast.memory.terms import asked
-from holdfast.memory.text import text_of
 from holdfast.values.event import MessageAdded
 from holdfast.values.frozen import checked_text
 from holdfast.values.memory import Found, Hit, Said, Who
@@ -150,7 +150,7 @@ class Archive:
         k: int,
     ) -> list[Hit]:
         """Return what words have found and what lies near in meaning, in one order; the words alone if that can't be had."""
-        from holdfast.memory.gallery import Wanted  # noqa: PLC0415 - only whoever has numpy
+        from holdfast.memory.meaning.gallery import Wanted  # noqa: PLC0415 - only whoever has numpy
 
         rows = Index(self._shelf())
         owner = rows.owner(who)

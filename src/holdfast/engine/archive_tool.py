@@ -8,7 +8,7 @@ from typing import Final, Protocol, cast
 import msgspec
 
 from holdfast import errors
-from holdfast.memory.text import text_of
+from holdfast.memory.archive.text import text_of
 from holdfast.values import ids
 from holdfast.values.frozen import Json
 from holdfast.values.memory import Found, Hit, Said

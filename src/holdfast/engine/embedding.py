@@ -12,10 +12,10 @@ import msgspec
 from holdfast import limits
 from holdfast.engine import planning, states
 from holdfast.engine.tasks import Beat
-from holdfast.memory.blocks import Vector, unit
-from holdfast.memory.embedding import Embedder
-from holdfast.memory.spoken import is_short, passages, text_of
-from holdfast.memory.vectors import VectorStore
+from holdfast.memory.meaning.blocks import Vector, unit
+from holdfast.memory.meaning.embedding import Embedder
+from holdfast.memory.meaning.spoken import is_short, passages, text_of
+from holdfast.memory.meaning.vectors import VectorStore
 from holdfast.store import port
 from holdfast.values.event import MessageAdded, Recorded
 

@@ -11,11 +11,11 @@ from holdfast import errors, limits
 from holdfast.engine.engine import Engine
 from holdfast.engine.states import facts
 from holdfast.engine.tasks import Beat
-from holdfast.memory import forgetting, text
-from holdfast.memory.index import FORMAT, Cursor, Index
-from holdfast.memory.indexing import Batch
+from holdfast.memory.archive import forgetting, text
+from holdfast.memory.archive.index import FORMAT, Cursor, Index
+from holdfast.memory.archive.indexing import Batch
+from holdfast.memory.archive.terms import counted
 from holdfast.memory.shelf import Shelf
-from holdfast.memory.terms import counted
 from holdfast.store.port import StoredEvent
 from holdfast.values import event as e
 from holdfast.values import ids

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from holdfast.memory import fusion
-from holdfast.memory.blocks import unit
-from holdfast.memory.embedding import Embedder
-from holdfast.memory.fusion import Ranking
-from holdfast.memory.gallery import ANY, Wanted
-from holdfast.memory.vectors import VectorStore
+from holdfast.memory.meaning import fusion
+from holdfast.memory.meaning.blocks import unit
+from holdfast.memory.meaning.embedding import Embedder
+from holdfast.memory.meaning.fusion import Ranking
+from holdfast.memory.meaning.gallery import ANY, Wanted
+from holdfast.memory.meaning.vectors import VectorStore
 from holdfast.values.memory import Who
 
 CANDIDATES: Final = 50

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from holdfast import errors, limits
-from holdfast.memory import finding, guard, profiles, rules, slots
-from holdfast.memory.factbook import Factbook
-from holdfast.memory.journal import Attempt, Journal
+from holdfast.memory.facts import finding, guard, profiles, rules, slots
+from holdfast.memory.facts.factbook import Factbook
+from holdfast.memory.facts.journal import Attempt, Journal
+from holdfast.memory.facts.slots import Mention, Slot
 from holdfast.memory.port import MemoryEngine
 from holdfast.memory.shelf import Shelf
-from holdfast.memory.slots import Mention, Slot
 from holdfast.values.memory import Extract, Fact, History, Profile, Recalled, Said, Source, Who
 
 Mentioned = dict[str, tuple[str, list[Mention]]]

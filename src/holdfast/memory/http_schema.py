@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast import errors, limits
-from holdfast.memory import guard
+from holdfast.memory.facts import guard
 from holdfast.values.frozen import Json
 from holdfast.values.memory import Fact, FactKind, History, Profile, Recalled, Said, Source, Who
 from holdfast.values.message import Message

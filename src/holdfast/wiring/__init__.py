@@ -13,7 +13,7 @@ from holdfast.engine.admin import Admin, Events
 from holdfast.engine.index import StateIndex
 from holdfast.engine.requests import Settings, Write
 from holdfast.engine.shrinking import Summarizer
-from holdfast.memory.embedding import Embedder
+from holdfast.memory.meaning.embedding import Embedder
 from holdfast.memory.port import MemoryEngine
 from holdfast.models.port import Model
 from holdfast.values.policy import WindowPolicy

@@ -13,7 +13,7 @@ from holdfast import limits
 from holdfast.engine.engine import Engine
 from holdfast.engine.erasing import Erasing, Handles, Hook, PurgeTask
 from holdfast.engine.shrinking import Summarizer
-from holdfast.memory.embedding import Embedder
+from holdfast.memory.meaning.embedding import Embedder
 from holdfast.memory.port import MemoryEngine
 from holdfast.memory.shelf import Shelf
 from holdfast.models.port import Model
@@ -113,8 +113,8 @@ class Background:
         with self._mutex:
             if self._meaning is None:
                 from holdfast.engine.recalling import Recall  # noqa: PLC0415 - only whoever has numpy
-                from holdfast.memory import embedding  # noqa: PLC0415 - as above
-                from holdfast.memory.vectors import VectorStore  # noqa: PLC0415 - as above
+                from holdfast.memory.meaning import embedding  # noqa: PLC0415 - as above
+                from holdfast.memory.meaning.vectors import VectorStore  # noqa: PLC0415 - as above
 
                 embedder = embedding.installed() if isinstance(given, bool) else given
                 self._meaning = embedder, Recall(VectorStore(self._shelf(), embedder), embedder)
@@ -144,7 +144,7 @@ class Background:
         return self.archive(who.tenant).forget(who.user_id or None, session_id, position)
 
     def _drop_vectors(self, who: Who, session_id: str | None, position: int | None) -> int:
-        from holdfast.memory import embedding  # noqa: PLC0415 - as above
+        from holdfast.memory.meaning import embedding  # noqa: PLC0415 - as above
 
         return embedding.forget(self._shelf(), who, session_id, position)
 

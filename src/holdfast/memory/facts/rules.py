@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from holdfast import limits
-from holdfast.memory import clauses, guard
-from holdfast.memory.patterns import TOPIC, Language, Rule
-from holdfast.memory.rules_en import ENGLISH
-from holdfast.memory.rules_ja import JAPANESE
-from holdfast.memory.rules_zh import CHINESE
+from holdfast.memory.facts import clauses, guard
+from holdfast.memory.facts.patterns import TOPIC, Language, Rule
+from holdfast.memory.facts.rules_en import ENGLISH
+from holdfast.memory.facts.rules_ja import JAPANESE
+from holdfast.memory.facts.rules_zh import CHINESE
 from holdfast.values.memory import Fact, FactKind, Said, Source
 
 _KANA: Final = re.compile("[\u3040-\u30ff]")

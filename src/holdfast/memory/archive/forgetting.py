@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from holdfast import errors
-from holdfast.memory import documents, index, postings
-from holdfast.memory.documents import GONE, HIDDEN, Documents, length_of
-from holdfast.memory.index import SIZES, Index, encode, owned
+from holdfast.memory.archive import documents, index, postings
+from holdfast.memory.archive.documents import GONE, HIDDEN, Documents, length_of
+from holdfast.memory.archive.index import SIZES, Index, encode, owned
 from holdfast.memory.shelf import Drop, Put, after, key
 from holdfast.values.memory import Who
 

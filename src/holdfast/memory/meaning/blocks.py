@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast import errors
-from holdfast.memory.gallery import ROLES, Vectors
+from holdfast.memory.meaning.gallery import ROLES, Vectors
 
 if TYPE_CHECKING:
-    from holdfast.memory.embedding import Rows
+    from holdfast.memory.meaning.embedding import Rows
 
 Floats = NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from holdfast import errors
-from holdfast.memory.terms import Term
+from holdfast.memory.archive.terms import Term
 from holdfast.values.message import ROLES
 
 HIDDEN: Final = 0xFE

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from holdfast import limits
-from holdfast.memory.terms import Term, fold, occurrences
+from holdfast.memory.archive.terms import Term, fold, occurrences
 
 _OCCURRENCES_MAX: Final = 500
 _CUT: Final = "…"

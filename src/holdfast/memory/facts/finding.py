@@ -7,12 +7,12 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from holdfast import limits
-from holdfast.memory import slots
-from holdfast.memory import terms as archive
+from holdfast.memory.archive import terms as archive
+from holdfast.memory.facts import slots
 from holdfast.values.memory import Recalled, Who
 
 if TYPE_CHECKING:
-    from holdfast.memory.factbook import Factbook
+    from holdfast.memory.facts.factbook import Factbook
 
 _COMMON: Final = frozenset(
     [

@@ -45,7 +45,7 @@ class Embedder(Protocol):
 def installed() -> Embedder:
     """Return the embedder that comes with holdfast[embeddings], ready; raise NotInstalled if it is not there."""
     try:
-        from holdfast.memory.minilm import MiniLM  # noqa: PLC0415 - only whoever searches by meaning has numpy
+        from holdfast.memory.meaning.minilm import MiniLM  # noqa: PLC0415 - only whoever searches by meaning has numpy
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
             f"searching by meaning needs {error.name}, which is not installed.",
@@ -63,7 +63,7 @@ def forget(shelf: Shelf, who: Who, session_id: str | None, position: int | None)
     if not shelf.scan(MARKS, tenant, after(tenant), limit=1):
         return 0
     try:
-        from holdfast.memory.vectors import VectorStore  # noqa: PLC0415 - only whoever searches by meaning has numpy
+        from holdfast.memory.meaning.vectors import VectorStore  # noqa: PLC0415 - only whoever searches by meaning has numpy
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
             f"what was said is kept as vectors, too; to drop them takes {error.name}.",

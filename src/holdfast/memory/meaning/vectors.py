@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast import errors, limits
-from holdfast.memory import blocks
-from holdfast.memory.blocks import Block, Vector
-from holdfast.memory.embedding import MARKS, Embedder
-from holdfast.memory.gallery import ANY, Gallery, Near, Wanted, empty
+from holdfast.memory.meaning import blocks
+from holdfast.memory.meaning.blocks import Block, Vector
+from holdfast.memory.meaning.embedding import MARKS, Embedder
+from holdfast.memory.meaning.gallery import ANY, Gallery, Near, Wanted, empty
 from holdfast.memory.shelf import Drop, Put, Shelf, after, key
 from holdfast.values.memory import Who
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.memory.patterns import Evidence, Language, any_case, rule, topics
+from holdfast.memory.facts.patterns import Evidence, Language, any_case, rule, topics
 from holdfast.values.memory import FactKind
 
 _FACT, _LIKES, _ENTITY = FactKind.FACT, FactKind.PREFERENCE, FactKind.ENTITY

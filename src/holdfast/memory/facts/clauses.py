@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, cast
 
 from holdfast import limits
-from holdfast.memory import guard
+from holdfast.memory.facts import guard
 from holdfast.values.message import Message
 
 _MARK: Final = "\x1a"

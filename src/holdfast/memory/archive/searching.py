@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from holdfast import errors
-from holdfast.memory import documents, index, postings
-from holdfast.memory.documents import GONE, HIDDEN, Place, View
-from holdfast.memory.index import SIZES, Head, Index, Segment
-from holdfast.memory.terms import Term, is_prefix
+from holdfast.memory.archive import documents, index, postings
+from holdfast.memory.archive.documents import GONE, HIDDEN, Place, View
+from holdfast.memory.archive.index import SIZES, Head, Index, Segment
+from holdfast.memory.archive.terms import Term, is_prefix
 
 _K1: Final = 1.2
 _B: Final = 0.6

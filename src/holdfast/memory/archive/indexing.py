@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from holdfast.memory import documents, index, postings
-from holdfast.memory.documents import HIDDEN, Documents, Entry, Place
-from holdfast.memory.index import SIZES, Head, Index, Segment, Waiting, encode, owned
+from holdfast.memory.archive import documents, index, postings
+from holdfast.memory.archive.documents import HIDDEN, Documents, Entry, Place
+from holdfast.memory.archive.index import SIZES, Head, Index, Segment, Waiting, encode, owned
+from holdfast.memory.archive.terms import Term
 from holdfast.memory.shelf import Drop, Put, key
-from holdfast.memory.terms import Term
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True):

@@ -14,10 +14,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from holdfast import errors
-from holdfast.memory import documents, postings
-from holdfast.memory.documents import Documents, View
+from holdfast.memory.archive import documents, postings
+from holdfast.memory.archive.documents import Documents, View
+from holdfast.memory.archive.terms import Term
 from holdfast.memory.shelf import Drop, Put, Shelf, after, key
-from holdfast.memory.terms import Term
 from holdfast.values.memory import Who
 
 CURSORS: Final = "archive.cursors"

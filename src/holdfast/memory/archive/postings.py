@@ -14,7 +14,7 @@ from itertools import accumulate
 from operator import sub
 from typing import Final
 
-from holdfast.memory.terms import Term
+from holdfast.memory.archive.terms import Term
 
 ROW_BYTES: Final = 4_900
 """A row's value. With its key it fills one page of a file and the part of another that rows share."""

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from holdfast import limits
-from holdfast.memory import profiles, slots
-from holdfast.memory.finding import terms
-from holdfast.memory.profiles import Ready
+from holdfast.memory.facts import profiles, slots
+from holdfast.memory.facts.finding import terms
+from holdfast.memory.facts.profiles import Ready
+from holdfast.memory.facts.slots import Slot
 from holdfast.memory.shelf import NOTHING, Drop, Expected, Put, Shelf, after, key
-from holdfast.memory.slots import Slot
 from holdfast.values.memory import Fact, Who
 
 SLOTS = "memory.slots"

@@ -1,0 +1,1 @@
+"""Facts: found in what users say, kept with their sources, put into a profile."""
