@@ -21,7 +21,7 @@ from tests.acceptance import cli_runs
 from tests.acceptance.cli_runs import on_terminal, run
 
 CLAIMS = [
-    "asked", "killed", "kept", "pending", "fits", "accounted", "seen",
+    "asked", "killed", "kept", "pending", "fits", "accounted", "seen", "learnt", "greeted",
     "finished", "kept_to_the_end", "once", "answered", "decided", "accounts", "whole",
 ]  # fmt: skip
 
@@ -278,6 +278,38 @@ FAILS = """
 def test_a_wrong_logbook_is_caught(tmp_path: Path, bug: str, caught: set[str]):
     head = "import sys\nimport msgspec\nimport holdfast\nfrom holdfast.cli.demo import logbook\n"
     told = played(tmp_path, "book", f"{head}{textwrap.dedent(bug)}\nlogbook.main()\n", caught)
+    assert {claim["name"] for claim in told["claims"] if not claim["held"]} == caught
+
+
+NEVER_ENDS = """
+    holdfast.SessionManager.end_session = lambda self, session_id: None
+"""
+SOMEBODY_ELSE = """
+    relief.USER = "somebody"
+"""
+KNOWS_NOTHING = """
+    connect = holdfast.connect
+    holdfast.connect = lambda url, memory=None: connect(url)
+"""
+NO_EAR = """
+    relief.greeting = lambda shown: relief.STRANGER
+"""
+
+
+@pytest.mark.req("A-17")
+@pytest.mark.parametrize(
+    ("bug", "caught"),
+    [
+        (NEVER_ENDS, {"learnt", "greeted"}),
+        (SOMEBODY_ELSE, {"learnt"}),
+        (KNOWS_NOTHING, {"greeted"}),
+        (NO_EAR, {"greeted"}),
+    ],
+    ids=["never ends", "somebody else", "knows nothing", "no ear"],
+)
+def test_a_relief_that_is_not_known_is_caught(tmp_path: Path, bug: str, caught: set[str]):
+    head = "import holdfast\nfrom holdfast.cli.demo import relief\n"
+    told = played(tmp_path, "relief", f"{head}{textwrap.dedent(bug)}\nrelief.main()\n", caught)
     assert {claim["name"] for claim in told["claims"] if not claim["held"]} == caught
 
 

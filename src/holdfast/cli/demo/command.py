@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from holdfast.cli import again, exits, status
-from holdfast.cli.demo import director, keeper, logbook
+from holdfast.cli.demo import director, keeper, logbook, seasons
+from holdfast.cli.demo import relief as reliefs
 from holdfast.cli.demo.agent import loop
 from holdfast.cli.demo.director import Night
 from holdfast.cli.demo.stage import Stage
@@ -26,6 +27,7 @@ def run(
     printing: Printing,
     actor: Sequence[str] = director.KEEPER,
     book: Sequence[str] = director.LOGBOOK,
+    relief: Sequence[str] = seasons.RELIEF,
 ) -> int:
     """Play the demo; return 0 only if every claim was checked and held."""
     surface = Surface(as_json=printing.json, quiet=printing.quiet)
@@ -33,7 +35,7 @@ def run(
     pace_s = PACE_S if watched else 0.0
     stage = Stage(surface, pace_s=pace_s)
     with _folder(keep) as folder:
-        night = director.play(folder, stage, pace_s=pace_s, actor=actor, book=book)
+        night = director.play(folder, stage, pace_s=pace_s, actor=actor, book=book, relief=relief)
         _end(stage, surface, night, folder if keep is not None else None)
         if surface.face is Face.JSON:
             surface.document(_document(night, folder if keep is not None else None))
@@ -84,6 +86,8 @@ def _end(stage: Stage, surface: Surface, night: Night, kept: Path | None) -> Non
         again.command("frames tree", named=keeper.WORKS[0].id, on=on),
         again.command("suspensions list", "--all", on=on),
         again.command("context", "--recorded", named=logbook.SESSION, on=on),
+        again.command("memory list", named=reliefs.USER, on=on),
+        again.command("search", "--user", reliefs.USER, named="tea", on=on),
     ]
     if kept is not None:
         commands += [again.command(word, named=str(store)) for word in ("status", "verify")]

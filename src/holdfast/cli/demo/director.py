@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import holdfast
 from holdfast.cli import recalled, status
-from holdfast.cli.demo import claims, keeper, logbook
+from holdfast.cli.demo import claims, keeper, logbook, seasons
 from holdfast.cli.demo.claims import Acknowledged, Claim, Found, Page
 from holdfast.cli.demo.stage import Stage
 
@@ -108,6 +108,7 @@ def play(
     pace_s: float,
     actor: Sequence[str] = KEEPER,
     book: Sequence[str] = LOGBOOK,
+    relief: Sequence[str] = seasons.RELIEF,
 ) -> Night:
     """Play the night in an empty folder; return what happened and what was found to be true."""
     with holdfast.connect(folder / "state.db"):
@@ -134,6 +135,7 @@ def play(
     told, code_after = _to_the_end(folder, stage, actor, pace_s)
     after = claims.look(folder)
     page, middle = _hundred_nights(folder, stage, book)
+    middle += seasons.play(folder, stage, relief)
     report, facts = _inspect(folder)
     told = [*before, *told]
     late = [
