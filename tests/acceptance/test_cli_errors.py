@@ -38,6 +38,7 @@ CODES = {
     errors.UnsafeStore: 8,
     errors.NotAStore: 8,
     errors.NewerStore: 8,
+    errors.DamagedFile: 7,
     errors.Unavailable: 9,
     errors.Corrupt: 7,
 }

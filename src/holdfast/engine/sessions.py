@@ -226,10 +226,7 @@ class Sessions:
         return self._handle(self._run(request).state)
 
     def save_session(self, session: Session | None = None) -> bool:
-        """Wait until everything written to the session is on disk. False if there is no session.
-
-        Raises what a deferred write was refused for.
-        """
+        """Wait until all that was written to the session is on disk, or raise why not. False if there is no session."""
         chosen = session or self.current_session
         if chosen is None:
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final, cast
 
@@ -10,6 +11,7 @@ import msgspec
 from holdfast import limits
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
+from holdfast.values.opening import METADATA_KEY
 
 _UNTOLD: Final = frozenset({
     "type", "id", "tool_use_id", "tool_call_id", "call_id", "signature", "encrypted_content", "data",
@@ -18,12 +20,20 @@ _UNTOLD: Final = frozenset({
 })  # fmt: skip
 """Fields of a part that say nothing to a reader: names for machines, and media."""
 
+_REMEMBERED: Final = re.compile(r"\s*\[memory-([0-9]{1,18})\]\n.*\n\[/memory-\1\]$", re.DOTALL)
+"""What a memory has put at the end of a system prompt."""
+
 _encoder: Final = msgspec.json.Encoder()
 
 
 def text_of(message: Message) -> str:
-    """Return what a message says, the beginning and the end of what is long."""
+    """Return what a message says, the beginning and the end of what is long.
+
+    What memory has put into a system prompt was said elsewhere, and is found there.
+    """
     content = message.content
+    if METADATA_KEY in message.metadata and isinstance(content, str):
+        return _ends(_REMEMBERED.sub("", content), limits.ARCHIVE_CHARS_MAX)
     if type(content) is str and not message.tool_calls and not message.tool_results:
         return _ends(content, limits.ARCHIVE_CHARS_MAX)
     return "\n".join(_pieces(message))

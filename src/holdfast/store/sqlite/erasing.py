@@ -186,7 +186,9 @@ def faults(connection: apsw.Connection) -> Iterator[str]:
     for by, gone in groups.items():
         yield from _notice_faults(connection, by, gone)
     for key, version in connection.execute(sql["unexplained"]):
-        place = chain.Place(int(str(key)) & NUMBER_MASK, 0, int(str(version)))
+        # In a damaged file either may be anything.
+        position = key & NUMBER_MASK if isinstance(key, int) else 0
+        place = chain.Place(position, 0, version if isinstance(version, int) else 0)
         yield chain.damaged(
             place, "its content is gone, and nothing says that it was erased"
         ).message
