@@ -169,7 +169,7 @@ def _stream_faults(connection: apsw.Connection, *, based: bool) -> Iterator[str]
     for stream, count, last in connection.execute(
         queries["holes_beside_bases" if based else "holes"]
     ):
-        yield f"stream {int(str(stream)) & NUMBER_MASK:,} has {count} of {last} events."
+        yield f"stream {rows.within(stream):,} has {count} of {last} events."
     if based and number(connection, queries["strayed_bases"], ()):
         yield "streams are said to go on from what is not there."
 

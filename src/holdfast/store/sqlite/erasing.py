@@ -23,7 +23,15 @@ from holdfast.store.erasure import (
 from holdfast.store.sqlite import opening, reading, writing
 from holdfast.store.sqlite.anchor import Head
 from holdfast.store.sqlite.known import Known
-from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, head_of, mark, number, row_of
+from holdfast.store.sqlite.rows import (
+    NUMBER_MASK,
+    TENANT_SHIFT,
+    head_of,
+    mark,
+    number,
+    row_of,
+    within,
+)
 
 
 class Going:
@@ -187,8 +195,7 @@ def faults(connection: apsw.Connection) -> Iterator[str]:
         yield from _notice_faults(connection, by, gone)
     for key, version in connection.execute(sql["unexplained"]):
         # In a damaged file either may be anything.
-        position = key & NUMBER_MASK if isinstance(key, int) else 0
-        place = chain.Place(position, 0, version if isinstance(version, int) else 0)
+        place = chain.Place(within(key), 0, version if isinstance(version, int) else 0)
         yield chain.damaged(
             place, "its content is gone, and nothing says that it was erased"
         ).message

@@ -20,6 +20,7 @@ from holdfast.store.sqlite.rows import (
     mark,
     number,
     row_of,
+    within,
 )
 
 
@@ -32,7 +33,7 @@ def feed(connection: apsw.Connection, base: int, after: int, limit: int) -> list
     for stream in names:
         name = first(connection, sql["stream_name"], (stream,))
         if name is None:
-            number_ = int(str(stream)) & NUMBER_MASK
+            number_ = within(stream)
             raise errors.Corrupt(f"stream {number_:,} has no name.", facts={"stream": number_})
         names[stream] = str(name[0])
     return opened(connection, raw, names)

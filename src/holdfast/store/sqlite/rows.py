@@ -105,3 +105,8 @@ def projection_of(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
             )
         case _:
             raise errors.Corrupt("a stored projection is not what was written.")
+
+
+def within(key: apsw.SQLiteValue) -> int:
+    """Return the number within its tenant that a key has; 0 if it is none, as can be in a damaged file."""
+    return key & NUMBER_MASK if isinstance(key, int) else 0
