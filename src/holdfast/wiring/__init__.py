@@ -116,7 +116,8 @@ def connect(
     knows, and the worker hands ended ones to it. `model` writes summaries and finds facts; `summarizer` writes
     summaries in its place; `embedder` (True: the one of holdfast[embeddings]) searches by meaning, too;
     `idle_timeout_s` ends sessions that nobody touched (None: never). All of that happens in the background: with
-    `worker`, by a thread of this process; otherwise by `hf.worker()` or `holdfast worker`. Raises a typed error that names the fix; the store is left as it was.
+    `worker`, by a thread of this process; otherwise by `hf.worker()` or `holdfast worker`.
+    Raises a typed error that names the fix; the store is left as it was.
     """
     settings = Settings(
         tenant=tenant,
