@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from holdfast import errors, limits
 from holdfast.engine import deriving, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
+from holdfast.engine.pending import Todo, decoded, encoded
 from holdfast.engine.planning import DELETED, KIND
 from holdfast.engine.states import stream_of
 from holdfast.engine.tasks import Beat
@@ -33,7 +34,10 @@ from holdfast.values.session import EndReason, SessionState, SessionStatus
 from holdfast.wire import frames
 
 Hook = Callable[[Who, str | None, int | None], int]
-"""Drops what is kept beside the store of a user, a session of theirs, or the message at a position; says how much."""
+"""Drops what is kept beside the store of a user, a session of theirs, or the message at a position; says how much.
+
+Without a user and a session: whatever is kept of a tenant, or what is there no more.
+"""
 
 
 class Handles(Protocol):
@@ -50,15 +54,6 @@ class Handles(Protocol):
 
 PURGE_SESSIONS = 64
 """Deleted sessions that one step of the background work erases."""
-
-
-class Todo(msgspec.Struct, frozen=True):
-    """What the hooks have to be told of one erasure. It is kept until they were."""
-
-    tenant: str
-    user_id: str
-    session_id: str | None = None
-    position: int | None = None
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,14 +134,23 @@ class Erasing:
         return Wish(what="session", whole=frozenset({session_id}), todo=(self._todo(state),))
 
     def _of_deleted(self, limit: int | None) -> Wish:
-        found: set[str] = set()
+        found: dict[str, set[str]] = {}
         for row in self._rows(port.Query(kind=DELETED)):
-            if limit is not None and len(found) >= limit:
+            if limit is not None and len(found) >= limit and row.lookup not in found:
                 break
-            found.add(row.lookup)
-        states = (self._state(each) for each in sorted(found))
-        todo = tuple(self._todo(s) for s in states if s and s.status is SessionStatus.DELETED)
-        return Wish(what="deleted", earlier=frozenset(found), todo=todo)
+            found.setdefault(row.lookup, set()).add(row.owner)
+        return Wish(what="deleted", earlier=frozenset(found), todo=tuple(self._hidden(found)))
+
+    def _hidden(self, sessions: Mapping[str, set[str]]) -> Iterator[Todo]:
+        """Yield what is to be told of deleted sessions, given with whose they were."""
+        for session_id, owners in sorted(sessions.items()):
+            state = self._state(session_id)
+            lives = None if state is None or state.status is SessionStatus.DELETED else state
+            if lives is not None and (lives.user_id or "") in owners:
+                # What is kept of it and of the one that has its id now can't be told apart by these names.
+                yield Todo(self._tenant, "")
+            else:
+                yield from (Todo(self._tenant, owner, session_id) for owner in sorted(owners))
 
     def _todo(self, state: SessionState) -> Todo:
         return Todo(self._tenant, state.user_id or "", state.id)
@@ -232,9 +236,8 @@ class Erasing:
             yield from self._shares(tracing.mentions(self._store, self._tenant, sessions, known))
 
     def _erase(self, shares: tuple[Share, ...], todo: Sequence[Todo]) -> Erased | port.Stale:
-        lines = b"".join(msgspec.json.encode(each) + b"\n" for each in todo)
         erasure = Erasure(
-            tenant=self._tenant, shares=shares, time_us=self._engine.now_us(), todo=lines
+            tenant=self._tenant, shares=shares, time_us=self._engine.now_us(), todo=encoded(todo)
         )
         return self._store.erase(erasure, deriving.derived)
 
@@ -258,8 +261,7 @@ class Erasing:
         pending = self._store.pending()
         if pending is None:
             return 0
-        lines = pending.splitlines()
-        dropped = self._tell(msgspec.json.decode(line, type=Todo) for line in lines)
+        dropped = self._tell(decoded(pending))
         self._store.scrub(pending)
         return dropped
 

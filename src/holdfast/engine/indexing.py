@@ -95,8 +95,15 @@ class IndexTask:
         return True
 
     def _reset(self, tenant: str) -> bool:
+        if Index(self._shelf).cursor(tenant)[0].format != FORMAT:
+            self.notes.append(
+                f"the archive of tenant {tenant!r} was of another kind; it is made anew."
+            )
+            forgetting.reset(Index(self._shelf), tenant)
+            return True
         self.notes.append(f"the archive of tenant {tenant!r} was not of this log and is made anew.")
-        forgetting.reset(Index(self._shelf), tenant)
+        # Nor is anything else beside it: what was learnt of events that are not there is nobody's.
+        self._shelf.renew()
         return True
 
     def _new(self, tenant: str, cursor: Cursor) -> list[StoredEvent] | None:

@@ -2,17 +2,22 @@
 
 First what ended is noted, then the cursor moves on; first the engine has taken a history, then the log says so, then
 the note goes. Whoever dies in between leaves everything to be done again, which the engine knows by the key.
+
+What the log says was taken can be lost with the files of an engine that keeps it beside the store (`Kept`). Then the
+log is read from its beginning, and what was taken is handed over again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from holdfast import errors, limits
 from holdfast.engine import cursors
 from holdfast.engine.attempts import Failed, attempt
 from holdfast.engine.engine import Engine
+from holdfast.engine.finding import Log
 from holdfast.engine.jobs import Job, Jobs, Noted
 from holdfast.engine.states import PREFIX, facts, stream_of
 from holdfast.engine.tasks import Beat, Task
@@ -31,13 +36,34 @@ _ENDS = (e.SessionEnded.kind, e.SessionReset.kind)
 _log = logging.getLogger("holdfast.memory")
 
 
+class Kept(Protocol):
+    """Whether an engine still has what it has taken."""
+
+    def lost(self, tenant: str) -> bool:
+        """Whether something of a tenant's may be gone."""
+        ...
+
+    def begin(self, tenant: str) -> None:
+        """Note that it is handed over again from the beginning."""
+        ...
+
+    def learnt(self, tenant: str) -> None:
+        """Note that one more was taken."""
+        ...
+
+    def has(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether a history was taken and is not gone."""
+        ...
+
+
 class Offloading:
     """The task that hands over every generation that ended of every session that somebody owns."""
 
-    def __init__(self, engine: Engine, memory: MemoryEngine) -> None:
+    def __init__(self, engine: Engine, memory: MemoryEngine, kept: Kept | None = None) -> None:
         self._engine = engine
         self._store = engine.store
         self._memory = memory
+        self._kept = kept
 
     @property
     def name(self) -> str:
@@ -45,9 +71,11 @@ class Offloading:
         return "offload"
 
     def due(self, tenant: str) -> bool:
-        """Whether the log has gone on, or a job's time has come."""
+        """Whether the log has gone on, a job's time has come, or what was taken is lost."""
         cursor = cursors.read(self._store, tenant, self.name)
         if self._store.wait(tenant, cursor.position, 0):
+            return True
+        if self._kept is not None and self._kept.lost(tenant):
             return True
         return Jobs(self._store, tenant).due(self._engine.now_us()) is not None
 
@@ -60,6 +88,11 @@ class Offloading:
 
     def step(self, tenant: str, beat: Beat) -> bool:
         """Read on in the log, or hand one history over."""
+        if self._kept is not None and self._kept.lost(tenant):
+            cursor = cursors.read(self._store, tenant, self.name)
+            cursors.advance(self._store, tenant, self.name, cursor, 0)
+            self._kept.begin(tenant)
+            return True
         if self._scan(tenant):
             return True
         jobs = Jobs(self._store, tenant)
@@ -84,7 +117,11 @@ class Offloading:
             return False
         jobs = Jobs(self._store, tenant)
         for stored in page:
-            job = self._job(tenant, stored) if stored.kind in _ENDS else None
+            job = None
+            if stored.kind in _ENDS:
+                job = self._job(tenant, stored)
+            elif stored.kind == e.SessionOffloaded.kind and self._kept is not None:
+                job = self._lost(tenant, stored, self._kept)
             if job is not None:
                 jobs.add(job)
         cursors.advance(self._store, tenant, self.name, cursor, page[-1].position)
@@ -110,6 +147,32 @@ class Offloading:
             ended_us=stored.time_us,
         )
 
+    def _lost(self, tenant: str, stored: port.StoredEvent, kept: Kept) -> Job | None:
+        """Return the job of a generation that was taken, and is not there any more."""
+        session_id = stored.stream.removeprefix(PREFIX)
+        now = self._engine.states.current(tenant, session_id)
+        if now is None or now.status is SessionStatus.DELETED or stored.payload is None:
+            return None
+        (fact,) = facts(self._store, tenant, [stored])
+        if not isinstance(fact.event, e.SessionOffloaded):
+            return None
+        if stored.version <= Log(self._store, tenant, now).floor():
+            # Another had the id then, and was deleted.
+            return None
+        state = self._engine.states.at(tenant, session_id, stored.version - 1)
+        while state is not None and state.generation > fact.event.generation:
+            state = self._engine.states.at(tenant, session_id, state.began - 1)
+        if state is None or state.user_id is None or not state.own_count:
+            return None
+        job = Job(
+            session_id=session_id,
+            generation=fact.event.generation,
+            version=state.version,
+            position=stored.position,
+            ended_us=state.active_us,
+        )
+        return None if kept.has(Who(tenant, state.user_id), session_id, job.key) else job
+
     def _generation(self, tenant: str, now: SessionState, stored: port.StoredEvent) -> int | None:
         """Return which generation an event has ended."""
         if stored.version > now.began:
@@ -123,7 +186,14 @@ class Offloading:
         state = self._engine.states.current(tenant, job.session_id)
         if state is None or state.status is SessionStatus.DELETED:
             return False
-        return not rules.taken(state, job.generation)
+        if not rules.taken(state, job.generation):
+            return True
+        # The log says that it was taken: it is only here if that is lost.
+        return (
+            self._kept is not None
+            and state.user_id is not None
+            and not self._kept.has(Who(tenant, state.user_id), job.session_id, job.key)
+        )
 
     def _hand_over(self, tenant: str, jobs: Jobs, job: Job, beat: Beat) -> None:
         state = self._engine.states.at(tenant, job.session_id, job.version)
@@ -143,6 +213,8 @@ class Offloading:
                 title=state.title or state.preview,
             )
             self._memory.ingest(history, self._said(tenant, state, beat))
+            if self._kept is not None:
+                self._kept.learnt(tenant)
         beat()
         command = c.OffloadSession(
             session_id=job.session_id, generation=job.generation, engine=self._memory.name

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast import errors
 from holdfast.engine import deriving, trees
+from holdfast.engine.pending import Todo, encoded
 from holdfast.engine.states import recorded, texts_of
 from holdfast.history import standing
 from holdfast.store.erasure import StandIn
@@ -68,6 +69,10 @@ class Again:
     now_us = staticmethod(ids.SYSTEM.now_us)
     derive = staticmethod(deriving.derived)
     kind = staticmethod(notice_kind)
+
+    def todo(self, tenant: str) -> bytes:
+        """Return what is pending then: of whom it was, nobody can say, so that it is about the whole tenant."""
+        return encoded((Todo(tenant, ""),))
 
     def stand_ins(
         self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: Blobs

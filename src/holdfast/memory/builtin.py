@@ -60,6 +60,11 @@ class BuiltIn:
         """Take a conversation again in which the fallback had to stand in, in the place of what it had found."""
         self._take(history, said, redo=True)
 
+    def has(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether a conversation was taken, whole, and was not forgotten."""
+        self._checked(who)
+        return self._journal.has(who, session_id, key)
+
     def stand_ins(self, who: Who) -> list[tuple[str, str]]:
         """Return session id and key of each conversation of a user in which the fallback stood in."""
         self._checked(who)

@@ -131,6 +131,10 @@ class Again(Protocol):
         """Return the kind of a stream's notice."""
         ...
 
+    def todo(self, tenant: str, /) -> bytes:
+        """Return what is pending of a tenant once it is erased."""
+        ...
+
     def stand_ins(
         self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: Blobs, /
     ) -> list[StandIn]:

@@ -43,6 +43,7 @@ class Holdfast:
         self.admin = Admin(engine, settings.tenant, self._erasing)
         with contextlib.suppress(errors.Unavailable):
             self._erasing.finish()
+        background.check()
         background.start(settings.tenant)
 
     @functools.cached_property

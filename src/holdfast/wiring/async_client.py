@@ -37,6 +37,7 @@ class AsyncHoldfast:
         self.admin = AsyncAdmin(engine, settings.tenant, self._erasing)
         with contextlib.suppress(errors.Unavailable):
             self._erasing.finish()
+        background.check()
         background.start(settings.tenant)
 
     @functools.cached_property

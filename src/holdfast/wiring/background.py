@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast import limits
+from holdfast import errors, limits
+from holdfast.engine.bonding import BondedShelf, MendedShelf
 from holdfast.engine.engine import Engine
 from holdfast.engine.erasing import Erasing, Handles, Hook, PurgeTask
 from holdfast.engine.shrinking import Summarizer
@@ -23,9 +25,11 @@ from holdfast.values.memory import Who
 if TYPE_CHECKING:
     from holdfast.engine.archive import Archive
     from holdfast.engine.bootstrapping import Bootstrap
+    from holdfast.engine.offloading import Kept
     from holdfast.engine.recalling import Recall
     from holdfast.engine.tasks import Task
     from holdfast.engine.worker import Worker
+    from holdfast.memory.builtin import BuiltIn
 
 STOP_S = 5.0
 """How long closing waits for a step that is under way; it is taken up again by whoever comes next."""
@@ -53,10 +57,11 @@ class Background:
 
     def __init__(self, engine: Engine, shelf: Callable[[], Shelf], extras: Extras) -> None:
         self._engine = engine
-        self._shelf = shelf
+        self._opened = shelf
+        self._bonded: BondedShelf | None = None
         self._extras = extras
         self._mutex = threading.RLock()
-        self._memory: MemoryEngine | None = None
+        self._memory: BuiltIn | None = None
         self._meaning: tuple[Embedder, Recall] | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -75,17 +80,32 @@ class Background:
             language=extras.bootstrap_language,
         )
 
+    def _shelf(self) -> BondedShelf:
+        with self._mutex:
+            if self._bonded is None:
+                engine = self._engine
+                self._bonded = BondedShelf(engine.store, self._opened(), engine.factory.random)
+            return self._bonded
+
+    def check(self) -> None:
+        """See to it that what is kept beside the store is of this store, and of this moment."""
+        with contextlib.suppress(errors.Unavailable, errors.NotAStore):
+            self._shelf().check()
+
     def memory(self) -> MemoryEngine:
         """Return the engine of long-term memory that was given, or the built-in one."""
         given = self._extras.memory
         if given is not None and not isinstance(given, bool):
             return given
+        return self._built_in()
+
+    def _built_in(self) -> BuiltIn:
         with self._mutex:
             if self._memory is None:
-                self._memory = self._built_in()
+                self._memory = self._made()
             return self._memory
 
-    def _built_in(self) -> MemoryEngine:
+    def _made(self) -> BuiltIn:
         from holdfast.memory.builtin import BuiltIn  # noqa: PLC0415 - its patterns take a while to compile
 
         extract = None
@@ -93,7 +113,7 @@ class Background:
             from holdfast.models.extraction import ModelExtractor  # noqa: PLC0415 - as above
 
             extract = ModelExtractor(self._extras.model, count=estimate.text_tokens)
-        return BuiltIn(self._shelf(), count=estimate.text_tokens, extract=extract)
+        return BuiltIn(MendedShelf(self._shelf()), count=estimate.text_tokens, extract=extract)
 
     def archive(self, tenant: str, settle: Callable[[], None] = lambda: None) -> Archive:
         """Return the archive of a tenant; `settle` waits for what was written and is not there yet."""
@@ -117,7 +137,10 @@ class Background:
                 from holdfast.memory.meaning.vectors import VectorStore  # noqa: PLC0415 - as above
 
                 embedder = embedding.installed() if isinstance(given, bool) else given
-                self._meaning = embedder, Recall(VectorStore(self._shelf(), embedder), embedder)
+                self._meaning = (
+                    embedder,
+                    Recall(VectorStore(MendedShelf(self._shelf()), embedder), embedder),
+                )
             return self._meaning
 
     def erasing(self, tenant: str, handles: Handles | None = None) -> Erasing:
@@ -125,7 +148,18 @@ class Background:
         return Erasing(self._engine, tenant, self._hooks(), handles)
 
     def _hooks(self) -> tuple[Hook, ...]:
-        return self._drop_notes, self._drop_index, self._drop_vectors, self._drop_facts
+        return self._drop_notes, self._drop_beside
+
+    def _drop_beside(self, who: Who, session_id: str | None, position: int | None) -> int:
+        shelf = self._shelf()
+        if not who.user_id and session_id is None:
+            dropped = shelf.size()
+            shelf.renew()
+            return dropped
+        hooks = self._drop_index, self._drop_vectors, self._drop_facts
+        dropped = sum(hook(who, session_id, position) for hook in hooks)
+        shelf.erased()
+        return dropped
 
     def _drop_notes(self, who: Who, session_id: str | None, position: int | None) -> int:
         from holdfast.engine import jobs, summarizing  # noqa: PLC0415 - as above
@@ -146,10 +180,17 @@ class Background:
     def _drop_vectors(self, who: Who, session_id: str | None, position: int | None) -> int:
         from holdfast.memory.meaning import embedding  # noqa: PLC0415 - as above
 
-        return embedding.forget(self._shelf(), who, session_id, position)
+        return embedding.forget(MendedShelf(self._shelf()), who, session_id, position)
 
     def _drop_facts(self, who: Who, session_id: str | None, position: int | None) -> int:
-        return self.memory().forget(who, session_id, position) if who.user_id else 0
+        if not who.user_id:
+            return 0
+        dropped = self._built_in().forget(who, session_id, position)
+        memory = self.memory()
+        # What the built-in one learnt before there was another is dropped in any case.
+        if memory is not self._memory:
+            dropped += memory.forget(who, session_id, position)
+        return dropped
 
     def tasks(self) -> list[Task]:
         """Return the background work that there is for this store."""
@@ -165,7 +206,7 @@ class Background:
             PurgeTask(engine, self._hooks()),
         ]
         if extras.memory:
-            made.append(Offloading(engine, self.memory()))
+            made.append(Offloading(engine, self.memory(), self._kept()))
         if summarizer := self._summarizer():
             made.append(Summarizing(engine, summarizer))
         if by_meaning := self._by_meaning():
@@ -174,6 +215,13 @@ class Background:
             embedder, recall = by_meaning
             made.append(EmbedTask(engine.store, recall.vectors, embedder))
         return made
+
+    def _kept(self) -> Kept | None:
+        from holdfast.engine.lessons import Lessons  # noqa: PLC0415 - as above
+
+        if self.memory() is not self._memory:
+            return None
+        return Lessons(self._engine.store, self._shelf(), self._built_in().has)
 
     def _summarizer(self) -> Summarizer | None:
         model = self._extras.model

@@ -45,6 +45,12 @@ class Journal:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
 
+    def has(self, who: Who, session_id: str, named: str) -> bool:
+        """Whether a conversation was taken."""
+        at = key(who.tenant, who.user_id, session_id, named)
+        seen = self._shelf.get(TAKEN, [at]).get(at)
+        return seen is not None and _row(seen).done
+
     def begin(self, history: History, *, redo: bool) -> Attempt | None:
         """Return an attempt; None if the conversation was taken, and is not to be taken again."""
         who = history.who

@@ -60,7 +60,8 @@ class Redoing:
             mine = {k: cause for k, cause in self._causes.items() if k >> TENANT_SHIFT == tenant}
             if mine:
                 shares = tuple(self._shares(tenant, mine, again))
-                yield Erasure(tenant=name, shares=shares, time_us=time_us)
+                todo = again.todo(name)
+                yield Erasure(tenant=name, shares=shares, time_us=time_us, todo=todo)
 
     def _shares(self, tenant: int, gone: dict[int, int], again: Again) -> Iterator[Share]:
         streams: dict[int, list[int]] = {}

@@ -135,7 +135,7 @@ class Upkeep(Looking):
     def _finish_erasures(self, again: Again | None) -> None:
         """Do what a list says of a copy that was put here, and what a process that died has left to do."""
         listed, sql = erasures.path_of(self.path), self._sql
-        row = first(self._writer, sql["listed"], ())
+        row, anew = first(self._writer, sql["listed"], ()), False
         if (check := erasures.check_of(listed)) and (row is None or row[0] != check):
             found = scrubbing.Redoing(self._writer, erasures.read(listed), self._store_id)
             if found and again is None:
@@ -146,8 +146,9 @@ class Upkeep(Looking):
             if again is not None:
                 for erasure in list(found.erasures(again, again.now_us())):
                     self._erased(erasure, again.derive)
+                    anew = True
         pending = first(self._writer, sql["pending"], ())
-        if pending is not None and not pending[0]:
+        if pending is not None and (anew or not pending[0]):
             try:
                 self._scrub(b"")
             except errors.StoreBusy as error:

@@ -1,0 +1,145 @@
+"""The bond between a store and the shelf beside it: each says which the other is, and how often something was erased.
+
+A shelf that is not the one that the store knows is of another moment: what was erased since may be on it, and what
+was learnt since is not. It is thrown away, and everything on it is made again from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.memory.shelf import NOTHING, Drop, Expected, Put, Shelf, key
+from holdfast.store import port
+
+BOOK: Final = "bond"
+NOTE: Final = "shelf"
+NOBODY: Final = ""
+"""No tenant has this name: the note is the whole store's."""
+
+_Kind = TypeVar("_Kind")
+_Answer = TypeVar("_Answer")
+
+
+class Bond(msgspec.Struct, frozen=True, array_like=True):
+    """Which shelf it is since it was last empty, and since something was last erased."""
+
+    born: str
+    epoch: str
+
+
+class BondedShelf:
+    """A shelf that stays the store's. `renew` leaves one that is known to be new."""
+
+    def __init__(self, store: port.Store, shelf: Shelf, random: Callable[[int], bytes]) -> None:
+        self._store = store
+        self._shelf = shelf
+        self._random = random
+        self.get = shelf.get
+        self.scan = shelf.scan
+        self.write = shelf.write
+        self.scrub = shelf.scrub
+        self.size = shelf.size
+        self.close = shelf.close
+
+    def check(self) -> None:
+        """Throw the shelf away if it is not the one that the store knows. Nothing is done while an erasure is pending."""
+        note = self._store.note(NOBODY, NOTE)
+        if self._store.pending() is not None or not (note or self._shelf.size()):
+            return
+        try:
+            row = self._row()
+        except errors.Corrupt:
+            # Whoever needs what is damaged makes it anew.
+            return
+        if (note is None and row is None) or not self._shelf.size():
+            self.bind()
+        elif note is None or row is None or note.value != row:
+            self.renew()
+
+    def bind(self) -> None:
+        """Have store and shelf know each other, from now on: no older shelf, and no older store, goes with the other."""
+        for _ in range(limits.RETRIES_MAX):
+            note, row = self._store.note(NOBODY, NOTE), self._row()
+            born = decoded(Bond, row).born if row else self._random(16).hex()
+            bond = msgspec.msgpack.encode(Bond(born, self._random(16).hex()))
+            written = self._shelf.write([Put(BOOK, AT, bond)], expected={(BOOK, AT): row})
+            version = note.version if note else 0
+            if written and self._store.put_note(NOBODY, NOTE, bond, expected=version):
+                return
+        raise errors.Unavailable("others bind the memory to its store; try again.")
+
+    def erased(self) -> None:
+        """Tell that something was erased: no shelf from before is taken for this one."""
+        if self._shelf.size():
+            self.bind()
+
+    def renew(self) -> None:
+        """Throw everything away, leave nothing of it in any file, and begin empty."""
+        self._shelf.renew()
+        self._shelf.scrub()
+        self.bind()
+
+    def born(self) -> str:
+        """Return which shelf it is; bind it if it is not."""
+        row = self._row()
+        if row is None:
+            self.bind()
+            row = self._row()
+        return decoded(Bond, row).born if row else ""
+
+    def _row(self) -> bytes | None:
+        return self._shelf.get(BOOK, [AT]).get(AT)
+
+
+AT: Final = key(NOBODY)
+
+
+class MendedShelf:
+    """The same, for whoever can do without what was on it: a damaged one is empty, and learns everything again."""
+
+    def __init__(self, shelf: BondedShelf) -> None:
+        self._shelf = shelf
+        self.renew = shelf.renew
+        self.size = shelf.size
+        self.close = shelf.close
+
+    def get(self, book: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the values of the rows that are there."""
+        return self._mended(lambda: dict(self._shelf.get(book, keys)))
+
+    def scan(
+        self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Return rows of a range."""
+        return self._mended(lambda: self._shelf.scan(book, first, last, limit=limit, newest=newest))
+
+    def write(self, changes: Iterable[Put | Drop], *, expected: Expected = NOTHING) -> bool:
+        """Make changes, if rows are as expected."""
+        made = list(changes)
+        return self._mended(lambda: self._shelf.write(made, expected=expected))
+
+    def scrub(self) -> None:
+        """See to it that nothing of what was dropped is left in any file."""
+        self._mended(self._shelf.scrub)
+
+    def _mended(self, step: Callable[[], _Answer]) -> _Answer:
+        try:
+            return step()
+        except errors.Corrupt:
+            self._shelf.renew()
+            return step()
+
+
+_: tuple[type[Shelf], type[Shelf]] = (BondedShelf, MendedShelf)
+
+
+def decoded(kind: type[_Kind], row: bytes) -> _Kind:
+    """Return what a row or a note says; raise Corrupt if it can't be read."""
+    try:
+        return msgspec.msgpack.decode(row, type=kind)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("what binds the memory to its store can't be read.") from error
