@@ -152,17 +152,21 @@ def play(
     return Night(
         killed={"signal": max(-jammed.code, 0), "during": jammed.tool, "strokes": found.strokes},
         approvals=len(after.suspensions),
-        acknowledged={
-            "before_the_kill": len(before),
-            "found_after_it": claims.intact(before, found),
-            "in_all": len(told),
-            "found_in_all": claims.intact(told, after),
-        },
+        acknowledged=_promised(before, found) | _promised(told, after, "in_all", "found_in_all"),
         pending=[{"name": call.name, "args": call.args} for call in found.pending],
         claims=[question, *early, *middle, *late],
         facts=facts,
         window=recalled.document(page.row) if page else None,
     )
+
+
+def _promised(
+    told: Sequence[Acknowledged],
+    found: Found,
+    promised: str = "before_the_kill",
+    kept: str = "found_after_it",
+) -> dict[str, int]:
+    return {promised: len(told), kept: claims.intact(told, found)}
 
 
 class _Ended(NamedTuple):
