@@ -110,12 +110,11 @@ class Erasing:
             checked_id("a message's id", message_id),
         )
         for _ in range(limits.RETRIES_MAX):
+            gone, said = found.stand_ins(), found.copies()
             who = found.state.user_id or ""
-            todo = (Todo(self._tenant, who, session_id, found.cause.position),)
-            gone = found.stand_ins()
-            if found.state.user_id is not None:
-                places = {each.position for every in gone.values() for each in every}
-                self._unsay(gone, found.state.user_id, lambda event: event.position in places)
+            if who:
+                said |= self._unsay(gone, who, _among(gone))
+            todo = [Todo(self._tenant, who, name, at) for at, name in said.items()]
             outcome = self._erase(tuple(self._shares(gone)), todo)
             if isinstance(outcome, Erased):
                 return self._finished(self._receipt("message", outcome))
@@ -134,13 +133,14 @@ class Erasing:
         user_id: str,
         goes: Goes,
         without: Collection[str] = (),
-    ) -> None:
-        """Add what a user's new sessions were told of what goes."""
-        told = Openings(self._engine, self._tenant, goes).stand_ins(user_id, without)
-        for stream, made in told.items():
+    ) -> dict[int, str]:
+        """Add what a user's new sessions were told of what goes; return where, by position and session."""
+        openings = Openings(self._engine, self._tenant, goes)
+        for stream, made in openings.stand_ins(user_id, without).items():
             known = {each.position for each in found.get(stream, ())}
             fresh = [each for each in made if each.position not in known]
             found.setdefault(stream, []).extend(fresh)
+        return openings.prompts
 
     def _of_user(self, user_id: str) -> Wish:
         living = {row.id for row in self._rows(port.Query(kind=KIND, owner=user_id))}
@@ -207,10 +207,11 @@ class Erasing:
             roots = self._roots({*gone, *wish.whole})
             shares = [*map(self._whole, map(stream_of, gone))]
             shares += map(self._whole, map(trees.stream_of, roots))
-            shares += self._shares(self._left(wish, lineage))
+            left, told_of = self._left(wish, lineage)
+            shares += self._shares(left)
             shares += self._mentions({*gone, *lineage.waiting}, roots)
             count = sum(map(self._frames, roots))
-            outcome = self._erase(tuple(shares), wish.todo) if shares else _nothing()
+            outcome = self._erase(tuple(shares), (*wish.todo, *told_of)) if shares else _nothing()
             told = 0 if shares else self._tell(wish.todo)
             if isinstance(outcome, Erased):
                 receipt = self._receipt(wish.what, outcome)
@@ -227,17 +228,18 @@ class Erasing:
                 )
         raise _overtaken()
 
-    def _left(self, wish: Wish, lineage: Lineage) -> dict[str, list[StandIn]]:
-        """Return what stands in for what goes of sessions that stay."""
+    def _left(self, wish: Wish, lineage: Lineage) -> tuple[dict[str, list[StandIn]], list[Todo]]:
+        """Return what stands in for what goes of sessions that stay, and what is to be told of it."""
         found, away = lineage.earlier(), {*lineage.going, *lineage.waiting}
-        places = {each.position for every in found.values() for each in every}
+        earlier, todo = _among(found), list[Todo]()
 
         def goes(event: port.StoredEvent) -> bool:
-            return event.position in places or session_of(event) in away
+            return earlier(event) or session_of(event) in away
 
         for owner in sorted(wish.owners):
-            self._unsay(found, owner, goes, lineage.going)
-        return found
+            said = self._unsay(found, owner, goes, lineage.going)
+            todo += (Todo(self._tenant, owner, name, at) for at, name in said.items())
+        return found, todo
 
     def _hide(self, sessions: Sequence[str]) -> None:
         for session_id in sessions:
@@ -311,6 +313,11 @@ class Erasing:
             who = Who(todo.tenant, todo.user_id)
             dropped += sum(hook(who, todo.session_id, todo.position) for hook in self._hooks)
         return dropped
+
+
+def _among(found: Mapping[str, Sequence[StandIn]]) -> Goes:
+    places = {each.position for every in found.values() for each in every}
+    return lambda event: event.position in places
 
 
 def _nothing() -> Erased:
