@@ -151,7 +151,7 @@ def test_of_one_id_that_was_used_twice_only_what_was_deleted_is_forgotten(path: 
         worked(hf)
         assert "Norwegian" not in str(known(hf, "ada"))
         assert "tea" in str(known(hf, "ada"))
-        assert list(hf.archive.search("Norwegian", user_id="ada")) == []
+        assert "Norwegian" not in str(hf.archive.search("Norwegian", user_id="ada"))
         assert len(hf.archive.search("tea", user_id="ada")) == 1
     assert has(path.parent, "norwegian") == set()
 

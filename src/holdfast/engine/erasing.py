@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from holdfast import errors, limits
 from holdfast.engine import deriving, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
+from holdfast.engine.openings import Goes, Openings, session_of
 from holdfast.engine.pending import Todo, decoded, encoded
 from holdfast.engine.planning import DELETED, KIND
 from holdfast.engine.states import stream_of
@@ -57,12 +58,16 @@ PURGE_SESSIONS = 64
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to go: sessions whole, of others what was deleted earlier, and what the hooks are told."""
+    """What is to go: sessions whole, of others what was deleted earlier, and what the hooks are told.
+
+    `owners` are users who have other sessions that may have been told of it.
+    """
 
     what: str
     whole: frozenset[str] = frozenset()
     earlier: frozenset[str] = frozenset()
     todo: tuple[Todo, ...] = ()
+    owners: frozenset[str] = frozenset()
 
 
 class Erasing:
@@ -105,9 +110,12 @@ class Erasing:
             checked_id("a message's id", message_id),
         )
         for _ in range(limits.RETRIES_MAX):
+            gone, said = found.stand_ins(), found.copies()
             who = found.state.user_id or ""
-            todo = (Todo(self._tenant, who, session_id, found.cause.position),)
-            outcome = self._erase(tuple(self._shares(found.stand_ins())), todo)
+            if who:
+                said |= self._unsay(gone, who, _among(gone))
+            todo = [Todo(self._tenant, who, name, at) for at, name in said.items()]
+            outcome = self._erase(tuple(self._shares(gone)), todo)
             if isinstance(outcome, Erased):
                 return self._finished(self._receipt("message", outcome))
             found.go_on()
@@ -118,6 +126,21 @@ class Erasing:
             version = self._store.version(self._tenant, stream)
             kind = stand_ins.notice_kind(stream)
             yield Share(stream=stream, expected=version, kind=kind, stand_ins=tuple(found))
+
+    def _unsay(
+        self,
+        found: dict[str, list[StandIn]],
+        user_id: str,
+        goes: Goes,
+        without: Collection[str] = (),
+    ) -> dict[int, str]:
+        """Add what a user's new sessions were told of what goes; return where, by position and session."""
+        openings = Openings(self._engine, self._tenant, goes)
+        for stream, made in openings.stand_ins(user_id, without).items():
+            known = {each.position for each in found.get(stream, ())}
+            fresh = [each for each in made if each.position not in known]
+            found.setdefault(stream, []).extend(fresh)
+        return openings.prompts
 
     def _of_user(self, user_id: str) -> Wish:
         living = {row.id for row in self._rows(port.Query(kind=KIND, owner=user_id))}
@@ -131,7 +154,10 @@ class Erasing:
         state = self._state(session_id)
         if state is None:
             raise rules.unknown(session_id)
-        return Wish(what="session", whole=frozenset({session_id}), todo=(self._todo(state),))
+        owners = frozenset({state.user_id} if state.user_id is not None else ())
+        return Wish(
+            what="session", whole=frozenset({session_id}), todo=(self._todo(state),), owners=owners
+        )
 
     def _of_deleted(self, limit: int | None) -> Wish:
         found: dict[str, set[str]] = {}
@@ -139,7 +165,9 @@ class Erasing:
             if limit is not None and len(found) >= limit and row.lookup not in found:
                 break
             found.setdefault(row.lookup, set()).add(row.owner)
-        return Wish(what="deleted", earlier=frozenset(found), todo=tuple(self._hidden(found)))
+        owners = frozenset(owner for every in found.values() for owner in every if owner)
+        todo = tuple(self._hidden(found))
+        return Wish(what="deleted", earlier=frozenset(found), todo=todo, owners=owners)
 
     def _hidden(self, sessions: Mapping[str, set[str]]) -> Iterator[Todo]:
         """Yield what is to be told of deleted sessions, given with whose they were."""
@@ -179,10 +207,11 @@ class Erasing:
             roots = self._roots({*gone, *wish.whole})
             shares = [*map(self._whole, map(stream_of, gone))]
             shares += map(self._whole, map(trees.stream_of, roots))
-            shares += self._shares(lineage.earlier())
+            left, told_of = self._left(wish, lineage)
+            shares += self._shares(left)
             shares += self._mentions({*gone, *lineage.waiting}, roots)
             count = sum(map(self._frames, roots))
-            outcome = self._erase(tuple(shares), wish.todo) if shares else _nothing()
+            outcome = self._erase(tuple(shares), (*wish.todo, *told_of)) if shares else _nothing()
             told = 0 if shares else self._tell(wish.todo)
             if isinstance(outcome, Erased):
                 receipt = self._receipt(wish.what, outcome)
@@ -198,6 +227,19 @@ class Erasing:
                     )
                 )
         raise _overtaken()
+
+    def _left(self, wish: Wish, lineage: Lineage) -> tuple[dict[str, list[StandIn]], list[Todo]]:
+        """Return what stands in for what goes of sessions that stay, and what is to be told of it."""
+        found, away = lineage.earlier(), {*lineage.going, *lineage.waiting}
+        earlier, todo = _among(found), list[Todo]()
+
+        def goes(event: port.StoredEvent) -> bool:
+            return earlier(event) or session_of(event) in away
+
+        for owner in sorted(wish.owners):
+            said = self._unsay(found, owner, goes, lineage.going)
+            todo += (Todo(self._tenant, owner, name, at) for at, name in said.items())
+        return found, todo
 
     def _hide(self, sessions: Sequence[str]) -> None:
         for session_id in sessions:
@@ -271,6 +313,11 @@ class Erasing:
             who = Who(todo.tenant, todo.user_id)
             dropped += sum(hook(who, todo.session_id, todo.position) for hook in self._hooks)
         return dropped
+
+
+def _among(found: Mapping[str, Sequence[StandIn]]) -> Goes:
+    places = {each.position for every in found.values() for each in every}
+    return lambda event: event.position in places
 
 
 def _nothing() -> Erased:

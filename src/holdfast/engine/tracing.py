@@ -214,6 +214,11 @@ class Trace:
             elif self._concerns(stored):
                 self._found[stored.position] = stored
 
+    def copies(self) -> dict[int, str]:
+        """Return by their positions which sessions have it as a message."""
+        said = (each for each in self._found.values() if each.kind == s.MessageAdded.kind)
+        return {each.position: each.stream.removeprefix(PREFIX) for each in said}
+
     def stand_ins(self) -> dict[str, list[StandIn]]:
         """Return what stands in for all of it, by stream."""
         made: dict[str, list[StandIn]] = {}

@@ -6,6 +6,7 @@ words, arguments, results and metadata go. Whatever was made from its words goes
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -19,11 +20,14 @@ from holdfast.values.context import Selection, standing
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.handle import ContextHandle
 from holdfast.values.message import Message, ToolCallRequest, ToolCallResult
+from holdfast.values.opening import METADATA_KEY
 from holdfast.values.pack import PackSelection
 from holdfast.values.policy import PREFIXES, Summary
 from holdfast.values.session import OpenCall, SessionState
 
 ERASED: Final = "[erased]"
+
+_END: Final = re.compile(r"\[/memory-([0-9]{1,18})\]\Z")
 
 replace = msgspec.structs.replace
 
@@ -46,6 +50,16 @@ def message(said: Message, name: str) -> Message:
     )
 
 
+def unopened(said: Message) -> Message:
+    """Return a prompt without what memory had put at its end."""
+    rest = {key: value for key, value in said.metadata.items() if key != METADATA_KEY}
+    text = said.content if isinstance(said.content, str) else ""
+    end = _END.search(text)
+    begin = text.rfind(f"[memory-{end[1]}]\n") if end else 0
+    left = text[: max(begin, 0)].removesuffix("\n\n")
+    return replace(said, content=left or ERASED, metadata=rest)
+
+
 def _kept(said: Message) -> dict[str, Json]:
     """Return what of a message's metadata decides over its place: it is one of a few words that are ours."""
     kept: dict[str, Json] = {}
@@ -62,7 +76,10 @@ def session_event(event: e.SessionEvent, name: str, cause: Message | None) -> e.
     """Return what stands in for an event of which `cause` is part, which is called `name` now; None: all of it goes."""
     match event:
         case e.MessageAdded():
-            return replace(event, message=message(event.message, name))
+            said = event.message
+            if cause is not None and said.id != cause.id and METADATA_KEY in said.metadata:
+                return replace(event, message=unopened(said))
+            return replace(event, message=message(said, name))
         case e.WindowRecorded():
             return replace(event, selection=_window(event.selection))
         case e.SessionSummarized():

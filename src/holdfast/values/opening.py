@@ -21,6 +21,24 @@ class Opening(msgspec.Struct, frozen=True):
     sources: Mapping[str, Json]
 
 
+class _Source(msgspec.Struct):
+    position: int
+
+
+class _About(msgspec.Struct):
+    sources: tuple[_Source, ...] = ()
+
+
+def sources(message: Message) -> list[int]:
+    """Return the positions of the messages that a prompt was made from; none if memory had no part in it."""
+    try:
+        about = msgspec.convert(message.metadata.get(METADATA_KEY, {}), _About)
+    except msgspec.ValidationError:
+        # A caller's own metadata of this name.
+        return []
+    return [source.position for source in about.sources if source.position > 0]
+
+
 def opened(messages: Sequence[Message], opening: Opening | None) -> tuple[Message, ...]:
     """Return messages whose first system prompt has an opening at its end; one that is nothing else if there is none."""
     if opening is None:
