@@ -20,7 +20,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     DONE: "done",
     FAILED: "failed, or a claim of the demo did not hold",
     USAGE: "wrong usage",
-    NOT_FOUND: "not found: no such store, session, message, frame or suspension",
+    NOT_FOUND: "not found: no such store, session, message, fact, frame or suspension",
     4: "not authenticated or not allowed (a service; not used yet)",
     CONFLICT: "conflict: someone else was first; read again, then repeat",
     OVER_BUDGET: "over budget: what must be in a context does not fit",

@@ -6,33 +6,26 @@ from collections.abc import Mapping
 from typing import Final
 
 ROOT: Final = """\
-holdfast: durable conversations for LLM agents, on one file.
+holdfast: durable conversations for LLM agents, on one file. Begin here: holdfast demo
 
-  holdfast demo                          an agent is killed in the middle of a tool call and resumed
-  holdfast status state.db               where, how large, how durable, what it holds
-  holdfast sessions list --user ada      newest first; --status --since 2h --meta team=north
-  holdfast sessions show @last           messages, open calls, links; --tail 20
-  holdfast verify && holdfast backup copy.db
-
-Commands
-  demo            watch what survives kill -9: offline, no key, about 20 seconds
-  status          the first thing to run
-  sessions        list, show: sessions of a tenant, a page at a time; one session
-  context         what a model sees of a session, what not, and why
-  frames          list, tree, show, pack, pending, resolve, cancel: work in progress, its tokens
-  suspensions     list, show, approve, edit, reject, revoke: what waits for your word
-  events          tail: the log, a line for each event
-  search          what a user ever said or was told, in any language
-  memory          profile, list, why, search, forget, queue: what is known of users
-  worker          index, memory, summaries, time-outs, erasing: the work nobody waits for
-  erase           a session, a message, what was deleted: out of every file
-  verify          is everything as it was written?
-  rebuild         make all that is derived from the log again
-  backup          a consistent copy, while others write
-  export          sessions as one file, verbatim: a conversation, a user's, or all
-  import          sessions from such a file, from Penguin's files, from OpenAI chats
-  version         versions of Holdfast, Python and SQLite
-  help            help on a command or a topic: exit-codes, environment, json, ids
+  demo         watch what survives kill -9: offline, no key, about 20 seconds
+  status       where the store is, how durable, what it holds     holdfast status state.db
+  sessions     list, show: a page at a time; one session          holdfast sessions show @last
+  context      what a model sees of a session, what not, and why  holdfast context @last
+  search       what a user ever said or was told                  holdfast search Oslo --user ada
+  memory       profile, list, why, search, forget, queue          holdfast memory profile ada
+  worker       indexes, learns, summarises, times out, erases     holdfast worker --once
+  frames       list, tree, show, pack, pending, resolve, cancel: work in progress, its tokens
+  suspensions  list, show, approve, edit, reject, revoke: what waits for your word
+  events       tail: the log, a line for each event               holdfast events tail --follow
+  verify       is everything as it was written?                   holdfast verify state.db
+  backup       a consistent copy, while others write              holdfast backup monday.db
+  rebuild      make all that is derived from the log again
+  export       sessions as one file, verbatim: a conversation, a user's, or all
+  import       sessions from such a file, from Penguin's files, from OpenAI chats
+  erase        a session, a message, or what was deleted: out of every file, for good
+  version      versions of Holdfast, Python and SQLite
+  help         help on a command or a topic: exit-codes, environment, json, ids
 
 The store is the STORE given, or --url, or HOLDFAST_URL, or ./state.db. Looking never creates one.
 Each command takes --help; most take --json (one document), --tenant and --quiet."""
@@ -87,7 +80,8 @@ Without --json a pipe gets TSV without a header; control characters in stored te
 IDS: Final = """\
 A session is named by its id, by any beginning of it that no other has, by @last (the one last
 active), or by @last~2 (the second before that). So are frames and suspensions, of which @last is
-the newest, and also as a terminal shows them: frm_…07ab, typed as frm_...07ab.
+the newest, and also as a terminal shows them: frm_…07ab, typed as frm_...07ab. A fact of a
+user is named by any beginning of its id, with or without fact_.
 Messages are numbered from 1 as they are shown. Events are numbered from 1 in each session: its
 messages, and what else happened to it. A session's version is the number of its last event. The
 positions of `events tail` count all events of a tenant."""

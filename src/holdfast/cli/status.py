@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import cast
 
+from holdfast import errors
 from holdfast.cli import exits, figures, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Glyphs, Surface
@@ -42,10 +44,29 @@ def read(hf: Holdfast, tenant: str = "default") -> dict[str, Json]:
     import holdfast  # noqa: PLC0415 - the package is still loading when this module is
 
     open_frames = len(hf.index.list_frames(limit=sys.maxsize))
-    return {
+    facts: dict[str, Json] = {
         **hf.admin.status(),
         "open_frames": {tenant: open_frames},
         "holdfast": holdfast.__version__,
+    }
+    if Path(f"{facts.get('store')}-memory").is_file():
+        facts["behind"] = {tenant: _behind(hf)}
+    return facts
+
+
+def _behind(hf: Holdfast) -> dict[str, Json]:
+    """Return how far archive and memory of a tenant are behind its log; None for an archive that can't be read now."""
+    queue = hf.memory.queue()
+    dead = sum(one.dead for one in queue)
+    try:
+        archive = hf.archive.behind()
+    except (errors.Corrupt, errors.Unavailable):
+        archive = None
+    return {
+        "archive": archive,
+        "memory": hf.memory.behind(),
+        "waiting": len(queue) - dead,
+        "given_up": dead,
     }
 
 
@@ -79,6 +100,7 @@ def lines(facts: Mapping[str, Json], glyphs: Glyphs) -> list[tuple[str, str]]:
         ),
         ("log", _log(facts, heads, cut)),
         ("holds", _holds(facts, dot)),
+        *_late(facts, dot),
         ("versions", f"schema {facts.get('schema')} {dot} holdfast {facts.get('holdfast')}"),
     ]
 
@@ -96,6 +118,24 @@ def _holds(facts: Mapping[str, Json], dot: str) -> str:
         asked = held.get("suspension", {}).get(SuspensionStatus.WAITING, 0)
         told.append(f"{figures.count(asked, 'approval')} waiting")
     return f" {dot} ".join(told)
+
+
+def _late(facts: Mapping[str, Json], dot: str) -> Iterator[tuple[str, str]]:
+    for tenant, late in cast("dict[str, dict[str, int | None]]", facts.get("behind", {})).items():
+        whose = "" if list(facts.get("heads", {})) == [tenant] else f" of {tenant}"
+        archive, waiting, dead = late["archive"], late["waiting"] or 0, late["given_up"] or 0
+        told = [
+            "archive can't be read now"
+            if archive is None
+            else f"archive {figures.count(archive, 'event')}",
+            f"memory {figures.count(late['memory'] or 0, 'event')}",
+        ]
+        if waiting:
+            told.append(f"{figures.count(waiting, 'conversation')} waiting")
+        if dead:
+            told.append(f"{figures.count(dead, 'conversation')} given up")
+        late_at_all = archive is None or any(late.values())
+        yield f"behind{whose}", f" {dot} ".join(told) if late_at_all else "nothing"
 
 
 def _log(facts: Mapping[str, Json], heads: Mapping[str, Mapping[str, Json]], cut: str) -> str:

@@ -37,6 +37,10 @@ class AsyncMemory:
         """Return the histories that memory has not taken yet."""
         return await asyncio.to_thread(self._memory.queue)
 
+    async def behind(self) -> int:
+        """Return how many events of the log nobody has looked at yet for conversations that have ended."""
+        return await asyncio.to_thread(self._memory.behind)
+
     async def replay(self, key: str | None = None) -> int:
         """Have what was given up tried again, or one of it by its key; return how many."""
         return await asyncio.to_thread(self._memory.replay, key)

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.engine import cursors
 from holdfast.engine.engine import Engine
 from holdfast.engine.states import facts
 from holdfast.engine.tasks import Beat
@@ -19,6 +20,7 @@ from holdfast.memory.shelf import Shelf
 from holdfast.store.port import StoredEvent
 from holdfast.values import event as e
 from holdfast.values import ids
+from holdfast.values.frozen import Json
 from holdfast.values.message import Message
 from holdfast.values.session import EndReason, SessionState, SessionStatus
 
@@ -87,6 +89,16 @@ class IndexTask:
             return self.begin_anew(error)
         # What came since can wait a moment: taken in together it costs less.
         return not written or last is not new[-1] or len(new) >= limits.ARCHIVE_BATCH
+
+    def told(self, tenant: str) -> Mapping[str, Json]:
+        """Return how far the log was taken in, if that can be read; a damaged index counts as none: it is made anew."""
+        try:
+            at = Index(self._shelf).cursor(tenant)[0].position
+        except errors.Corrupt:
+            at = 0
+        except errors.Unavailable:
+            return {}
+        return {"cursor": at, "lag": cursors.head(self._engine.store, tenant, at) - at}
 
     def begin_anew(self, error: errors.Corrupt) -> bool:
         """Throw a damaged shelf away: everything on it is made again from the log."""

@@ -12,6 +12,8 @@ from holdfast.engine import attempts
 from holdfast.engine.tasks import LeaseLost
 from holdfast.store import port
 
+TASK = "offload"
+"""What the work of handing them over is called."""
 WAITING = "offload/job/"
 GIVEN_UP = "offload/dead/"
 

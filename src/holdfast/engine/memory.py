@@ -8,10 +8,11 @@ from typing import cast
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.engine import cursors
 from holdfast.engine.archive import Archive
 from holdfast.engine.engine import Engine
 from holdfast.engine.erasing import Erasing
-from holdfast.engine.jobs import Jobs, QueuedOffload
+from holdfast.engine.jobs import TASK, Jobs, QueuedOffload
 from holdfast.memory.port import MemoryEngine
 from holdfast.values.erasure import Receipt
 from holdfast.values.frozen import checked_text
@@ -71,6 +72,12 @@ class Memory:
         """Return the histories that memory has not taken yet: those that are tried again, then those given up."""
         self._engine.check()
         return Jobs(self._engine.store, self._tenant).queue()
+
+    def behind(self) -> int:
+        """Return how many events of the log nobody has looked at yet for conversations that have ended."""
+        self._engine.check()
+        at = cursors.read(self._engine.store, self._tenant, TASK).position
+        return cursors.head(self._engine.store, self._tenant, at) - at
 
     def replay(self, key: str | None = None) -> int:
         """Have what was given up tried again, or one of it by its key; return how many."""

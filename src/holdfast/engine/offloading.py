@@ -18,7 +18,7 @@ from holdfast.engine import cursors
 from holdfast.engine.attempts import Failed, attempt
 from holdfast.engine.engine import Engine
 from holdfast.engine.finding import Log
-from holdfast.engine.jobs import Job, Jobs, Noted
+from holdfast.engine.jobs import TASK, Job, Jobs, Noted
 from holdfast.engine.states import PREFIX, facts, stream_of
 from holdfast.engine.tasks import Beat, Task
 from holdfast.history import offloading as rules
@@ -68,7 +68,7 @@ class Offloading:
     @property
     def name(self) -> str:
         """What it is called."""
-        return "offload"
+        return TASK
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, a job's time has come, or what was taken is lost."""

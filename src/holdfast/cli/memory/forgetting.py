@@ -12,6 +12,7 @@ from holdfast.cli.surface import Face, Surface
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.engine.sessions import Session
     from holdfast.values.erasure import Receipt
     from holdfast.wiring import Holdfast
 
@@ -81,10 +82,23 @@ def _wanted(
     if number.isdecimal():
         at = int(number)
         if not 1 <= at <= found.message_count:
-            raise errors.UnknownMessage(f"{found.id} has no message #{number}.")
+            raise exits.Failure(_no_message(found, at))
         named = found.messages[at - 1].id
     return f"message {message} of {found.id}", lambda: hf.admin.erase(
         session_id=found.id, message_id=named
+    )
+
+
+def _no_message(session: Session, number: int) -> exits.Problem:
+    return exits.Problem(
+        exits.NOT_FOUND,
+        errors.UnknownMessage.code,
+        f"{session.id} has no message #{number:,}.",
+        f"It has {figures.count(session.message_count, 'message')}, numbered from 1.",
+        "",
+        {"session": session.id},
+        ("sessions show",),
+        named=session.id,
     )
 
 
@@ -101,9 +115,15 @@ def _show(surface: Surface, receipt: Receipt, done: str) -> None:
             for name, noun in (("sessions", "session"), ("events", "event"), ("frames", "frame"), ("blobs", "blob"))
             if getattr(receipt, name)
         ]  # fmt: skip
-        told = ", ".join(gone) or "there was nothing"
-        surface.say(f"{surface.glyphs.good} {done}: {told}. Receipt {receipt.id}")
+        if receipt.rows:
+            gone.append(f"{figures.count(receipt.rows, 'row')} of index and memory")
+        told = f"{', '.join(gone)}. Receipt {receipt.id}" if gone else "there was nothing."
+        surface.say(f"{surface.glyphs.good} {done}: {told}")
     if receipt.waiting:
         surface.note(
-            f"{figures.count(receipt.waiting, 'session')} hidden until the last fork that reads it is gone."
+            f"{figures.count(receipt.waiting, 'session')} hidden, to go with the last fork that reads from it."
+        )
+    if receipt.pending:
+        surface.note(
+            "Somebody is reading; traces are left in files until the next erasure or opening."
         )

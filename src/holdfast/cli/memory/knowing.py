@@ -11,6 +11,9 @@ from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
 from holdfast.values import ids
 
+_PREFIX = "fact_"
+_SHORT = len(_PREFIX) + 8
+
 if TYPE_CHECKING:
     from holdfast.values.frozen import Json
     from holdfast.values.memory import Fact, Recalled
@@ -22,6 +25,7 @@ def profile(user: str, budget: int, common: Common) -> int:
     surface = Surface(as_json=common.json, quiet=common.quiet)
     with target.opened(common) as hf:
         found = hf.memory.profile(user, budget)
+        known = bool(found.facts or hf.memory.facts(user))
     if surface.face is Face.JSON:
         surface.document(
             {
@@ -38,8 +42,12 @@ def profile(user: str, budget: int, common: Common) -> int:
             f"{found.tokens:,} of {budget:,} tokens, {figures.count(len(found.facts), 'fact')}."
             f" Each with its source: {again.command('memory list', named=user, on=common.on)}"
         )
+    elif known:
+        surface.note(
+            f"Nothing of what is known of {user!r} fits into {budget:,} tokens. Raise --budget."
+        )
     else:
-        _nothing(surface, user)
+        _nothing(surface, user, common)
     return exits.DONE
 
 
@@ -47,7 +55,8 @@ def facts(user: str, *, all_: bool, common: Common) -> int:
     """Print what is known of a user, the newest first."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     with target.opened(common) as hf:
-        found = [fact for fact in hf.memory.facts(user) if all_ or fact.until_us is None]
+        known = hf.memory.facts(user)
+    found = [fact for fact in known if all_ or fact.until_us is None]
     if surface.face is Face.JSON:
         surface.document({"user": user, "facts": [_document(fact) for fact in found]})
     elif surface.face is Face.PIPE:
@@ -59,11 +68,13 @@ def facts(user: str, *, all_: bool, common: Common) -> int:
             )  # fmt: skip
     elif found:
         _table(surface, found)
-        surface.note(
-            f"Who said so: {again.command('memory why', found[0].id, named=user, on=common.on)}"
-        )
+        command = again.command("memory why", _short(found[0]), named=user, on=common.on)
+        surface.note(f"Who said so: {command}")
+    elif known:
+        command = again.command("memory list", "--all", named=user, on=common.on)
+        surface.note(f"Nothing holds any more. What held once: {command}")
     else:
-        _nothing(surface, user)
+        _nothing(surface, user, common)
     return exits.DONE
 
 
@@ -72,7 +83,7 @@ def _table(surface: Surface, found: list[Fact]) -> None:
 
     rows = [
         [
-            Text(fact.id[:8], style="cyan"),
+            Text(_short(fact), style="cyan"),
             Text(fact.kind),
             Text(figures.ago(ids.iso(fact.since_us))),
             Text("now" if fact.until_us is None else f"until {ids.iso(fact.until_us)[:10]}"),
@@ -81,6 +92,10 @@ def _table(surface: Surface, found: list[Fact]) -> None:
         for fact in found
     ]
     surface.listed(["ID", "KIND", "SAID", "HOLDS", "FACT"], rows)
+
+
+def _short(fact: Fact) -> str:
+    return fact.id[:_SHORT]
 
 
 def why(user: str, reference: str, around: int, common: Common) -> int:
@@ -101,8 +116,8 @@ def why(user: str, reference: str, around: int, common: Common) -> int:
                 one.message.content if isinstance(one.message.content, str) else "",
             )  # fmt: skip
     else:
-        surface.say(f"{fact.text}  ({fact.kind}, {figures.ago(ids.iso(fact.since_us))})")
-        surface.say(f"{source.session_id}:")
+        surface.say(f"{fact.text}  ({fact.kind}, said {figures.ago(ids.iso(fact.since_us))})")
+        surface.say(source.session_id)
         for one in beside:
             searching.show_said(surface, one, here=one.position == source.position)
     return exits.DONE
@@ -110,17 +125,20 @@ def why(user: str, reference: str, around: int, common: Common) -> int:
 
 def _named(hf: Holdfast, user: str, reference: str) -> Fact:
     known = list(hf.memory.facts(user))
-    found = [fact for fact in known if fact.id.startswith(reference)]
+    wanted = _PREFIX + reference.removeprefix(_PREFIX)
+    found = [fact for fact in known if fact.id.startswith(wanted)]
     if len(found) == 1:
         return found[0]
-    several = "is the beginning of more than one id" if found else "names no fact"
+    several = "is the beginning of more than one fact's id" if found else "names no fact"
     raise exits.Failure(
         exits.Problem(
             exits.USAGE if found else exits.NOT_FOUND,
             "ambiguous_id" if found else errors.NotFound.code,
             f"{reference!r} {several} of {user!r}.",
-            f"{figures.count(len(known), 'fact')} are or were known of this user.",
-            "",
+            f"It could be {', '.join(map(_short, found[:3]))}{' and more' if len(found) > 3 else ''}."
+            if found
+            else f"Memory has {figures.count(len(known), 'fact')} of this user, what held once included.",
+            "Give more of the id, or list them:" if found else "",
             command=("memory list", "--all"),
             named=user,
         )
@@ -143,18 +161,26 @@ def recall(user: str, query: str, limit: int, common: Common) -> int:
             )  # fmt: skip
     else:
         for one in found:
-            place = one.source.session_id if one.source else ""
-            surface.say(f"{one.kind or 'message'}  {figures.ago(ids.iso(one.time_us))}  {place}")
-            surface.say(f"  {one.text}")
+            _show(surface, one)
         if not found:
             surface.note("Nothing was found.")
     return exits.DONE
 
 
-def _nothing(surface: Surface, user: str) -> None:
+def _show(surface: Surface, one: Recalled) -> None:
+    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+    place = visible.line(one.source.session_id) if one.source else ""
+    when = figures.ago(ids.iso(one.time_us))
+    head = Text.assemble((place, "cyan"), f"  {one.kind or 'message'}  ", (when, "dim"))
+    surface.console.print(head, soft_wrap=True)
+    surface.console.print(Text(f"  {visible.line(one.text)}"))
+
+
+def _nothing(surface: Surface, user: str, common: Common) -> None:
     surface.note(
-        f"Nothing is known of {user!r}. Conversations are learnt from when they have ended and a worker runs:"
-        " holdfast worker --once"
+        f"Nothing is known of {user!r}. A worker learns from conversations that have ended:"
+        f" {again.command('worker', '--once', on=again.on(common.url, 'default'))}"
     )
 
 

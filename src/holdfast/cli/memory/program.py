@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from holdfast import limits
 from holdfast.cli.options import Common, Flag, Positive
 
 memory = App(
@@ -63,7 +64,9 @@ def search(
 
 
 @memory.command
-def profile(user: str, /, *, budget: Positive = 400, common: Common = _COMMON) -> int:
+def profile(
+    user: str, /, *, budget: Positive = limits.BOOTSTRAP_TOKENS, common: Common = _COMMON
+) -> int:
     """Show what a new session would be told of a user, and which facts it is made from.
 
     Example: holdfast memory profile ada

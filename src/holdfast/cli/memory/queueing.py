@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast import errors
 from holdfast.cli import again, exits, figures, target, visible
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
@@ -22,6 +23,8 @@ def run(replay: str | None, common: Common) -> int:
         replayed = None
         if replay is not None:
             replayed = hf.memory.replay(None if replay == "all" else replay)
+            if not replayed and replay != "all":
+                raise exits.Failure(_unknown(replay))
         queue = hf.memory.queue()
     if surface.face is Face.JSON:
         rows = [
@@ -48,6 +51,17 @@ def run(replay: str | None, common: Common) -> int:
             "Nothing waits. Conversations come here when they end, and go when memory has them."
         )
     return exits.DONE
+
+
+def _unknown(key: str) -> exits.Problem:
+    return exits.Problem(
+        exits.NOT_FOUND,
+        errors.NotFound.code,
+        f"{key!r} is no conversation that was given up.",
+        "Each has its whole key in the list, in its first column.",
+        "",
+        command=("memory queue",),
+    )
 
 
 def _at(one: QueuedOffload) -> str | None:

@@ -45,6 +45,11 @@ def run(wanted: Wanted, common: Common) -> int:
             wanted.query, user_id=wanted.user or None, k=wanted.limit, role=wanted.role,
             since=since, until=until, session_id=session,
         )  # fmt: skip
+        stranger = (
+            not found
+            and not session
+            and not hf.sessions.list_sessions(1, user_id=wanted.user or None)
+        )
         beside = {hit.position: around(hf, hit, wanted.around) for hit in found}
     if surface.face is Face.JSON:
         hits = [_document(hit, beside[hit.position]) for hit in found]
@@ -59,14 +64,20 @@ def run(wanted: Wanted, common: Common) -> int:
         for hit in found:
             _show(surface, hit, beside[hit.position])
         if not found:
-            surface.note("Nothing was found.")
+            surface.note(_nothing(wanted, common) if stranger else "Nothing was found.")
     if found.behind:
         surface.note(
-            f"{figures.count(found.behind, 'event')} not searched yet; a worker takes them in."
+            f"{figures.count(found.behind, 'event')} not searched yet. A worker takes them in:"
+            f" {again.command('worker', '--once', on=again.on(common.url, 'default'))}"
         )
     if found and not wanted.around:
         surface.note(f"To read around a hit: {_nearer(wanted, common)}")
     return exits.DONE
+
+
+def _nothing(wanted: Wanted, common: Common) -> str:
+    known = again.command("sessions list", on=common.on)
+    return f"Nothing was found: no session here is of {wanted.user!r}. Whose there are: {known}"
 
 
 def around(hf: Holdfast, hit: Hit, count: int) -> Sequence[Said]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast import limits
-from holdfast.cli import exits, figures, target, visible
+from holdfast.cli import again, exits, figures, target, visible
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
 from holdfast.values import ids
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from holdfast.models.port import Model
     from holdfast.values.frozen import Json
     from holdfast.wiring import Holdfast
+
+
+_UNDONE = ("waiting", "dead")
+_ABOUT = ("task", "tenant", "session", "error", "failures", "tries")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +51,38 @@ def run(wanted: Wanted, common: Common) -> int:
         if wanted.status:
             _show(surface, worker.status())
             return exits.DONE
-        if wanted.once:
-            done = worker.run_once()
-            return _ended(surface, worker, done)
-        surface.note(f"{worker.holder} works on {target.choose(common.url)}; ^C ends it.")
-        _until_interrupted(worker)
-        surface.note("stopped; what is left is taken up by the next one.")
+        with _troubles_told(surface):
+            if wanted.once:
+                return _ended(surface, worker, worker.run_once(), common)
+            surface.note(f"{worker.holder} works on {target.choose(common.url)}; ^C ends it.")
+            _until_interrupted(worker)
+        surface.note("Stopped. What is left is taken up by the next one.")
     return exits.DONE
+
+
+@contextlib.contextmanager
+def _troubles_told(surface: Surface) -> Iterator[None]:
+    """Say what is logged meanwhile, with what it is about: it is tried again, and nobody else hears of it."""
+    logger, handler = logging.getLogger("holdfast"), _Telling(surface)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Telling(logging.Handler):
+    def __init__(self, surface: Surface) -> None:
+        super().__init__(logging.WARNING)
+        self._surface = surface
+
+    def emit(self, record: logging.LogRecord) -> None:
+        about = [
+            f"{name} {getattr(record, name)}" for name in _ABOUT if getattr(record, name, None)
+        ]
+        self._surface.note(
+            f"{ids.iso(int(record.created * 1_000_000))} {record.getMessage()}: {', '.join(about)}"
+        )
 
 
 def _opened(url: str, wanted: Wanted, common: Common) -> Holdfast:
@@ -93,21 +124,25 @@ def _until_interrupted(worker: Worker) -> None:
             signal.signal(number, handler)
 
 
-def _ended(surface: Surface, worker: Worker, done: Done) -> int:
+def _ended(surface: Surface, worker: Worker, done: Done, common: Common) -> int:
     if surface.face is Face.JSON:
         tasks = [_document(one) for one in worker.status()]
         surface.document({"steps": done.steps, "failures": done.failures, "tasks": tasks})
     elif surface.face is Face.PIPE:
         surface.row(done.steps, done.failures)
-    else:
-        mark = surface.glyphs.bad if done.failures else surface.glyphs.good
+    elif done.failures:
+        failed = figures.count(done.failures, "failure")
         surface.say(
-            f"{mark} {figures.count(done.steps, 'step')}, {figures.count(done.failures, 'failure')}"
+            f"{surface.glyphs.bad} {failed}, {figures.count(done.steps, 'step')}. Tried again by the next worker, later."
         )
-    if done.failures:
-        for one in worker.status():
-            if one.error:
-                surface.note(f"{one.task} of {one.tenant}: {one.error}; tried again later.")
+    else:
+        surface.say(
+            f"{surface.glyphs.good} nothing is left to do now ({figures.count(done.steps, 'step')})."
+        )
+    late = sum(int(one.told.get(name, 0)) for one in worker.status() for name in _UNDONE)
+    if late:
+        command = again.command("worker", "--status", on=common.on)
+        surface.note(f"{late:,} not done, tried again later or given up. How it stands: {command}")
     return exits.FAILED if done.failures else exits.DONE
 
 
@@ -140,11 +175,24 @@ def _show(surface: Surface, found: Sequence[TaskStatus]) -> None:
             Text(one.task),
             Text(one.holder or "nobody"),
             Text(f"{one.failures}", style="red" if one.failures else ""),
-            Text(visible.line(" ".join(filter(None, (one.error, _told(one)))))),
+            Text(visible.line(", ".join(filter(None, (one.error, *_stand(one)))))),
         ]
         for one in found
     ]
-    surface.listed(["TENANT", "TASK", "WORKED ON BY", ">FAILED", "TOLD"], rows)
+    surface.listed(["TENANT", "TASK", "WORKED ON BY", ">FAILED", "HOW IT STANDS"], rows)
+
+
+def _stand(one: TaskStatus) -> Iterator[str]:
+    """Yield what a task tells of itself as people say it: how far behind, what waits, what was given up."""
+    told = dict(one.told)
+    told.pop("cursor", None)
+    lag = told.pop("lag", None)
+    if isinstance(lag, int):
+        yield f"{figures.count(lag, 'event')} behind" if lag else "up to date"
+    told["given up"] = told.pop("dead", 0)
+    for name, value in told.items():
+        if value:
+            yield f"{value:,} {name}" if isinstance(value, int) else f"{name} {value}"
 
 
 def _told(one: TaskStatus) -> str:
