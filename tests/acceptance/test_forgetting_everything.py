@@ -32,7 +32,7 @@ def of_others(hf: Holdfast) -> object:
         hits,
         known(hf, "bob"),
         [one.text for one in hf.memory.search("bob", "train")],
-        [str(m["content"]) for m in sessions[1].window(2_000).messages],
+        [str(m.content) for m in sessions[1].window(2_000).messages],
     )
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import holdfast
 from holdfast import errors, limits
-from holdfast.engine.memory import fused, recalled
+from holdfast.engine.memory import together
 from holdfast.testing.scribe import Scribe
-from holdfast.values.memory import FactKind, Hit, Recalled, Who
+from holdfast.values.memory import FactKind, Hit, Recalled, Source, Who
 from tests.acceptance.scenes import Opener, user
 
 ADA = Who("default", "ada")
@@ -72,14 +72,31 @@ def test_what_is_known_and_what_was_said_are_found_together(opener: Opener):
     assert found[1].source is not None and found[1].source.session_id == "s"
 
 
-def test_places_count_not_scores_and_what_both_have_comes_first():
-    facts = [Recalled(text=text, score=0.1, time_us=1, kind=FactKind.FACT) for text in "ab"]
-    both = recalled(hit(5, "both"))
-    said = [recalled(hit(position, str(position))) for position in (1, 2)]
-    found = fused([*facts, both], [*said, both])
-    assert found[0].text == "both"
-    assert len(found) == 5
+def known(text: str, position: int | None, *, since: int = 1, until: int | None = None) -> Recalled:
+    source = None if position is None else Source("s", f"m{position}", position)
+    return Recalled(
+        text=text, score=0.1, time_us=since, kind=FactKind.FACT, source=source, until_us=until
+    )
+
+
+def test_a_fact_and_its_message_take_one_place():
+    facts = [known("Lives in Oslo.", 5), known("Likes tea.", None)]
+    found = together("oslo", facts, [hit(3, "Oslo is cold"), hit(5, "I moved to Oslo")])
+    assert [one.text for one in found] == ["Likes tea.", "Oslo is cold", "Lives in Oslo."]
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+def test_a_message_with_more_of_the_question_speaks_for_itself():
+    said = [hit(5, "I moved to Oslo, pistachios make me ill")]
+    found = together("pistachios in oslo", [known("Lives in Oslo.", 5)], said)
+    assert [one.text for one in found] == [said[0].excerpt]
+
+
+def test_what_holds_stands_ahead_of_what_it_replaced_wherever_that_is_found():
+    facts = [known("Lives in Kobe.", 9, since=7), known("Lives in Oslo.", 5, until=7)]
+    for said in ([hit(5, "Oslo")], [hit(5, "Oslo"), hit(9, "Kobe")], []):
+        found = together("oslo", facts, said)
+        assert [one.text for one in found] == ["Lives in Kobe.", "Lives in Oslo."]
 
 
 def test_forgetting_reaches_the_engine_the_log_and_the_archive(opener: Opener):

@@ -61,7 +61,7 @@ class Place:
         recall = Recall(VectorStore(self.shelf, self.words), self.words)
         wanted = Wanted(**filters)  # pyright: ignore[reportArgumentType]
         found = recall.search(ADA, query, k, by_words=by_words, texts=self.texts, wanted=wanted)
-        return list(self.texts(found).values())
+        return list(self.texts(found[:k]).values())
 
 
 @pytest.fixture

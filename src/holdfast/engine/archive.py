@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
@@ -18,6 +19,8 @@ from holdfast.memory.archive import forgetting, passages, searching
 from holdfast.memory.archive.index import Index
 from holdfast.memory.archive.terms import asked
 from holdfast.memory.archive.text import text_of
+from holdfast.memory.meaning import fusion
+from holdfast.memory.meaning.fusion import Ranking
 from holdfast.memory.shelf import Shelf
 from holdfast.values.event import MessageAdded
 from holdfast.values.frozen import checked_text
@@ -36,6 +39,21 @@ _WIDE: Final = 50
 
 Place = Hit | tuple[str, str]
 """A message: a hit, or the ids of its session and of itself."""
+
+Texts = Callable[[Sequence[int]], Mapping[int, str]]
+"""From positions of messages to what they say; those that are erased or gone are left out."""
+
+_NONE: Final = Ranking(())
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    """A search that has looked for the words: how many are asked for, what was found and says, and what is known beside."""
+
+    query: str
+    k: int
+    hits: list[Hit]
+    texts: dict[int, str]
+    known: Ranking
 
 
 class Archive:
@@ -77,29 +95,57 @@ class Archive:
         """
         self._engine.check()
         words = _checked_query(query)
-        recall = self._meaning()
         sought = searching.Sought(
             terms=asked(words),
-            k=_checked_k(k) + (_MORE if recall is None else _WIDE),
+            k=_checked_k(k),
             roles=_checked_roles(role),
             session_id=None if session_id is None else checked_id("a session's id", session_id),
             since_us=requests.microseconds(since),
             until_us=requests.microseconds(until),
         )
-        who = self._who(user_id)
+        found = self._ordered(self._who(user_id), sought, words, fresh=fresh)
+        del found[k:]
+        return found
+
+    def beside(self, who: Who, query: str, k: int, known: Ranking) -> Found:
+        """Return messages that fit a query in one order with those that are known to: the sources of facts.
+
+        The first k are the answer; those behind them tell which of the known ones are in the archive at all.
+        """
+        self._engine.check()
+        words = _checked_query(query)
+        sought = searching.Sought(terms=asked(words), k=_checked_k(k))
+        return self._ordered(who, sought, words, known=known)
+
+    def _ordered(
+        self,
+        who: Who,
+        sought: searching.Sought,
+        query: str,
+        *,
+        known: Ranking = _NONE,
+        fresh: bool = True,
+    ) -> Found:
+        """Return at least k messages, the best first, if there are as many."""
         if fresh:
             self._settle()
         behind = 0 if fresh and self.catch_up() else self.behind()
-        hits = self._found(who, sought, words)
-        if recall is not None:
-            hits = self._by_meaning(recall, who, sought, query=words, hits=hits, k=k)
+        recall, k = self._meaning(), sought.k
+        more = _MORE if recall is None else _WIDE
+        sought = msgspec.structs.replace(sought, k=k + more)
+        texts: dict[int, str] = {}
+        hits = self._found(who, sought, query, texts)
+        if recall is not None or known.positions:
+            hits = self._fused(recall, who, sought, _Begun(query, k, hits, texts, known))
         if behind:
             hits = [hit for hit in hits if not self._is_deleted(hit.session_id)]
-        found = Found(hits[:k])
+        found = Found(hits)
         found.behind = behind
         return found
 
-    def _found(self, who: Who, sought: searching.Sought, query: str) -> list[Hit]:
+    def _found(
+        self, who: Who, sought: searching.Sought, query: str, texts: dict[int, str]
+    ) -> list[Hit]:
         try:
             rows = Index(self._shelf())
             owner = rows.owner(who)
@@ -111,10 +157,12 @@ class Archive:
         except errors.Corrupt as error:
             self.task.begin_anew(error)
             self.catch_up()
-            return self._found(who, sought, query)
-        return sorted(self._hits(found, query), key=lambda hit: (-hit.score, -hit.position))
+            return self._found(who, sought, query, texts)
+        hits = self._hits(found, query, texts)
+        return sorted(hits, key=lambda hit: (-hit.score, -hit.position))
 
-    def _hits(self, found: searching.Matches, query: str) -> Iterator[Hit]:
+    def _hits(self, found: searching.Matches, query: str, texts: dict[int, str]) -> Iterator[Hit]:
+        """Yield what was found, as it is shown, and note what each says."""
         several = len(found.weights) > 1
         for match in found.matches:
             stored = self._engine.store.feed(self._tenant, after=match.position - 1, limit=1)
@@ -123,7 +171,7 @@ class Archive:
             event = facts(self._engine.store, self._tenant, stored)[0].event
             if not isinstance(event, MessageAdded):
                 continue
-            text = text_of(event.message)
+            texts[match.position] = text = text_of(event.message)
             passage = passages.best(text, found.weights)
             near = 1 + passage.share / 2 + (several and passages.says(text, query)) / 2
             yield Hit(
@@ -139,50 +187,34 @@ class Archive:
                 marks=passage.marks,
             )
 
-    def _by_meaning(
-        self,
-        recall: Recall,
-        who: Who,
-        sought: searching.Sought,
-        *,
-        query: str,
-        hits: list[Hit],
-        k: int,
+    def _fused(
+        self, recall: Recall | None, who: Who, sought: searching.Sought, begun: _Begun
     ) -> list[Hit]:
-        """Return what words have found and what lies near in meaning, in one order; the words alone if that can't be had."""
-        from holdfast.memory.meaning.gallery import Wanted  # noqa: PLC0415 - only whoever has numpy
+        """Return what words have found, what is known and what lies near in meaning, in one order.
 
+        Without the meanings if they can't be had.
+        """
         rows = Index(self._shelf())
         owner = rows.owner(who)
         if owner is None:
-            return hits
-        found = {hit.position: hit for hit in hits}
+            return begun.hits
+        found = {hit.position: hit for hit in begun.hits}
 
         def texts(positions: Sequence[int]) -> dict[int, str]:
-            known = searching.located(rows, owner, set(positions) - found.keys())
-            said = searching.Matches(list(known.values()), {})
-            found.update((hit.position, hit) for hit in self._hits(said, query))
-            return {at: self._said(at) for at in positions if at in found}
+            missing = set(positions) - found.keys()
+            if missing:
+                known = searching.located(rows, owner, missing)
+                said = searching.Matches(list(known.values()), {})
+                hits = self._hits(said, begun.query, begun.texts)
+                found.update((hit.position, hit) for hit in hits)
+            return {at: begun.texts[at] for at in positions if at in found}
 
-        wanted = Wanted(
-            roles=sought.roles, session_id=sought.session_id,
-            since_us=sought.since_us, until_us=sought.until_us,
-        )  # fmt: skip
-        by_words = [hit.position for hit in hits]
-        try:
-            order = recall.search(who, query, k, by_words=by_words, texts=texts, wanted=wanted)
-        except errors.Unavailable:
-            return hits
+        order = _by_meaning(recall, who, sought, begun, texts)
         # Scores of words and of meanings do not compare; the place does.
         return [
             msgspec.structs.replace(found[position], score=round(1 / place, 6))
             for place, position in enumerate(order, 1)
         ]
-
-    def _said(self, position: int) -> str:
-        stored = self._engine.store.feed(self._tenant, after=position - 1, limit=1)
-        event = facts(self._engine.store, self._tenant, stored)[0].event
-        return text_of(event.message) if isinstance(event, MessageAdded) else ""
 
     def _is_deleted(self, session_id: str) -> bool:
         """Whether a session was deleted since the archive has last looked at the log."""
@@ -250,6 +282,27 @@ class Archive:
 
     def _who(self, user_id: str | None) -> Who:
         return Who(self._tenant, "" if user_id is None else checked_id("a user's id", user_id))
+
+
+def _by_meaning(
+    recall: Recall | None, who: Who, sought: searching.Sought, begun: _Begun, texts: Texts
+) -> list[int]:
+    """Return the positions of messages in one order; by words and what is known if meanings can't be had."""
+    words = [hit.position for hit in begun.hits]
+    if recall is not None:
+        from holdfast.memory.meaning.gallery import Wanted  # noqa: PLC0415 - only whoever has numpy
+
+        wanted = Wanted(
+            roles=sought.roles, session_id=sought.session_id,
+            since_us=sought.since_us, until_us=sought.until_us,
+        )  # fmt: skip
+        with contextlib.suppress(errors.Unavailable):
+            return recall.search(
+                who, begun.query, begun.k, by_words=words, texts=texts, wanted=wanted,
+                others=[begun.known],
+            )  # fmt: skip
+    said = texts([*words, *begun.known.positions])
+    return [at for at in fusion.fused([Ranking(words), begun.known]) if at in said]
 
 
 def _end(is_there: Callable[[int], bool], position: int) -> int:

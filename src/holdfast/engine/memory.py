@@ -13,6 +13,8 @@ from holdfast.engine.archive import Archive
 from holdfast.engine.engine import Engine
 from holdfast.engine.erasing import Erasing
 from holdfast.engine.jobs import TASK, Jobs, QueuedOffload
+from holdfast.memory.facts.finding import terms
+from holdfast.memory.meaning.fusion import Ranking
 from holdfast.memory.port import MemoryEngine
 from holdfast.values.erasure import Receipt
 from holdfast.values.frozen import checked_text
@@ -52,8 +54,8 @@ class Memory:
             raise errors.InvalidRequest("a query is a text.")
         who, text = self._who(user_id), checked_text(query)
         known = self._asked().search(who, text, k)
-        said = self._archive.search(text, user_id=user_id, k=k)
-        return fused(known, [recalled(hit) for hit in said])[:k]
+        said = self._archive.beside(who, text, k, sources(text, known))
+        return together(text, known, said)[:k]
 
     def facts(self, user_id: str) -> list[Fact]:
         """Return everything that is or was known of a user, the newest first, with who said so."""
@@ -92,6 +94,58 @@ class Memory:
         return Who(self._tenant, checked_id("a user's id", user_id))
 
 
+def sources(query: str, known: Sequence[Recalled]) -> Ranking:
+    """Return where the facts that hold were said, and how far each is to be trusted: how much of the query it has."""
+    held = [one for one in known if one.until_us is None and one.source is not None]
+    first = {one.source.position: one for one in reversed(held) if one.source is not None}
+    facts = sorted(first.items(), key=lambda item: held.index(item[1]))
+    asked = {*terms(query)}
+    shares = (len(asked.intersection(terms(one.text))) / len(asked) for _, one in facts)
+    trust = [share**2 for share in shares]
+    return Ranking([position for position, _ in facts], trust)
+
+
+def together(query: str, known: Sequence[Recalled], said: Sequence[Hit]) -> list[Recalled]:
+    """Return facts and messages in the order of the messages, which knows what was said later about the same thing.
+
+    A fact and the message it is from are one thing and take one place: the fact's words, unless the message
+    has more of what was asked for. What holds stands ahead of what it replaced. Facts from messages that are not
+    there come by their own places, and behind everything else those that hold no more.
+    """
+    left = dict.fromkeys(known)
+    places = {(hit.position, hit.message_id): hit for hit in said}
+    asked, placed = {*terms(query)}, list[Recalled]()
+
+    def place(at: tuple[int, str]) -> None:
+        hit = places.pop(at, None)
+        facts = [fact for fact in left if _at(fact) == at]
+        for fact in facts:
+            del left[fact]
+        for fact in facts:
+            for later in [one for one in left if _replaces(one, fact)]:
+                place(_at(later))
+        had = {term for fact in facts for term in terms(fact.text)}
+        if hit is not None and (not facts or asked.intersection(terms(hit.excerpt)) - had):
+            placed.append(recalled(hit))
+        else:
+            placed.extend(facts)
+
+    for hit in said:
+        if (hit.position, hit.message_id) in places:
+            place((hit.position, hit.message_id))
+    held = [one for one in left if one.until_us is None]
+    return [*fused(held, placed), *(one for one in left if one.until_us is not None)]
+
+
+def _replaces(later: Recalled, fact: Recalled) -> bool:
+    return fact.until_us == later.time_us and fact.kind == later.kind
+
+
+def _at(fact: Recalled) -> tuple[int, str]:
+    source = fact.source
+    return (-1, fact.text) if source is None else (source.position, source.message_id)
+
+
 def recalled(hit: Hit) -> Recalled:
     """Return what was said as something that was found."""
     source = Source(hit.session_id, hit.message_id, hit.position)
@@ -99,20 +153,9 @@ def recalled(hit: Hit) -> Recalled:
 
 
 def fused(*lists: Sequence[Recalled]) -> list[Recalled]:
-    """Return several lists as one, by the places that each thing has in them; scores of lists do not compare."""
-    scores: dict[object, float] = {}
-    things: dict[object, Recalled] = {}
-    for found in lists:
-        for rank, one in enumerate(found, start=1):
-            name = _name(one)
-            scores[name] = scores.get(name, 0.0) + 1 / (limits.FUSION_RANK + rank)
-            things.setdefault(name, one)
-    ordered = sorted(things, key=lambda name: -scores[name])
-    return [msgspec.structs.replace(things[name], score=scores[name]) for name in ordered]
-
-
-def _name(one: Recalled) -> object:
-    """Return by what a thing is known again: a message by its place in the log, a fact by what it says."""
-    if one.kind is None and one.source is not None:
-        return one.source.position
-    return one.kind, one.text
+    """Return several lists as one, by the places that each thing has in its own; scores of lists do not compare."""
+    ranked = [(rank, one) for found in lists for rank, one in enumerate(found, start=1)]
+    ranked.sort(key=lambda each: each[0])
+    return [
+        msgspec.structs.replace(one, score=1 / (limits.FUSION_RANK + rank)) for rank, one in ranked
+    ]

@@ -38,7 +38,7 @@ class Recall:
         wanted: Wanted = ANY,
         others: Sequence[Ranking] = (),
     ) -> list[int]:
-        """Return up to k positions of an owner's messages that fit a question, the best first.
+        """Return positions of an owner's messages that fit a question, the best first, at least k if there are as many.
 
         `by_words` are the hits of a search by words, the best first; `others` are rankings of more kinds, such as
         the sources of facts. All of them obey `wanted` already. What `texts` does not have is not found.
@@ -57,6 +57,7 @@ class Recall:
         words = [position for position in words if position in said]
         trust = fusion.trusted(query, [said[position] for position in words])
         order = fusion.fused([Ranking(words, trust), Ranking(near), *others])
-        first = [position for position in order if position in said][:wide]
+        found = [position for position in order if position in said]
+        first = found[:wide]
         shown = {position: said[position] for position in first}
-        return fusion.newest_first(first, k, shown, gallery.likeness(first))[:k]
+        return fusion.newest_first(first, k, shown, gallery.likeness(first)) + found[wide:]
