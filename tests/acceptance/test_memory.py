@@ -216,3 +216,21 @@ def test_without_an_engine_the_built_in_one_is_opened_when_it_is_asked(tmp_path:
         assert "aisle" not in str(hf.sessions.create_session(user_id="bo", system="x").messages[0])
     with holdfast.connect(tmp_path / "a.db") as hf:
         assert "aisle" in hf.memory.profile("ada").text
+
+
+def test_an_engine_that_has_taken_something_is_told_sooner_or_later(tmp_path: Path):
+    """Whoever forgets without the engine that learnt is told so; what is pending is done when it is there again."""
+    memory, path = Scribe(), tmp_path / "a.db"
+    with holdfast.connect(path, memory=memory) as hf:
+        hf.sessions.create_session("s", user_id="ada").add_message(user("I live in Oslo."))
+        hf.sessions.end_session("s")
+        assert hf.worker().run_once().failures == 0
+        assert memory.taken
+    with holdfast.connect(path) as hf:
+        with pytest.raises(errors.Unavailable) as caught:
+            hf.memory.forget("ada")
+        assert caught.value.facts["pending"] is True
+        assert hf.sessions.load_session("s") is None
+    with holdfast.connect(path, memory=memory) as hf:
+        assert hf.memory.forget("ada").pending is False
+    assert memory.forgotten

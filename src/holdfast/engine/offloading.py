@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from holdfast import errors, limits
-from holdfast.engine import cursors
+from holdfast.engine import cursors, engines
 from holdfast.engine.attempts import Failed, attempt
 from holdfast.engine.engine import Engine
 from holdfast.engine.finding import Log
@@ -212,6 +212,7 @@ class Offloading:
                 ended_us=job.ended_us,
                 title=state.title or state.preview,
             )
+            engines.remember(self._store, tenant, self._memory.name)
             self._memory.ingest(history, self._said(tenant, state, beat))
             if self._kept is not None:
                 self._kept.learnt(tenant)

@@ -41,7 +41,7 @@ class Holdfast:
         self.events = Events(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant, self.sessions)
         self.admin = Admin(engine, settings.tenant, self._erasing)
-        with contextlib.suppress(errors.Unavailable):
+        with contextlib.suppress(errors.Unavailable, errors.NotInstalled):
             self._erasing.finish()
         background.check()
         background.start(settings.tenant)

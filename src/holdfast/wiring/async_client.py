@@ -35,7 +35,7 @@ class AsyncHoldfast:
         self.events = AsyncEvents(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant)
         self.admin = AsyncAdmin(engine, settings.tenant, self._erasing)
-        with contextlib.suppress(errors.Unavailable):
+        with contextlib.suppress(errors.Unavailable, errors.NotInstalled):
             self._erasing.finish()
         background.check()
         background.start(settings.tenant)

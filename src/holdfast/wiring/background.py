@@ -190,7 +190,20 @@ class Background:
         # What the built-in one learnt before there was another is dropped in any case.
         if memory is not self._memory:
             dropped += memory.forget(who, session_id, position)
+        self._check_told(who.tenant, memory.name)
         return dropped
+
+    def _check_told(self, tenant: str, told: str) -> None:
+        """Raise Unavailable if an engine that is not here has taken something: it stays pending until it is told."""
+        from holdfast.engine import engines  # noqa: PLC0415 - as above
+
+        others = engines.known(self._engine.store, tenant) - {told, self._built_in().name}
+        if others:
+            raise errors.Unavailable(
+                f"{', '.join(sorted(others))} has taken histories, and is to be told what was erased.",
+                hint="Here it is gone. Open the store once with that engine: connect(memory=…).",
+                facts={"engines": len(others)},
+            )
 
     def tasks(self) -> list[Task]:
         """Return the background work that there is for this store."""

@@ -78,7 +78,7 @@ class SessionManager(Sessions):
         try:
             shelf = functools.cache(lambda: open_shelf(folder / "state.db"))
             self._background = Background(engine, shelf, extras)
-            with contextlib.suppress(errors.Unavailable):
+            with contextlib.suppress(errors.Unavailable, errors.NotInstalled):
                 self._background.erasing(tenant).finish()
         except BaseException:
             engine.close()
