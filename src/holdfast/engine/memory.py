@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
@@ -17,6 +17,9 @@ from holdfast.values.erasure import Receipt
 from holdfast.values.frozen import checked_text
 from holdfast.values.memory import Fact, Hit, Profile, Recalled, Source, Who
 from holdfast.values.message import checked_id
+
+
+_SAID_BY: Final = ("user", "assistant", "tool")
 
 
 class Memory:
@@ -51,7 +54,8 @@ class Memory:
             raise errors.InvalidRequest("a query is a text.")
         who, text = self._who(user_id), checked_text(query)
         known = self._asked().search(who, text, k)
-        said = self._archive.search(text, user_id=user_id, k=k)
+        # A prompt has what is known, too, and nobody said it.
+        said = self._archive.search(text, user_id=user_id, k=k, role=_SAID_BY)
         return fused(known, [recalled(hit) for hit in said])[:k]
 
     def facts(self, user_id: str) -> list[Fact]:
