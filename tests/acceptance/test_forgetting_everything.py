@@ -50,19 +50,20 @@ def talk(hf: Holdfast, user: str, c: Canaries) -> list[str]:
 
 def noted(hf: Holdfast, waiting: str, dead: str, wanted: str) -> None:
     """Leave notes of work that is not done, as workers do whose engines fail."""
-    store, never = hf.sessions._engine.store, 1 << 60
+    store, now = hf.sessions._engine.store, hf.sessions._engine.now_us()
+    later = now + 60_000_000
     queue = jobs.Jobs(store, "default")
     for session_id in (waiting, dead):
         queue.add(
             jobs.Job(
                 session_id=session_id, generation=0, version=2, position=3, ended_us=1,
-                retry_us=never if session_id == waiting else 0,
+                retry_us=later if session_id == waiting else 0,
             )
         )  # fmt: skip
-    found = queue.due(1)
+    found = queue.due(now)
     assert found is not None and found.job.session_id == dead
-    queue.again(found, "refused", 1, useless=True)
-    todo = msgspec.json.encode(summarizing.Todo(wanted, 3, 1, never))
+    queue.again(found, "refused", now, useless=True)
+    todo = msgspec.json.encode(summarizing.Todo(wanted, 3, 1, later))
     store.put_note("default", summarizing.WANTED + jobs.digest(wanted), todo, expected=0)
 
 

@@ -30,8 +30,8 @@ class Letters:
 
 
 def repeat(messages: Sequence[Message], before: str | None) -> str:
-    """Summarise by saying everything again."""
-    return " ".join([before or "", *(str(message.content) for message in messages)])[:4_000]
+    """Summarise by saying the beginning of the last message again: short enough for the smallest window."""
+    return str(messages[-1].content or before or "nothing")[:24]
 
 
 def opened(path: Path | str, tenant: str = "default") -> Holdfast:
@@ -45,6 +45,8 @@ def worked(hf: Holdfast) -> None:
     """Do all the background work that there is."""
     done = hf.worker(every_tenant=True).run_once()
     assert done.failures == 0
+    for task in hf.worker(every_tenant=True).status():
+        assert not task.error and not task.told.get("failing") and not task.told.get("dead"), task
 
 
 def said(hf: Holdfast, session_id: str, user_id: str, *texts: str, end: bool = True) -> None:
