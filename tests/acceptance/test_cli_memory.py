@@ -88,6 +88,15 @@ def test_a_search_says_whose_nothing_is_there(folder: Path):
     assert "holdfast sessions list --url state.db\n" in done.err
 
 
+def test_what_was_said_before_a_reset_is_marked(folder: Path):
+    with holdfast.connect(folder / "state.db") as hf:
+        hf.sessions.reset_session("visit")
+        visit = hf.sessions.get_session("visit")
+        visit.add_message({"role": "user", "content": "Rome again."})
+    heads = shown(folder, "search", "rome", "--user", "bo").out.splitlines()[::2]
+    assert sorted(heads) == ["visit #1  user  just now", "visit #1 before a reset  user  just now"]
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -292,12 +301,12 @@ def test_forgetting_is_told_in_rows_and_in_json(folder: Path):
     assert (document_["what"], document_["sessions"]) == ("user", 1)
 
 
-@pytest.mark.parametrize(("answer", "code"), [("n", 1), ("", 1), ("y", 0)])
-def test_a_person_is_told_how_much_it_is_and_asked(folder: Path, answer: str, code: int):
+def asked(folder: Path, answer: str, *words: str) -> tuple[int, bytes]:
+    """Run a command for a person who gives an answer; return how it ended, and all that was seen."""
     ours, theirs = pty.openpty()
     os.write(ours, f"{answer}\n".encode())
-    asked = subprocess.Popen(
-        [*cli_runs.HOLDFAST, "memory", "forget", "ada"],
+    process = subprocess.Popen(
+        [*cli_runs.HOLDFAST, *words],
         cwd=folder, env=cli_runs.environment(PLAIN), stdin=theirs, stdout=theirs, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
@@ -309,10 +318,23 @@ def test_a_person_is_told_how_much_it_is_and_asked(folder: Path, answer: str, co
             break
         seen += chunk
     os.close(ours)
-    assert asked.wait() == code
+    return process.wait(), seen
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 1), ("", 1), ("y", 0)])
+def test_a_person_is_told_how_much_it_is_and_asked(folder: Path, answer: str, code: int):
+    ended, seen = asked(folder, answer, "memory", "forget", "ada")
+    assert ended == code
     assert b"1 session with 4 messages" in seen and b"5 facts that memory has" in seen
     assert b"forget ada in state.db, for good? [y/N]" in seen
     assert bool(found(folder, "seat")) is (answer != "y")
+
+
+def test_a_person_sees_the_message_that_would_go(folder: Path):
+    ended, seen = asked(folder, "n", "erase", "trip", "--message", "2")
+    assert ended == 1 and b"erase message 2 of trip in state.db, for good? [y/N]" in seen
+    assert "  assistant: Noted. ␛[2J".encode() in seen and b"\x1b[2J" not in seen
+    assert len(rows(folder, "sessions", "show", "trip")) == 4
 
 
 def test_a_message_is_erased_by_its_number(folder: Path):

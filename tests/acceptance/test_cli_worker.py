@@ -53,7 +53,7 @@ def test_once_works_for_every_tenant_and_without_memory(folder: Path):
     assert "vegan" in run("memory", "list", "cy", "--tenant", "t2", cwd=folder).out
 
 
-def test_idle_sessions_are_ended_and_learnt_from(folder: Path):
+def test_a_session_that_was_touched_since_stays_open(folder: Path):
     assert run("worker", "--once", "--idle", "9999w", cwd=folder).code == 0
     with holdfast.connect(folder / "state.db") as hf:
         assert hf.sessions.get_session("visit").status == "active"

@@ -8,6 +8,7 @@ from holdfast import errors, limits
 from holdfast.cli import asking, exits, figures, references, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
+from holdfast.context import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions import Session
     from holdfast.values.erasure import Receipt
     from holdfast.wiring import Holdfast
+
+
+_SEEN_CHARS = 200
 
 
 def forget(user: str, *, yes: bool, common: Common) -> int:
@@ -51,8 +55,9 @@ def erase(session: str | None, message: str | None, *, yes: bool, common: Common
     """Erase a session, one message of it, or all that was deleted."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     with target.opened(common) as hf:
-        what, run = _wanted(hf, session, message)
-        asking.confirm(surface, f"erase {what} in {target.choose(common.url)}, for good?", yes=yes)
+        what, lines, run = _wanted(hf, session, message)
+        question = f"erase {what} in {target.choose(common.url)}, for good?"
+        asking.confirm(surface, question, lines, yes=yes)
         receipt = run()
     _show(surface, receipt, f"erased {what}")
     return exits.DONE
@@ -60,7 +65,8 @@ def erase(session: str | None, message: str | None, *, yes: bool, common: Common
 
 def _wanted(
     hf: Holdfast, session: str | None, message: str | None
-) -> tuple[str, Callable[[], Receipt]]:
+) -> tuple[str, list[str], Callable[[], Receipt]]:
+    """Return what is to go in words, what a person should see of it first, and what does it."""
     if session is None:
         if message is not None:
             raise exits.Failure(
@@ -72,21 +78,24 @@ def _wanted(
                     "Name the session first: holdfast erase SESSION --message 12",
                 )
             )
-        return "what was deleted", hf.admin.erase
+        return "what was deleted", [], hf.admin.erase
     found = references.session(hf, session)
     if message is None:
         held = figures.count(found.message_count, "message")
-        return f"{found.id} ({held})", lambda: hf.admin.erase(session_id=found.id)
+        return f"{found.id} ({held})", [], lambda: hf.admin.erase(session_id=found.id)
     number = message.removeprefix("#")
-    named = message
+    named, lines = message, list[str]()
     if number.isdecimal():
         at = int(number)
         if not 1 <= at <= found.message_count:
             raise exits.Failure(_no_message(found, at))
-        named = found.messages[at - 1].id
-    return f"message {message} of {found.id}", lambda: hf.admin.erase(
-        session_id=found.id, message_id=named
-    )
+        meant = found.messages[at - 1]
+        named, lines = meant.id, [f"  {meant.role}: {summary.text_of(meant)[:_SEEN_CHARS]}"]
+
+    def run() -> Receipt:
+        return hf.admin.erase(session_id=found.id, message_id=named)
+
+    return f"message {message} of {found.id}", lines, run
 
 
 def _no_message(session: Session, number: int) -> exits.Problem:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast import errors
 from holdfast.cli import again, exits, figures, references, target, visible
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
@@ -50,6 +52,7 @@ def run(wanted: Wanted, common: Common) -> int:
             and not session
             and not hf.sessions.list_sessions(1, user_id=wanted.user or None)
         )
+        earlier = _earlier(hf, found) if surface.face is Face.TERMINAL else frozenset[int]()
         beside = {hit.position: around(hf, hit, wanted.around) for hit in found}
     if surface.face is Face.JSON:
         hits = [_document(hit, beside[hit.position]) for hit in found]
@@ -62,7 +65,7 @@ def run(wanted: Wanted, common: Common) -> int:
             )  # fmt: skip
     else:
         for hit in found:
-            _show(surface, hit, beside[hit.position])
+            _show(surface, hit, beside[hit.position], earlier=hit.position in earlier)
         if not found:
             surface.note(_nothing(wanted, common) if stranger else "Nothing was found.")
     if found.behind:
@@ -111,10 +114,22 @@ def _document(hit: Hit, beside: Sequence[Said]) -> dict[str, Json]:
     return {**data, "around": [said(one) for one in beside]} if beside else data
 
 
-def _show(surface: Surface, hit: Hit, beside: Sequence[Said]) -> None:
+def _earlier(hf: Holdfast, found: Sequence[Hit]) -> frozenset[int]:
+    """Return the hits that were said before their session was reset: their numbers are not those it has now."""
+    now: dict[str, int] = {}
+    for hit in found:
+        if hit.session_id not in now:
+            with contextlib.suppress(errors.NotFound):
+                now[hit.session_id] = hf.sessions.get_session(hit.session_id).state.generation
+    return frozenset(
+        hit.position for hit in found if hit.generation < now.get(hit.session_id, hit.generation)
+    )
+
+
+def _show(surface: Surface, hit: Hit, beside: Sequence[Said], *, earlier: bool) -> None:
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
-    where = f"{hit.session_id} #{hit.number:,}"
+    where = f"{hit.session_id} #{hit.number:,}" + (" before a reset" if earlier else "")
     when = figures.ago(ids.iso(hit.time_us))
     head = Text.assemble(
         (visible.line(where), "cyan"), f"  {hit.role}  ", (when, "dim"), no_wrap=True

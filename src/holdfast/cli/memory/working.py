@@ -6,7 +6,7 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,8 +54,8 @@ def run(wanted: Wanted, common: Common) -> int:
         with _troubles_told(surface):
             if wanted.once:
                 return _ended(surface, worker, worker.run_once(), common)
-            surface.note(f"{worker.holder} works on {target.choose(common.url)}; ^C ends it.")
-            _until_interrupted(worker)
+            begun = f"{worker.holder} works on {target.choose(common.url)}; ^C ends it."
+            _until_interrupted(worker, lambda: surface.note(begun))
         surface.note("Stopped. What is left is taken up by the next one.")
     return exits.DONE
 
@@ -110,7 +110,7 @@ def _model(wanted: Wanted) -> Model | None:
     return OpenAIModel(wanted.model, base_url=wanted.base_url)
 
 
-def _until_interrupted(worker: Worker) -> None:
+def _until_interrupted(worker: Worker, begun: Callable[[], None]) -> None:
     stop = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -118,6 +118,7 @@ def _until_interrupted(worker: Worker) -> None:
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        begun()
         worker.run(stop)
     finally:
         for number, handler in before.items():
