@@ -18,7 +18,6 @@ from holdfast.values.frozen import checked_text
 from holdfast.values.memory import Fact, Hit, Profile, Recalled, Source, Who
 from holdfast.values.message import checked_id
 
-
 _SAID_BY: Final = ("user", "assistant", "tool")
 
 
