@@ -47,18 +47,23 @@ class BondedShelf:
 
     def check(self) -> None:
         """Throw the shelf away if it is not the one that the store knows. Nothing is done while an erasure is pending."""
-        note = self._store.note(NOBODY, NOTE)
-        if self._store.pending() is not None or not (note or self._shelf.size()):
-            return
         try:
-            row = self._row()
+            # Twice: somebody may have bound them anew between one look and the other.
+            if self._differs() and self._differs():
+                self.renew()
         except errors.Corrupt:
             # Whoever needs what is damaged makes it anew.
             return
+
+    def _differs(self) -> bool:
+        note = self._store.note(NOBODY, NOTE)
+        if self._store.pending() is not None or not (note or self._shelf.size()):
+            return False
+        row = self._row()
         if (note is None and row is None) or not self._shelf.size():
             self.bind()
-        elif note is None or row is None or note.value != row:
-            self.renew()
+            return False
+        return note is None or row is None or note.value != row
 
     def bind(self) -> None:
         """Have store and shelf know each other, from now on: no older shelf, and no older store, goes with the other."""

@@ -1,0 +1,66 @@
+"""The power fails at any moment of an erasure: everything or nothing is there, and whoever opens it next finishes it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.acceptance.canaries import found
+from tests.faults import forgetting, images
+from tests.faults.forgetting import SECRET
+from tests.faults.oplog import Kind, Op, read
+
+IMAGES = 150
+
+
+def judge(home: Path) -> bool:
+    """Open an image; return whether the user is gone."""
+    with holdfast.connect(home / "state.db") as hf:
+        assert hf.admin.verify().ok
+        assert hf.sessions._engine.store.pending() is None
+        assert len(hf.sessions.get_session("kept").messages) == 5
+        mine = hf.sessions.load_session("mine")
+        assert mine is None or [str(m.content) for m in mine.messages] == [SECRET] * 5
+        assert mine is not None or found(home) == {}
+    return mine is None
+
+
+def of_the_store(ops: list[Op]) -> list[Op]:
+    """Leave out the memory's file: it is made under another name, which the recorder does not see, and has nothing here."""
+    named = (Kind.CREATE, Kind.DELETE, Kind.RENAME)
+    ours = [op for op in ops if op.kind not in named or b"-memory" not in op.data]
+    known = {op.inode for op in ours if op.kind is Kind.CREATE} | {0}
+    return [op for op in ours if op.inode in known]
+
+
+@pytest.mark.slow
+def test_whatever_the_disk_had_cached_it_is_all_or_nothing(scratch: Path) -> None:
+    (scratch / "store").mkdir()
+    child = multiprocessing.get_context("spawn").Process(
+        target=forgetting.erase, args=(str(scratch),)
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    ops = of_the_store(read(scratch / "operations"))
+    begins, done = [at for at, op in enumerate(ops) if op.kind is Kind.NOTE]
+    planned = [one for one in images.plan(ops, 1 << 20, 7, rounds=6) if one.last > begins]
+    planned = planned[:: max(1, len(planned) // IMAGES)]
+    outcomes: list[bool] = []
+    for (_, image), one in zip(
+        images.render(ops, [each.cut for each in planned]), planned, strict=True
+    ):
+        home = scratch / "home"
+        home.mkdir()
+        for name, content in image.items():
+            (home / name).write_bytes(content)
+        gone = judge(home)
+        assert gone or one.last <= done, "what was acknowledged came back"
+        outcomes.append(gone)
+        shutil.rmtree(home)
+    assert len(outcomes) >= IMAGES
+    assert {True, False} == set(outcomes)
