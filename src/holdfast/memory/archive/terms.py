@@ -124,11 +124,18 @@ def occurrences(text: str, wanted: Collection[Term]) -> list[tuple[int, int, Ter
 
 
 def _words(text: str, wanted: Collection[Term]) -> Iterator[tuple[int, int, Term]]:
-    for match in _patterns().plain.finditer(text):
-        word = match[0].lower().encode()
-        stem = _stems.get(word) or _stemmed(word)
-        if stem in wanted:
-            yield match.start(), match.end(), stem
+    lower, find = text.lower(), _patterns().plain
+    # Most words of a long text come again and again, and most are not wanted.
+    stems = {word: stem for word in {*find.findall(lower)} if (stem := _stem_of(word)) in wanted}
+    if stems:
+        for match in find.finditer(lower):
+            if stem := stems.get(match[0]):
+                yield match.start(), match.end(), stem
+
+
+def _stem_of(word: str) -> Term:
+    data = word.encode()
+    return _stems.get(data) or _stemmed(data)
 
 
 def _runs(text: str, wanted: Collection[Term]) -> Iterator[tuple[int, int, Term]]:
@@ -136,8 +143,9 @@ def _runs(text: str, wanted: Collection[Term]) -> Iterator[tuple[int, int, Term]
     for match in find.span.finditer(text):
         word, start = match[0], match.start()
         if word.isascii():
-            for first, last, term in _words(word, wanted):
-                yield start + first, start + last, term
+            # A run of letters and digits: one word.
+            if (stem := _stem_of(word.lower())) in wanted:
+                yield start, match.end(), stem
             continue
         if not find.unspaced.search(word):
             for term in {*_terms(word)} & {*wanted}:
