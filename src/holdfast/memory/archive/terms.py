@@ -61,6 +61,7 @@ class _Patterns:
         self.between = re.compile(f"[^\\w\\x00-\\x7f{re.escape(marks)}]+")
         self.pieces = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
         self.unspaced = re.compile(f"[{_UNSPACED}]")
+        self.foreign = re.compile(f"[^\\W\\x00-\\x7f]|[\u0300-\u036f{re.escape(marks)}]")
         self.span = re.compile(f"(?:[^\\W_]|[\u0300-\u036f{re.escape(marks)}])+")
 
 
@@ -111,7 +112,9 @@ def is_prefix(term: Term) -> bool:
 
 def occurrences(text: str, wanted: Collection[Term]) -> list[tuple[int, int, Term]]:
     """Return where a text has some terms, in order: begin, end, term."""
-    found = list(_words(text, wanted) if text.isascii() else _runs(text, wanted))
+    # Dashes and quotation marks beyond ASCII part words as others do.
+    plain = text.isascii() or not _patterns().foreign.search(text)
+    found = list(_words(text, wanted) if plain else _runs(text, wanted))
     lower = text.lower()
     for term in wanted:
         if not term.isalnum() and term.isascii():
