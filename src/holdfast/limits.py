@@ -324,6 +324,9 @@ ARCHIVE_CATCH_UP: Final = 4_096
 ARCHIVE_HITS_MAX: Final = 100
 """Messages that one search gives back. Each is read."""
 
+ARCHIVE_KEPT: Final = 100_000
+"""Documents of which an open store keeps in memory what every search needs: about 100 bytes of each."""
+
 ARCHIVE_AROUND_MAX: Final = 100
 """Messages before and after one that are opened with it."""
 

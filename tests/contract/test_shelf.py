@@ -43,6 +43,14 @@ def test_rows_come_in_the_order_of_their_keys_and_books_are_apart(shelf: Shelf):
     assert shelf.get("a", many[:3]) == {key("u", 2): b"2"}
 
 
+def test_the_last_of_each_range_is_found_in_one_look(shelf: Shelf):
+    assert shelf.lasts("a", [(b"", b"z")]) == [None]
+    shelf.write([*(Put("a", bytes((n,)), b"%d" % n) for n in (1, 3, 5)), Put("b", b"\4", b"other")])
+    spans = [(b"\1", b"\4"), (b"\4", b"\5"), (b"\1", b"\xff"), (b"\5", b"\1"), (b"\1", b"\4")]
+    assert shelf.lasts("a", spans) == [b"3", None, b"5", None, b"3"]
+    assert shelf.lasts("a", []) == []
+
+
 def test_a_range_of_one_owner_leaves_the_next_alone(shelf: Shelf):
     names = ["ann", "ann\0", "ann\0b", "anna", "an", "アン"]
     shelf.write(Put("a", key(name, 1), name.encode()) for name in names)

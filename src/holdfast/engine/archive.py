@@ -16,6 +16,7 @@ from holdfast.engine.indexing import IndexTask
 from holdfast.engine.requests import When
 from holdfast.engine.states import facts
 from holdfast.memory.archive import forgetting, passages, searching
+from holdfast.memory.archive.held import Kept
 from holdfast.memory.archive.index import Index
 from holdfast.memory.archive.terms import asked
 from holdfast.memory.archive.text import text_of
@@ -73,6 +74,7 @@ class Archive:
         self._settle = settle
         self._meaning = meaning
         self._task: IndexTask | None = None
+        self._kept = Kept()
 
     def search(
         self,
@@ -152,7 +154,7 @@ class Archive:
             found = (
                 searching.Matches((), {})
                 if owner is None
-                else searching.search(rows, owner, sought)
+                else searching.search(rows, owner, sought, self._kept)
             )
         except errors.Corrupt as error:
             self.task.begin_anew(error)
@@ -203,7 +205,7 @@ class Archive:
         def texts(positions: Sequence[int]) -> dict[int, str]:
             missing = set(positions) - found.keys()
             if missing:
-                known = searching.located(rows, owner, missing)
+                known = searching.located(rows, owner, missing, self._kept)
                 said = searching.Matches(list(known.values()), {})
                 hits = self._hits(said, begun.query, begun.texts)
                 found.update((hit.position, hit) for hit in hits)

@@ -52,6 +52,10 @@ class Shelf(Protocol):
         """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
         ...
 
+    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+        """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
+        ...
+
     def write(self, changes: Iterable[Put | Drop], *, expected: Expected = NOTHING) -> bool:
         """Make changes in order, all or none, durably, if these rows are as expected.
 
@@ -120,6 +124,11 @@ class VolatileShelf:
             low, high = bisect.bisect_left(keys, first), bisect.bisect_left(keys, last)
             span = keys[max(low, high - limit) : high][::-1] if newest else keys[low:high][:limit]
             return [(key, rows[key]) for key in span]
+
+    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+        """Return the value of the last row of each range."""
+        found = (self.scan(book, *span, limit=1, newest=True) for span in spans)
+        return [rows[0][1] if rows else None for rows in found]
 
     def write(self, changes: Iterable[Put | Drop], *, expected: Expected = NOTHING) -> bool:
         """Make changes in order if some rows are as expected; return whether they were."""

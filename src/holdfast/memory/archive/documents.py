@@ -157,30 +157,26 @@ class View:
         self._stored = _read(row)
         self.kinds = self._stored.kinds
         self.answers = array("H", self._stored.answers)
+        self._offsets = array("I", self._stored.positions)
 
     def __len__(self) -> int:
         return len(self.kinds)
 
     def position(self, at: int) -> int:
         """Return where in the log a document stands."""
-        return self._stored.position + array("I", self._stored.positions)[at]
+        return self._stored.position + self._offsets[at]
 
     def positions(self) -> list[int]:
         """Return where in the log each stands."""
-        return [self._stored.position + offset for offset in array("I", self._stored.positions)]
+        return [self._stored.position + offset for offset in self._offsets]
 
-    def times(self) -> list[int]:
-        """Return when each was said."""
-        return [self._stored.time_us + offset for offset in array("Q", self._stored.times)]
-
-    def sessions(self) -> list[str]:
-        """Return the session of each."""
-        named = [place.session_id for place in self._stored.named] or [""]
-        return [named[at] for at in array("H", self._stored.places)]
+    def time(self, at: int) -> int:
+        """Return when a document was said."""
+        return self._stored.time_us + memoryview(self._stored.times).cast("Q")[at]
 
     def place(self, at: int) -> Place:
         """Return where a document was said."""
-        return self._stored.named[array("H", self._stored.places)[at]]
+        return self._stored.named[memoryview(self._stored.places).cast("H")[at]]
 
 
 def _read(row: bytes) -> _Stored:

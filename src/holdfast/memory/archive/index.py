@@ -8,7 +8,7 @@ Segments begin at multiples of their size. So which of them are there follows fr
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -149,11 +149,11 @@ class Index:
             found |= postings.unpacked(row)
         return found
 
-    def row(self, owner: int, segment: Segment, term: Term) -> bytes | None:
-        """Return the row of a segment that has the list of a term, if the segment has it."""
-        first = key(owner, *segment)
-        found = self.shelf.scan(TERMS, first, first + term + b"\0", limit=1, newest=True)
-        return found[0][1] if found else None
+    def rows(self, owner: int, wanted: Sequence[tuple[Segment, Term]]) -> list[bytes | None]:
+        """Return the rows of segments that have the lists of terms, if the segments have them, in one look."""
+        firsts = {segment: key(owner, *segment) for segment, _ in wanted}
+        spans = [(firsts[segment], firsts[segment] + term + b"\0") for segment, term in wanted]
+        return self.shelf.lasts(TERMS, spans)
 
 
 def segments(following: int) -> Iterator[Segment]:

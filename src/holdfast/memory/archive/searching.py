@@ -13,6 +13,7 @@ import msgspec
 from holdfast import errors
 from holdfast.memory.archive import documents, index, postings
 from holdfast.memory.archive.documents import GONE, HIDDEN, Place, View
+from holdfast.memory.archive.held import Held, Kept
 from holdfast.memory.archive.index import SIZES, Head, Index, Segment
 from holdfast.memory.archive.terms import Term, is_prefix
 
@@ -48,6 +49,12 @@ class Sought(msgspec.Struct, frozen=True, kw_only=True):
     since_us: int | None = None
     until_us: int | None = None
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether anything must hold of a message beside its terms."""
+        times = self.since_us, self.until_us
+        return bool(self.roles) or self.session_id is not None or times != (None, None)
+
 
 class Match(msgspec.Struct, frozen=True):
     """A message that fits, and how well."""
@@ -66,11 +73,14 @@ class Matches(msgspec.Struct, frozen=True):
     weights: Mapping[Term, float]
 
 
-def search(rows: Index, owner: int, sought: Sought) -> Matches:
-    """Return up to k messages of an owner that have one of the terms or answer one that has."""
+def search(rows: Index, owner: int, sought: Sought, kept: Kept | None = None) -> Matches:
+    """Return up to k messages of an owner that have one of the terms or answer one that has.
+
+    `kept` has what earlier searches have read.
+    """
     for _ in range(_TRIES):
         head = rows.head(owner)
-        found = _Search(rows, owner, head, sought)
+        found = _Search(rows, owner, head, sought, kept)
         lists = found.read()
         # Rows that were moved meanwhile may have been read twice, or not at all.
         if rows.head(owner) == head:
@@ -78,32 +88,52 @@ def search(rows: Index, owner: int, sought: Sought) -> Matches:
     raise errors.Unavailable("the archive changes too fast to be searched; try again.")
 
 
-def located(rows: Index, owner: int, positions: Collection[int]) -> dict[int, Match]:
+def located(
+    rows: Index, owner: int, positions: Collection[int], kept: Kept | None = None
+) -> dict[int, Match]:
     """Return what is known of an owner's messages at some positions; those that are gone are left out."""
     for _ in range(_TRIES):
         head = rows.head(owner)
-        found = _Search(rows, owner, head, Sought(terms=(), k=0)).located(positions)
+        found = _Search(rows, owner, head, Sought(terms=(), k=0), kept)
         if rows.head(owner) == head:
-            return found
+            return found.located(positions)
     raise errors.Unavailable("the archive changes too fast to be searched; try again.")
 
 
 class _Search:
     """One search of what an owner had at one moment."""
 
-    def __init__(self, rows: Index, owner: int, head: Head, sought: Sought) -> None:
+    def __init__(
+        self, rows: Index, owner: int, head: Head, sought: Sought, kept: Kept | None
+    ) -> None:
         self._index = rows
         self._owner = owner
         self._head = head
         self._sought = sought
-        self._held: dict[int, View] = {}
+        self._kept = kept or Kept()
         self._waiting_from = head.following - head.following % SIZES[0]
+        self._known = self._kept.get(owner, head)
+        self._views = [] if self._known else self._read_views()
+
+    def _read_views(self) -> list[tuple[int, View]]:
+        views = self._index.views(self._owner, 0, self._waiting_from)
+        number = self._waiting_from
+        for _, row in self._index.waiting(self._owner):
+            views.append((number, View(row.documents)))
+            number += len(row.once)
+        return views
+
+    @property
+    def _held(self) -> Held:
+        """What the owner had. Only once it is known that nothing was moved while it was read."""
+        if self._known is None:
+            self._known = Held(self._head.following, self._views)
+            self._kept.put(self._owner, self._head, self._known)
+        return self._known
 
     def read(self) -> dict[Term, _Numbers]:
         """Read all that is needed; return the documents of each term that any has."""
-        lists = self._lists()
-        self._load([part for found in lists.values() for part in found])
-        return lists
+        return self._lists()
 
     def ranked(self, lists: Mapping[Term, _Numbers]) -> Matches:
         """Return what was found, the best first."""
@@ -118,26 +148,28 @@ class _Search:
 
     def located(self, positions: Collection[int]) -> dict[int, Match]:
         """Return the documents at some positions that can be found."""
-        self._wait({})
-        self._held.update(self._index.views(self._owner, 0, self._waiting_from))
         return {
             position: self._match(0.0, first + at)
-            for first, held in self._held.items()
-            for at, position in enumerate(held.positions())
-            if position in positions and held.kinds[at] < HIDDEN
+            for first, view in self._held.views
+            for at, position in enumerate(view.positions())
+            if position in positions and view.kinds[at] < HIDDEN
         }
 
     def _lists(self) -> dict[Term, _Numbers]:
         """Return the documents of each term that any has, the rarest term first."""
         found: dict[Term, _Numbers] = {term: ([], []) for term in self._sought.terms}
         self._wait(found)
-        for segment in index.segments(self._head.following):
+        wanted = [
+            (segment, term) for segment in index.segments(self._head.following) for term in found
+        ]
+        rows = self._index.rows(self._owner, wanted)
+        for (segment, term), row in zip(wanted, rows, strict=True):
             base = segment[1] & ~0xFFFF
-            for term, (once, often) in found.items():
-                for data in self._segment(segment, term):
-                    first, second = postings.decode(data)
-                    once.extend([base + n for n in first] if base else first)
-                    often.extend([base + n for n in second] if base else second)
+            once, often = found[term]
+            for data in self._segment(segment, term, row):
+                first, second = postings.decode(data)
+                once.extend([base + n for n in first] if base else first)
+                often.extend([base + n for n in second] if base else second)
         for term, (once, often) in found.items():
             if is_prefix(term):
                 # Its lists may name one document several times.
@@ -145,8 +177,7 @@ class _Search:
         there = [(term, both) for term, both in found.items() if both[0] or both[1]]
         return dict(sorted(there, key=lambda one: len(one[1][0]) + len(one[1][1])))
 
-    def _segment(self, segment: Segment, term: Term) -> Iterable[bytes]:
-        row = self._index.row(self._owner, segment, term)
+    def _segment(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
         if not is_prefix(term):
             data = postings.find(row, term) if row is not None else None
             return () if data is None else (data,)
@@ -168,7 +199,6 @@ class _Search:
         """Look through the documents that are in no segment."""
         number = self._waiting_from
         for _, row in self._index.waiting(self._owner):
-            self._held[number] = View(row.documents)
             for singly, repeated in zip(row.once, row.often, strict=True):
                 for terms, part in ((singly, 0), (repeated, 1)):
                     framed = b"\n%b\n" % terms
@@ -177,28 +207,19 @@ class _Search:
                             lists[part].append(number)
                 number += 1
 
-    def _load(self, lists: Sequence[Sequence[int]]) -> None:
-        """Fetch what is known of documents, and of those that follow: one may answer them."""
-        size, stop = SIZES[1], self._waiting_from
-        if sum(map(len, lists)) > stop // size:
-            self._held.update(self._index.views(self._owner, 0, stop))
-            return
-        blocks = {number // size + step for part in lists for number in part for step in (0, 1)}
-        for block in blocks:
-            span = block * size, min((block + 1) * size, stop)
-            self._held.update(self._index.views(self._owner, *span))
-
     def _best(
         self, lists: Mapping[Term, _Numbers], weights: Mapping[Term, float]
     ) -> list[tuple[float, int]]:
         """Return the best documents that pass, each with its score."""
-        scores, bits = [0.0] * self._head.following, [0] * self._head.following
-        self._add_up(lists, weights, scores, bits)
-        self._answer(scores, bits)
-        self._filter(scores)
+        scores, bits = [0.0] * len(self._held), [0] * len(self._held)
+        touched = self._add_up(lists, weights, scores, bits)
+        self._answer(touched, scores, bits)
+        if self._sought.is_narrow:
+            touched = set(filter(self._passes, touched))
         # What a score loses for what is missing leaves it above this part of itself.
-        enough = min(heapq.nlargest(self._sought.k, filter(None, scores)), default=0.0) * _MISSING
-        left = [(n, score) for n, score in enumerate(scores) if score and score >= enough]
+        best = heapq.nlargest(self._sought.k, map(scores.__getitem__, touched))
+        enough = min(best, default=0.0) * _MISSING
+        left = [(n, score) for n in touched if (score := scores[n]) >= enough and score]
         each, whole = list(weights.values()), sum(weights.values())
         shares = {
             had: _MISSING + (1 - _MISSING) * _sum(each, had) / whole
@@ -213,11 +234,9 @@ class _Search:
         weights: Mapping[Term, float],
         scores: list[float],
         bits: list[int],
-    ) -> None:
-        """Add to the scores of documents what their terms weigh, and note in bits which they have."""
-        kinds = bytearray(b"\xff") * self._head.following
-        for first, held in self._held.items():
-            kinds[first : first + len(held)] = held.kinds
+    ) -> set[int]:
+        """Add to the scores of documents what their terms weigh, and note in bits which they have; return whose."""
+        kinds = self._held.kinds
         norms = _norms(round(self._head.length / max(1, self._head.documents)))
         touched = set[int]()
         for at, (term, found) in enumerate(lists.items()):
@@ -231,40 +250,36 @@ class _Search:
                 for number in touched.intersection(numbers) if enough else numbers:
                     scores[number] += factors[kinds[number]]
                     bits[number] |= bit
+        return touched
 
-    def _answer(self, scores: list[float], bits: list[int]) -> None:
-        """Add to each document, the last first, a part of the score of the one that it answers."""
-        for first, held in sorted(self._held.items(), reverse=True):
-            answers, kinds = held.answers, held.kinds
-            for at in range(len(answers) - 1, -1, -1):
-                if far := answers[at]:
-                    number = first + at
-                    score = scores[number - far]
-                    if score and kinds[at] < HIDDEN:
-                        scores[number] += _ANSWERED * score
-                        bits[number] |= bits[number - far]
+    def _answer(self, touched: set[int], scores: list[float], bits: list[int]) -> None:
+        """Add to each document a part of the score that the one it answers has by itself."""
+        replies = self._held.replies
+        # The last first: one that answers is done before what answers it in turn could count it twice.
+        for number in sorted(touched & replies.keys(), reverse=True):
+            if score := scores[number]:
+                for reply in replies[number]:
+                    scores[reply] += _ANSWERED * score
+                    bits[reply] |= bits[number]
+                    touched.add(reply)
 
-    def _filter(self, scores: list[float]) -> None:
-        """Leave no score to documents of which not all that must hold is true."""
+    def _passes(self, number: int) -> bool:
+        """Whether all that must hold is true of a document."""
         sought = self._sought
-        for first, held in self._held.items():
-            if sought.roles:
-                roles = [documents.role_of(kind) in sought.roles for kind in range(HIDDEN)]
-                passing = [kind < HIDDEN and roles[kind] for kind in held.kinds]
-                _clear(scores, first, passing)
-            if sought.session_id is not None:
-                _clear(scores, first, [name == sought.session_id for name in held.sessions()])
-            if sought.since_us is not None:
-                _clear(scores, first, [time >= sought.since_us for time in held.times()])
-            if sought.until_us is not None:
-                _clear(scores, first, [time <= sought.until_us for time in held.times()])
+        view, at = self._held.at(number)
+        if view.kinds[at] >= HIDDEN:
+            return False
+        return (
+            (not sought.roles or documents.role_of(view.kinds[at]) in sought.roles)
+            and sought.session_id in (None, view.place(at).session_id)
+            and (sought.since_us is None or sought.since_us <= view.time(at))
+            and (sought.until_us is None or view.time(at) <= sought.until_us)
+        )
 
     def _match(self, score: float, number: int) -> Match:
-        first = max(start for start in self._held if start <= number)
-        held, at = self._held[first], number - first
-        (time_us,) = held.times()[at : at + 1]
-        role = documents.role_of(held.kinds[at])
-        return Match(held.position(at), held.place(at), time_us, role, score)
+        view, at = self._held.at(number)
+        role = documents.role_of(view.kinds[at])
+        return Match(view.position(at), view.place(at), view.time(at), role, score)
 
 
 @functools.lru_cache(maxsize=64)
@@ -281,12 +296,6 @@ def _norms(mean: int) -> tuple[list[float], list[float]]:
 
 def _sum(weights: Sequence[float], bits: int) -> float:
     return sum(weight for at, weight in enumerate(weights) if bits >> at & 1)
-
-
-def _clear(scores: list[float], first: int, passing: Iterable[bool]) -> None:
-    for at, passes in enumerate(passing, first):
-        if not passes:
-            scores[at] = 0.0
 
 
 def _weight(count: int, having: int) -> float:

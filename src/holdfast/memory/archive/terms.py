@@ -61,6 +61,7 @@ class _Patterns:
         self.between = re.compile(f"[^\\w\\x00-\\x7f{re.escape(marks)}]+")
         self.pieces = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
         self.unspaced = re.compile(f"[{_UNSPACED}]")
+        self.foreign = re.compile(f"[^\\W\\x00-\\x7f]|[\u0300-\u036f{re.escape(marks)}]")
         self.span = re.compile(f"(?:[^\\W_]|[\u0300-\u036f{re.escape(marks)}])+")
 
 
@@ -111,7 +112,9 @@ def is_prefix(term: Term) -> bool:
 
 def occurrences(text: str, wanted: Collection[Term]) -> list[tuple[int, int, Term]]:
     """Return where a text has some terms, in order: begin, end, term."""
-    found = list(_words(text, wanted) if text.isascii() else _runs(text, wanted))
+    # Dashes and quotation marks beyond ASCII part words as others do.
+    plain = text.isascii() or not _patterns().foreign.search(text)
+    found = list(_words(text, wanted) if plain else _runs(text, wanted))
     lower = text.lower()
     for term in wanted:
         if not term.isalnum() and term.isascii():
@@ -124,11 +127,18 @@ def occurrences(text: str, wanted: Collection[Term]) -> list[tuple[int, int, Ter
 
 
 def _words(text: str, wanted: Collection[Term]) -> Iterator[tuple[int, int, Term]]:
-    for match in _patterns().plain.finditer(text):
-        word = match[0].lower().encode()
-        stem = _stems.get(word) or _stemmed(word)
-        if stem in wanted:
-            yield match.start(), match.end(), stem
+    lower, find = text.lower(), _patterns().plain
+    # Most words of a long text come again and again, and most are not wanted.
+    stems = {word: stem for word in {*find.findall(lower)} if (stem := _stem_of(word)) in wanted}
+    if stems:
+        for match in find.finditer(lower):
+            if stem := stems.get(match[0]):
+                yield match.start(), match.end(), stem
+
+
+def _stem_of(word: str) -> Term:
+    data = word.encode()
+    return _stems.get(data) or _stemmed(data)
 
 
 def _runs(text: str, wanted: Collection[Term]) -> Iterator[tuple[int, int, Term]]:
@@ -136,8 +146,9 @@ def _runs(text: str, wanted: Collection[Term]) -> Iterator[tuple[int, int, Term]
     for match in find.span.finditer(text):
         word, start = match[0], match.start()
         if word.isascii():
-            for first, last, term in _words(word, wanted):
-                yield start + first, start + last, term
+            # A run of letters and digits: one word.
+            if (stem := _stem_of(word.lower())) in wanted:
+                yield start, match.end(), stem
             continue
         if not find.unspaced.search(word):
             for term in {*_terms(word)} & {*wanted}:

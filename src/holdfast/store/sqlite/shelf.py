@@ -174,6 +174,15 @@ class SQLiteShelf:
             rows = connection.execute(query, (book, first, last, limit)).fetchall()
             return cast("list[tuple[bytes, bytes]]", rows)
 
+    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+        """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
+        with self._reading() as connection:
+            if connection is None or not spans:
+                return [None] * len(spans)
+            named = json.dumps([[first.hex(), last.hex()] for first, last in spans])
+            rows = connection.execute(self._sql["lasts"], (book, named))
+            return [cast("bytes | None", value) for (value,) in rows]
+
     def write(
         self,
         changes: Iterable[Put | Drop],

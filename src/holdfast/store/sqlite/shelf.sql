@@ -15,6 +15,12 @@ SELECT value FROM rows WHERE book = ? AND key = ?;
 SELECT key, value FROM rows WHERE book = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?;
 -- name: scan_back
 SELECT key, value FROM rows WHERE book = ? AND key >= ? AND key < ? ORDER BY key DESC LIMIT ?;
+-- name: lasts
+SELECT (
+    SELECT value FROM rows
+    WHERE book = ?1 AND key >= unhex(span.value ->> 0) AND key < unhex(span.value ->> 1)
+    ORDER BY key DESC LIMIT 1
+) FROM json_each(?2) AS span ORDER BY span.key;
 -- name: put
 INSERT INTO rows (book, key, value) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value;
 -- name: drop
