@@ -40,6 +40,7 @@ class BondedShelf:
         self._random = random
         self.get = shelf.get
         self.scan = shelf.scan
+        self.lasts = shelf.lasts
         self.write = shelf.write
         self.scrub = shelf.scrub
         self.size = shelf.size
@@ -121,6 +122,10 @@ class MendedShelf:
     ) -> list[tuple[bytes, bytes]]:
         """Return rows of a range."""
         return self._mended(lambda: self._shelf.scan(book, first, last, limit=limit, newest=newest))
+
+    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+        """Return the last value of each range."""
+        return self._mended(lambda: self._shelf.lasts(book, spans))
 
     def write(self, changes: Iterable[Put | Drop], *, expected: Expected = NOTHING) -> bool:
         """Make changes, if rows are as expected."""
