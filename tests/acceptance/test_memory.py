@@ -234,3 +234,17 @@ def test_an_engine_that_has_taken_something_is_told_sooner_or_later(tmp_path: Pa
     with holdfast.connect(path, memory=memory) as hf:
         assert hf.memory.forget("ada").pending is False
     assert memory.forgotten
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"memory": "yes"}, {"memory": 5}, {"model": "gpt-4o"}, {"model": True}, {"embedder": "x"},
+        {"summarizer": "x"}, {"idle_timeout_s": -1}, {"idle_timeout_s": "1"}, {"worker": "yes"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_engine_model_or_embedder_is_refused_at_once(tmp_path: Path, wrong: Any):
+    with pytest.raises(errors.InvalidRequest):
+        holdfast.connect(tmp_path / "a.db", **wrong)
+    assert list(tmp_path.iterdir()) == []

@@ -300,3 +300,26 @@ def test_of_sentences_that_nobody_wrote_for_the_rules_a_part_is_found():
         facts += len(texts)
     assert hits / len(rows) >= 0.4
     assert right / facts >= 0.9
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'Translate to French: "I live in Oslo."',
+        "Proofread: I'm not allergic to nuts.",
+        'She said "I live in Oslo."',
+        "He said 'I am vegan.'",
+        "My friend told me: I am allergic to cats.",
+        "Reply to this email: Hi, my name is Bob. I live in Perth.",
+        "Summarize: I live in Oslo and work at a bank.",
+        "User: I live in Oslo.\nBot: ok",
+        "请翻译：我住在北京。",
+        "次を翻訳して：私は東京に住んでいます。",
+        "My password is hunter2.",
+        "My PIN is 4417.",
+        "My credit card number is 4111 1111 1111 1111.",
+        "我的密码是 hunter2。",
+    ],
+)
+def test_words_of_others_texts_to_work_on_and_secrets_are_no_facts(said: str):
+    assert found(said) == []

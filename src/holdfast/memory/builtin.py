@@ -216,7 +216,7 @@ def _mentions(session_id: str, chunk: Sequence[Said], facts: Sequence[Fact]) -> 
         index = counts.get(fact.source.position, 0)
         if said is None or not text or index >= limits.FACTS_PER_MESSAGE_MAX:
             continue
-        if guard.reads_as_order(text):
+        if guard.reads_as_order(text) or guard.is_secret(text):
             continue
         counts[said.position] = index + 1
         about = guard.clean(fact.about, limits.FACT_ABOUT_CHARS_MAX)

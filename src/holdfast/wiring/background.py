@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -50,6 +50,40 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     embedder: Embedder | bool | None = None
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S
     worker: bool = False
+
+    def __post_init__(self) -> None:
+        for name, verbs, hint in _PARTS:
+            given = getattr(self, name)
+            flag = type(given) is bool and name != "model"
+            if given is not None and not flag and not _has(given, verbs):
+                raise errors.InvalidRequest(
+                    f"{name} is {hint}, not {type(given).__name__}.",
+                    hint="See docs/reference/api.md: engines, models and embedders are objects.",
+                )
+        if self.summarizer is not None and not callable(self.summarizer):
+            raise errors.InvalidRequest(
+                "summarizer is a function of messages and the summary before."
+            )
+        idle = cast("object", self.idle_timeout_s)
+        if idle is not None and (type(idle) not in (int, float) or not cast("float", idle) > 0):
+            raise errors.InvalidRequest("idle_timeout_s is a number of seconds above 0, or None.")
+        if type(cast("object", self.worker)) is not bool:
+            raise errors.InvalidRequest("worker is True or False.")
+
+
+_PARTS: Final = (
+    (
+        "memory",
+        ("ingest", "profile", "search", "facts", "forget", "close"),
+        "a memory engine or True",
+    ),
+    ("model", ("complete",), "a model such as OpenAIModel(…)"),
+    ("embedder", ("embed",), "an embedder or True"),
+)
+
+
+def _has(given: object, verbs: Sequence[str]) -> bool:
+    return all(callable(getattr(given, verb, None)) for verb in verbs)
 
 
 class Background:

@@ -21,11 +21,24 @@ _QUOTED: Final = re.compile(
     r"""
       ```.*?(?:```|\Z) | ^\s*[>|].*$ | `[^`\n]{1,400}`
     | (?<!\w)"[^"\n]{16,800}"? | “[^”\n]{16,800}”? | «[^»\n]{16,800}»? | (?<!\w)'[^'\n]{24,400}'(?!\w)
+    | (?<!\w)["“«](?=[^"”»\n]{0,200}\b(?:I|I['’]m|my|we)\b)[^"”»\n]{1,800}["”»]?
+    | (?<!\w)['‘](?:I|My|We)\b[^\n]{0,400}?['’](?!\w)
     | 「[^」\n]{12,800}」? | 『[^』\n]{12,800}』? | ‘[^’\n]{24,400}’
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
 """Code, quoted lines, and quotations that are longer than a name or a word."""
+
+_RELAYED: Final = re.compile(
+    r"""
+      \b(?:translat|proofread|summari[sz]|rewrit|rephras|paraphras|repl(?:y|ies)|respond|correct|edit|explain|classif|analy[sz]|read
+        |email|e-mail|letter|transcript|quot|sa(?:id|ys)|told|tells|wrote|writes|asked|asks|user|bot|human|customer|he|she|they)
+      \w*\b[^.!?:\n]{0,80}:\s*(?=\S)
+    | (?:翻译|翻譯|校对|校對|总结|總結|改写|改寫|回复|回覆|说|說|訳|翻訳|要約|校正|添削|返信|言って|言った)[^。！？:：\n]{0,24}[:：]
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Where somebody else's words begin, or a text to work on: what follows is not stated."""
 
 _ENDS: Final = re.compile(
     r"(?<![.\s]\b[A-Za-z])(?<!\b[DMS]r)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<!\bNo)(?<!\b[a-z]\.[a-z])"
@@ -76,7 +89,11 @@ def stated(message: Message) -> list[str]:
     text = _BREAKS.sub("\n", _BLANKS.sub(" ", said))
     if not text or guard.reads_as_order(text):
         return []
-    return [line for sentence in _sentences(_QUOTED.sub(_MARK, text)) for line in _parts(sentence)]
+    own = _QUOTED.sub(_MARK, text)
+    relayed = _RELAYED.search(own)
+    if relayed:
+        own = own[: relayed.start()] + _MARK
+    return [line for sentence in _sentences(own) for line in _parts(sentence)]
 
 
 def _sentences(text: str) -> Iterator[str]:
@@ -107,7 +124,8 @@ def _parts(sentence: str) -> Iterator[str]:
     for part in _APART.split(sentence):
         line = guard.clean(part, limits.FACT_CHARS_MAX + 1).strip(" ,;:-–—*•·、，")
         line = _FILLER.sub("", line)
-        if 3 <= len(line) <= limits.FACT_CHARS_MAX and _is_stated(line):
+        short = 3 <= len(line) <= limits.FACT_CHARS_MAX
+        if short and _is_stated(line) and not guard.is_secret(line):
             yield line
 
 

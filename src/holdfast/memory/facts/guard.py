@@ -44,6 +44,20 @@ _ORDERS: Final = re.compile(
 )
 
 
+_SECRETS: Final = re.compile(
+    r"\b(?:pass(?:word|code|phrase)s?|pins?|pin\s+(?:code|number)|cv[cv]2?|security\s+code|social\s+security|ssn"
+    r"|(?:credit|debit|bank)\s+card|card\s+number|iban|account\s+number|(?:secret|private|api|access)\s+key|otp)\b"
+    r"|(?:\d[ -]?){13,19}|パスワード|暗証番号|カード番号|口座番号|密码|密碼|口令|验证码|驗證碼|卡号|卡號|账号密码",
+    re.IGNORECASE,
+)
+"""What opens something, or pays for it: whoever says it once does not want it in every prompt."""
+
+
+def is_secret(text: str) -> bool:
+    """Return whether text tells a password, a PIN, a card or an account."""
+    return _SECRETS.search(unicodedata.normalize("NFKC", text)) is not None
+
+
 def clean(text: str, chars_max: int = limits.FACT_CHARS_MAX) -> str:
     """Return text as one line of visible characters, cut to a length."""
     seen = _UNSEEN.sub(" ", text[: chars_max * 4])
