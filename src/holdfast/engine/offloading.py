@@ -223,8 +223,8 @@ class Offloading:
         try:
             self._engine.run(c.Request(tenant=tenant, command=command))
         except errors.UnknownSession:
-            # Deleted meanwhile: there is nothing left to be noted.
-            return
+            # Deleted or erased meanwhile: whoever told the engine to forget it may have been too early.
+            self._memory.forget(Who(tenant, state.user_id), job.session_id)
 
     def _before(self, tenant: str, jobs: Jobs, job: Job, state: SessionState) -> None:
         """Note the session that this one goes on from: its part of the conversation is over too."""

@@ -83,7 +83,7 @@ class Openings:
         if f'"{METADATA_KEY}"'.encode() not in (event.payload or b"") or self._goes(event):
             return None
         said = recorded(event, texts_of((event,), self._blobs)).event
-        if not isinstance(said, MessageAdded):
+        if not isinstance(said, MessageAdded) or said.message.role != "system":
             return None
         for position in sources(said.message):
             found = self._at(position)

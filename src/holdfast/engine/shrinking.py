@@ -131,6 +131,7 @@ class Out(msgspec.Struct, frozen=True):
             generation=self.state.generation,
             after=self.after,
             summary=summary,
+            seen=self.state.version,
         )
         return c.Request(tenant=tenant, command=command)
 

@@ -191,6 +191,12 @@ def _summarize(state: SessionState, command: c.SummarizeSession) -> list[e.Sessi
             hint="Nothing was changed. Summarise again if messages are still without a summary.",
             facts={"session": state.id, "summarised": stands, "expected": command.after},
         )
+    if state.erased > command.seen:
+        raise errors.Conflict(
+            "messages were erased while they were summarised.",
+            hint="Nothing was changed. Summarise again: what was erased is not shown any more.",
+            facts={"session": state.id},
+        )
     live = state.summary.last if state.summary and command.summary.author else 0
     if not max(command.after, live - 1) < command.summary.last <= out:
         # They were out when they were read: a cut for larger windows has brought them back.
@@ -274,10 +280,8 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
             return _with_message(state, event, time_us)
         case e.SessionCreated():
             return _begun(state, event, time_us)
-        case e.WindowRecorded() | e.SessionErased():
-            # To erase something of a session is no work in it.
-            active = state.active_us if isinstance(event, e.SessionErased) else time_us
-            return replace(state, version=version, active_us=active)
+        case e.WindowRecorded():
+            return replace(state, version=version, active_us=time_us)
         case e.WindowCut():
             return replace(
                 state, version=version, active_us=time_us, cut=event.cut, live=event.cut.tokens
@@ -298,7 +302,7 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
             )
         case e.SessionReset():
             return _next_generation(state, time_us)
-        case e.SessionEnded() | e.SessionOffloaded():
+        case e.SessionEnded() | e.SessionOffloaded() | e.SessionErased():
             return _ended(state, event, time_us)
     assert_never(event)
 
@@ -319,10 +323,15 @@ def _summarized(state: SessionState, event: e.SessionSummarized, time_us: int) -
 
 
 def _ended(
-    state: SessionState, event: e.SessionEnded | e.SessionOffloaded, time_us: int
+    state: SessionState,
+    event: e.SessionEnded | e.SessionOffloaded | e.SessionErased,
+    time_us: int,
 ) -> SessionState:
     if isinstance(event, e.SessionOffloaded):
         return offloading.evolved(state, event)
+    if isinstance(event, e.SessionErased):
+        # To erase something of a session is no work in it.
+        return replace(state, version=state.version + 1, erased=state.version + 1)
     deleted = event.reason is EndReason.DELETED
     status = SessionStatus.DELETED if deleted else SessionStatus.ENDED
     # Nobody was active when a session timed out.

@@ -201,7 +201,7 @@ def decoded(body: bytes, kind: type[T]) -> T | Failure:
     """Return an answer's body as a value, or say that it is none."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return away("what the endpoint answers is not in the format of a model's answer.")
 
 

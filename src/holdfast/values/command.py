@@ -128,12 +128,16 @@ class TrimSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SummarizeSession(msgspec.Struct, frozen=True, kw_only=True):
-    """Put a summary in the place of messages that are out, if nobody summarised since message `after`."""
+    """Put a summary in the place of messages that are out, if nobody summarised since message `after`.
+
+    `seen` is the version of the session at which they were read: what was erased since may be in it.
+    """
 
     session_id: str
     generation: int
     after: int
     summary: Summary
+    seen: int = 0
 
 
 class OffloadSession(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `corrections` say by how much counters are off. `forked_from` is the session and the version that it
     was forked from; `rebased` is the version at which it was forked or last rewound. Long-term memory needs
     nothing more of generations below `handed`, and of those in `handed_more`. `until` is the version at which
-    an import that is under way will be whole.
+    an import that is under way will be whole; `erased` that of the last notice of something erased in it.
     """
 
     id: str
@@ -100,6 +100,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     handed: int = 0
     handed_more: tuple[int, ...] = ()
     until: int = 0
+    erased: int = 0
 
     @property
     def gone(self) -> bool:

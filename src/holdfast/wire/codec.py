@@ -180,6 +180,8 @@ def lift(kind: str, schema: int, data: dict[str, Json]) -> dict[str, Json]:
     """Climb the upcasters from a stored schema to the one in force."""
     if not isinstance(cast("object", data), dict):
         raise errors.NotJson("a payload must be an object.")
+    if schema < 1:
+        raise errors.NotJson("a payload's schema is a number from 1 on.")
     for step in range(schema, SCHEMAS[kind]):
         data = UPCASTERS[kind, step](data)
     return data

@@ -65,8 +65,10 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
                 "summarizer is a function of messages and the summary before."
             )
         idle = cast("object", self.idle_timeout_s)
-        if idle is not None and (type(idle) not in (int, float) or not cast("float", idle) > 0):
-            raise errors.InvalidRequest("idle_timeout_s is a number of seconds above 0, or None.")
+        if idle is not None and (type(idle) not in (int, float) or not cast("float", idle) >= 0):
+            raise errors.InvalidRequest(
+                "idle_timeout_s is a number of seconds, 0 or more, or None."
+            )
         if type(cast("object", self.worker)) is not bool:
             raise errors.InvalidRequest("worker is True or False.")
 

@@ -55,6 +55,8 @@ class _Patterns:
         self.parts = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
         self.plain = re.compile(r"[A-Za-z0-9]+")
         self.encoded = re.compile(f"[A-Za-z0-9+/=_-]{{{_ENCODED_CHARS},}}")
+        combining = "".join(chr(c) for c in range(0x300, 0x10000) if unicodedata.combining(chr(c)))
+        self.crowds = re.compile(f"([{re.escape(combining)}]{{8}})[{re.escape(combining)}]+")
         self.accents = re.compile("[\u0300-\u036f]+")
         self.katakana = re.compile("[\u30a1-\u30fa\u30fc]{3,20}")
         marks = "".join(chr(code) for code in range(0x483, 0x2100) if _is_mark(code))
@@ -165,7 +167,8 @@ def fold(text: str) -> str:
     """Return a text without differences of width, case and accents."""
     if text.isascii():
         return text.lower()
-    parted = unicodedata.normalize("NFKD", text)
+    # Sorting a long run of marks takes the square of its length.
+    parted = unicodedata.normalize("NFKD", _patterns().crowds.sub(r"\1", text))
     bare = _patterns().accents.sub("", parted)
     return unicodedata.normalize("NFKC", bare).casefold()
 

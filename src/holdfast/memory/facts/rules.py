@@ -61,7 +61,12 @@ def _of(said: Said) -> list[Fact]:
 
 def _facts(clause: str) -> Iterator[tuple[FactKind, str]]:
     """Yield kind and topic of each fact in a clause: by the first rule that fits, else by what it mentions."""
-    plain = unicodedata.normalize("NFKC", clause).replace("’", "'").replace("‘", "'")
+    # Some characters become eighteen.
+    plain = (
+        unicodedata.normalize("NFKC", clause)[: 2 * limits.FACT_CHARS_MAX]
+        .replace("’", "'")
+        .replace("‘", "'")
+    )
     language = _language(plain)
     if not language.hint.search(plain):
         return
