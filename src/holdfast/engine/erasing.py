@@ -1,6 +1,6 @@
 """Erasing: which streams and events have to go for a user, a session, a message, or for all that was deleted.
 
-What goes is found before the turn and checked under it, by the versions of the streams. First it is gone for every
+What goes is found before the turn; under it, nothing may have been written since but what has no part in it. First it is gone for every
 reader, in one transaction; then whoever keeps something beside the store is told (`hooks`), and the store's
 files are scrubbed. A process that dies in between leaves the rest to the next one: it stays pending.
 """
@@ -110,15 +110,16 @@ class Erasing:
             checked_id("a message's id", message_id),
         )
         for _ in range(limits.RETRIES_MAX):
+            head = self._store.head(self._tenant)
+            found.go_on()
             gone, said = found.stand_ins(), found.copies()
             who = found.state.user_id or ""
             if who:
                 said |= self._unsay(gone, who, _among(gone))
             todo = [Todo(self._tenant, who, name, at) for at, name in said.items()]
-            outcome = self._erase(tuple(self._shares(gone)), todo)
+            outcome = self._erase(head, tuple(self._shares(gone)), todo)
             if isinstance(outcome, Erased):
                 return self._finished(self._receipt("message", outcome))
-            found.go_on()
         raise _overtaken()
 
     def _shares(self, gone: dict[str, list[StandIn]]) -> Iterator[Share]:
@@ -200,6 +201,7 @@ class Erasing:
     def _carried_out(self, wished: Callable[[], Wish]) -> Receipt:
         self._begin()
         for _ in range(limits.RETRIES_MAX):
+            head = self._store.head(self._tenant)
             wish = wished()
             lineage = Lineage(self._engine, self._tenant, wish.whole, wish.earlier)
             self._hide(lineage.waiting)
@@ -211,7 +213,8 @@ class Erasing:
             shares += self._shares(left)
             shares += self._mentions({*gone, *lineage.waiting}, roots)
             count = sum(map(self._frames, roots))
-            outcome = self._erase(tuple(shares), (*wish.todo, *told_of)) if shares else _nothing()
+            todo = (*wish.todo, *told_of)
+            outcome = self._erase(head, tuple(shares), todo) if shares else _nothing()
             told = 0 if shares else self._tell(wish.todo)
             if isinstance(outcome, Erased):
                 receipt = self._receipt(wish.what, outcome)
@@ -277,11 +280,25 @@ class Erasing:
             known = frozenset(map(trees.stream_of, roots))
             yield from self._shares(tracing.mentions(self._store, self._tenant, sessions, known))
 
-    def _erase(self, shares: tuple[Share, ...], todo: Sequence[Todo]) -> Erased | port.Stale:
+    def _erase(
+        self, head: int, shares: tuple[Share, ...], todo: Sequence[Todo]
+    ) -> Erased | port.Stale:
+        """Erase what was found when the feed was at `head`, if nothing came since that has a part in it."""
         erasure = Erasure(
-            tenant=self._tenant, shares=shares, time_us=self._engine.now_us(), todo=encoded(todo)
-        )
-        return self._store.erase(erasure, deriving.derived)
+            tenant=self._tenant, shares=shares, time_us=self._engine.now_us(), head=head,
+            todo=encoded(todo),
+        )  # fmt: skip
+        streams = {share.stream for share in shares}
+        outcome = self._store.erase(erasure, deriving.derived)
+        for _ in range(limits.RETRIES_MAX):
+            if isinstance(outcome, Erased) or outcome.stream:
+                break
+            passed = tracing.passed(self._store, self._tenant, erasure.head or 0, streams)
+            if passed is None:
+                break
+            erasure = msgspec.structs.replace(erasure, head=passed)
+            outcome = self._store.erase(erasure, deriving.derived)
+        return outcome
 
     def _receipt(self, what: str, gone: Erased) -> Receipt:
         name = hashlib.sha256(gone.link).hexdigest()[:24] if gone.link else "none"

@@ -12,7 +12,7 @@ from typing import Final, TypeGuard
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import forking, replaying
+from holdfast.engine import forking, replaying, sourcing
 from holdfast.engine.framing import Framing, Step
 from holdfast.engine.policies import NotYet, Policies
 from holdfast.engine.states import States, messages_of, stream_of
@@ -147,7 +147,7 @@ class Round:
             )
         elif isinstance(command, forking.Going):
             command = self._placed(tenant, sessions.known(state, command.session_id), command)
-        writings = sessions.decide(state, command)
+        writings = sessions.decide(state, sourcing.sound(self._store, tenant, command))
         if not writings:
             return sessions.known(state, command.session_id)
         return [self._windowed(tenant, each) for each in writings]

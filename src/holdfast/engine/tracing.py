@@ -26,6 +26,7 @@ from holdfast.values import frame_event as f
 from holdfast.values.context import Selection
 from holdfast.values.handle import ContextHandle, HandleType
 from holdfast.values.message import Message
+from holdfast.values.opening import METADATA_KEY
 from holdfast.values.pack import PackSelection
 from holdfast.values.session import SessionState
 
@@ -130,6 +131,21 @@ def _feed(store: port.Store, tenant: str, after: int) -> Iterator[port.StoredEve
     while page := store.feed(tenant, after=after, limit=limits.READ_CHUNK):
         yield from page
         after = page[-1].position
+
+
+def passed(store: port.Store, tenant: str, head: int, streams: Collection[str]) -> int | None:
+    """Return where the feed is now if since `head` plain messages were added to other streams only; None if not.
+
+    Whatever takes words from one stream to another is more than that: it begins a stream, or names their origin.
+    """
+    for stored in _feed(store, tenant, head):
+        payload = stored.payload or b""
+        if stored.kind != s.MessageAdded.kind or stored.stream in streams:
+            return None
+        if any(f'"{name}"'.encode() in payload for name in (METADATA_KEY, "origin")):
+            return None
+        head = stored.position
+    return head
 
 
 def traced(engine: Engine, tenant: str, session_id: str, message_id: str) -> Trace:

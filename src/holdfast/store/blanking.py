@@ -37,6 +37,8 @@ def erased(
     books: Books, erasure: Erasure, derive: port.Derive, salts: Salts
 ) -> tuple[Books, Erased] | port.Stale:
     """Return the books after an erasure, and what went. The books given stay as they are."""
+    if erasure.head not in (None, len(books.rows)):
+        return port.Stale("", len(books.rows))
     for share in erasure.shares:
         actual = books.version(share.stream)
         if actual != share.expected or not actual:

@@ -52,11 +52,16 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes of one tenant's log, at once. `todo` is told by `pending` until all of it is through."""
+    """What goes of one tenant's log, at once. `todo` is told by `pending` until all of it is through.
+
+    `head` is where the feed was when it was looked through: anything written since may have what is to go, in a
+    stream that is not among the shares. None: whatever was written.
+    """
 
     tenant: str
     shares: tuple[Share, ...]
     time_us: int
+    head: int | None = None
     todo: bytes = b""
 
 

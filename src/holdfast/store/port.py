@@ -190,7 +190,7 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class Stale(msgspec.Struct, frozen=True):
-    """A stream was at another version than expected."""
+    """A stream was at another version than expected; without a name, the feed was at another position."""
 
     stream: str
     actual: int
@@ -308,6 +308,10 @@ class Store(Protocol):
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
+        ...
+
+    def head(self, tenant: str) -> int:
+        """Return the position of the tenant's last event; 0 if it has none."""
         ...
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:

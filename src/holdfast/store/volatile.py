@@ -118,6 +118,11 @@ class VolatileStore:
             page = books.rows[after : after + limit]
             return [books.event(row.place.position, name) for name, row in page]
 
+    def head(self, tenant: str) -> int:
+        """Return the position of the tenant's last event; 0 if it has none."""
+        with self._of(tenant) as books:
+            return len(books.rows)
+
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
         with self._of(tenant) as books:

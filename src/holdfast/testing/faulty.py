@@ -155,6 +155,10 @@ class FaultyStore:
         """Pass through."""
         return self._store.feed(tenant, after=after, limit=limit)
 
+    def head(self, tenant: str) -> int:
+        """Pass through."""
+        return self._store.head(tenant)
+
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Pass through."""
         return self._store.blobs(tenant, hashes)

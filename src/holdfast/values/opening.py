@@ -31,8 +31,13 @@ class _About(msgspec.Struct):
 
 def sources(message: Message) -> list[int]:
     """Return the positions of the messages that a prompt was made from; none if memory had no part in it."""
+    return places(message.metadata.get(METADATA_KEY, {}))
+
+
+def places(told: Json) -> list[int]:
+    """Return the positions that such metadata names."""
     try:
-        about = msgspec.convert(message.metadata.get(METADATA_KEY, {}), _About)
+        about = msgspec.convert(told, _About)
     except msgspec.ValidationError:
         # A caller's own metadata of this name.
         return []

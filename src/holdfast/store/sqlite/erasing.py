@@ -58,7 +58,9 @@ class Going:
         self._drops: dict[tuple[str, str], None] = {}
 
     def stale(self) -> port.Stale | None:
-        """Return the first stream that is at another version than expected."""
+        """Return what is not as expected: the feed's head, or the first stream that is at another version."""
+        if self._erasure.head not in (None, self._next - 1):
+            return port.Stale("", self._next - 1)
         for share in self._erasure.shares:
             actual = number(self._connection, self._sql["stream_version"], (self._key(share),))
             if actual != share.expected or not actual:

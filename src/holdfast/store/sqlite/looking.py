@@ -11,7 +11,7 @@ import apsw
 from holdfast.store import port
 from holdfast.store.sqlite import reading, rows
 from holdfast.store.sqlite.known import Known
-from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, number
+from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, head_of, number
 
 
 class Looking:
@@ -61,6 +61,16 @@ class Looking:
             if not base or not 0 <= after < NUMBER_MASK:
                 return []
             return reading.feed(connection, base, after, limit)
+
+    def head(self, tenant: str) -> int:
+        """Return the position of the tenant's last event; 0 if it has none."""
+        with self._reading() as connection:
+            base = self._known.tenant(connection, tenant) << TENANT_SHIFT
+            if not base:
+                return 0
+            return head_of(
+                first(connection, self._sql["head"], (base, base | NUMBER_MASK))
+            ).position
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of the tenant's blobs by hash; those it lacks are left out."""

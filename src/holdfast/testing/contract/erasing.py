@@ -222,6 +222,22 @@ class Erasing(stage.Stage):
         assert shown(store) == before
         assert store.pending() is None
 
+    def test_what_was_written_after_the_look_is_not_passed_over(self, store: Store) -> None:
+        assert store.head("nobody") == 0
+        self._told(store)
+        seen = store.head(TENANT)
+        assert seen == feed_all(store)[-1].position
+        looked = msgspec.structs.replace(whole(store, "a"), head=seen, todo=b"todo")
+        said(store, "other", event(word="elsewhere"), tenant=OTHER)
+        assert store.head(TENANT) == seen
+        said(store, "news", event(word="new"))
+        before = shown(store)
+        assert store.erase(looked, derive) == Stale("", seen + 1)
+        assert shown(store) == before
+        assert store.pending() is None
+        erased(store, msgspec.structs.replace(looked, head=seen + 1))
+        assert store.head(TENANT) == seen + 2
+
     def test_one_that_fails_leaves_no_trace(self, store: Store) -> None:
         self._told(store)
         before, count = shown(store), store.rebuilt()
