@@ -195,7 +195,7 @@ EXPORT_LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 """A line of an exported file: the largest message, or a recorded window with much in it. One is read at a time."""
 
 IMPORT_FILE_BYTES_MAX: Final = 512 * 1024 * 1024
-"""A file of another program that holds one JSON value: it is read whole."""
+"""A file of another program that holds one JSON value, or one chat with a message a line: it is read whole."""
 
 IMPORT_STEP_EVENTS: Final = 1_000
 """Events of an import that are committed together: others wait as long. A session with more is whole only with its last."""

@@ -99,11 +99,22 @@ def test_without_a_policy_a_cut_on_demand_is_summarised_too(hf: Holdfast):
     assert session.reload().state.written is not None
 
 
-def test_what_grew_while_it_was_read_is_read_again_and_what_came_meanwhile_stays(hf: Holdfast):
-    session = filled(hf.sessions.create_session("s", policy=POLICY))
+def test_what_grew_while_it_was_read_is_read_again_and_what_came_meanwhile_stays(
+    caplog: pytest.LogCaptureFixture,
+):
+    clock = Clock()
+    engine = engine_over(clock=clock)
+    sessions = Sessions(engine, Settings(), engine.factory)
+    session = filled(sessions.create_session("s", policy=POLICY))
     writer = Writer()
-    writer.during = lambda: None if len(writer.calls) > 1 else _grow(hf)
-    work(hf, writer)
+    writer.during = lambda: None if len(writer.calls) > 1 else _grow(sessions)
+    working = Worker(engine, [Summarizing(engine, writer)], monotonic=clock.monotonic)
+    working.run_once()
+    working.run_once()
+    assert len(writer.calls) == 1, "what is paid for is not asked for again at once"
+    assert not [one for one in caplog.records if one.name == "holdfast.summaries"]
+    clock.pass_(limits.BACKOFF_S + 1)
+    working.run_once()
     state = session.reload().state
     assert len(writer.calls) == 2
     assert state.written is not None and state.cut is not None
@@ -113,8 +124,26 @@ def test_what_grew_while_it_was_read_is_read_again_and_what_came_meanwhile_stays
     assert session.window().messages[-1].content == session.messages[-1].content
 
 
-def _grow(hf: Holdfast) -> None:
-    filled(hf.sessions.get_session("s"), 20, "meanwhile")
+def _grow(sessions: Sessions) -> None:
+    filled(sessions.get_session("s"), 20, "meanwhile")
+
+
+def test_a_summariser_that_knows_its_language_writes_in_it(hf: Holdfast):
+    class Zh(Writer):
+        language = "zh"
+
+    session = filled(hf.sessions.create_session("s", policy=POLICY))
+    work(hf, Zh())
+    written = session.reload().state.written
+    assert written is not None and written.text.startswith("前文摘要：")
+
+
+def test_conflicts_that_go_on_are_not_paid_for_without_end(hf: Holdfast):
+    filled(hf.sessions.create_session("s", policy=POLICY))
+    writer = Writer(*[errors.Conflict("busy")] * 50)
+    made = work(hf, writer)
+    assert len(writer.calls) == 1
+    assert made.status()[0].told["waiting"] == made.status()[0].told["failing"] == 1
 
 
 def test_whoever_is_second_changes_nothing_and_is_not_punished(hf: Holdfast):

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import MessageCategory, errors
+from holdfast import MessageCategory, errors, limits
+from holdfast.engine import foreign
 from holdfast.testing import corpus
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{ "x":1}'}}
@@ -133,6 +134,21 @@ def test_chats_that_can_not_be_kept_do_not_stop_the_others(tmp_path: Path, taken
     assert [one.source for one in report.skipped] == [
         f"{tmp_path / 'a.jsonl'}:2", "b", f"{tmp_path / 'a.jsonl'}:4", "a", "d",
     ]  # fmt: skip
+
+
+def test_what_is_left_out_is_told_of_within_bounds(tmp_path: Path, taken: Taken):
+    lines = [json.dumps({"id": "a", "messages": [HELLO]}), *["{not json"] * (foreign.NOTES_MAX + 7)]
+    report, _ = taken(tmp_path / "a.jsonl", "\n".join(lines))
+    assert (report.sessions, len(report.skipped), report.more_notes) == (1, foreign.NOTES_MAX, 7)
+
+
+def test_a_file_with_a_message_a_line_is_read_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(HELLO)}\n" * 50)
+    monkeypatch.setattr(limits, "IMPORT_FILE_BYTES_MAX", 500)
+    with holdfast.connect("volatile:") as hf, pytest.raises(errors.TooLarge):
+        hf.admin.import_(tmp_path / "a.jsonl")
 
 
 def test_another_session_of_the_id_is_skipped(tmp_path: Path):

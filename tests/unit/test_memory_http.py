@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -266,6 +266,42 @@ def test_an_engine_that_answers_byte_by_byte_is_broken_off(first: bytes):
         finally:
             over.set()
             thread.join()
+
+
+def test_time_spent_on_connecting_counts(monkeypatch: pytest.MonkeyPatch):
+    over, fired = threading.Event(), threading.Event()
+    real, shut = socket.create_connection, threading.Timer
+
+    class Timer(shut):
+        def __init__(self, interval: float, function: Callable[[], None]) -> None:
+            super().__init__(interval, lambda: (function(), fired.set()))
+
+    def slow(*args: Any, **named: Any) -> socket.socket:
+        assert fired.wait(10), "as after a first address where nobody answers"
+        return real(*args, **named)
+
+    def drip(server: socket.socket) -> None:
+        peer, _ = server.accept()
+        with peer, contextlib.suppress(OSError):
+            peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 150\r\n\r\n")
+            for _ in range(150):
+                peer.sendall(b" ")
+                if over.wait(0.02):
+                    return
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    monkeypatch.setattr(socket, "create_connection", slow)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        memory = HTTPMemory(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.1, retries=0)
+        try:
+            with pytest.raises(errors.Unavailable) as raised:
+                memory.facts(ADA)
+        finally:
+            over.set()
+            thread.join()
+    assert raised.value.facts["cause"] == "TimeoutError"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast import errors, limits
 from holdfast.store import port
 
 NOTE = "memory/engines"
@@ -15,18 +16,22 @@ def known(store: port.Store, tenant: str) -> frozenset[str]:
 
 
 def remember(store: port.Store, tenant: str, name: str) -> None:
-    """Note that an engine is about to be given a history."""
-    while True:
+    """Note that an engine is about to be given a history; raise Unavailable if others are always faster."""
+    for _ in range(limits.RETRIES_MAX):
         names, version = _read(store, tenant)
         if name in names:
             return
         value = msgspec.json.encode(sorted({*names, name}))
         if store.put_note(tenant, NOTE, value, expected=version):
             return
+    raise errors.Unavailable("others note the same at the same time; try again.")
 
 
 def _read(store: port.Store, tenant: str) -> tuple[frozenset[str], int]:
     note = store.note(tenant, NOTE)
     if note is None:
         return frozenset(), 0
-    return frozenset(msgspec.json.decode(note.value, type=list[str])), note.version
+    try:
+        return frozenset(msgspec.json.decode(note.value, type=list[str])), note.version
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("the note of the memory engines can't be read.") from error

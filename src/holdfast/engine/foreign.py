@@ -29,7 +29,7 @@ INDEX: Final = "session_index.json"
 """What Penguin calls the list of its sessions."""
 
 NOTES_MAX: Final = 1_000
-"""Notes that a report keeps; what is beyond is counted."""
+"""Notes, and things left out, that a report keeps of each; what is beyond is counted."""
 
 replace = msgspec.structs.replace
 
@@ -51,7 +51,10 @@ class Notes:
 
     def skip(self, source: object, reason: str) -> None:
         """Tell of something that was left out."""
-        self.skipped.append(Skipped(str(source), reason))
+        if len(self.skipped) < NOTES_MAX:
+            self.skipped.append(Skipped(str(source), reason))
+        else:
+            self.more += 1
 
     def note(self, text: str) -> None:
         """Tell of something that is not as it was."""
@@ -86,8 +89,8 @@ def _decoded(data: bytes) -> Json:
         return None
 
 
-def _whole(path: Path) -> Json:
-    """Return the one JSON value of a file; raise DamagedFile if it is none."""
+def _check_size(path: Path) -> None:
+    """Raise TooLarge if a file has more than is held at once."""
     size = path.stat().st_size
     if size > limits.IMPORT_FILE_BYTES_MAX:
         raise errors.TooLarge(
@@ -95,6 +98,11 @@ def _whole(path: Path) -> Json:
             hint="Write one chat a line (JSONL): such files may have any size.",
             facts={"bytes": size, "bytes_max": limits.IMPORT_FILE_BYTES_MAX},
         )
+
+
+def _whole(path: Path) -> Json:
+    """Return the one JSON value of a file; raise DamagedFile if it is none."""
+    _check_size(path)
     try:
         return msgspec.json.decode(path.read_bytes())
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -147,6 +155,7 @@ def openai_chats(path: Path, notes: Notes) -> Iterator[Chat]:
         if first is None or isinstance(first, list) or not several:
             yield from chats.chats(_whole(path))
         elif chats.is_message(first) and not chats.is_chat(first):
+            _check_size(path)
             yield chats.chat({"messages": [value for _, value in _values(file, path, notes)]})
         else:
             yield from _lined(file, path, notes)

@@ -73,6 +73,13 @@ class _About(msgspec.Struct):
     session_id: str = ""
 
 
+def _about(value: bytes) -> _About:
+    try:
+        return msgspec.json.decode(value, type=_About)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a note about a session can't be read.") from error
+
+
 def drop_gone(
     store: port.Store, tenant: str, prefixes: Sequence[str], is_there: Callable[[str], bool]
 ) -> int:
@@ -82,7 +89,7 @@ def drop_gone(
         after = ""
         while page := store.notes(tenant, prefix, after=after, limit=limits.READ_CHUNK):
             for name, note in page:
-                if not is_there(msgspec.json.decode(note.value, type=_About).session_id):
+                if not is_there(_about(note.value).session_id):
                     dropped += store.put_note(tenant, name, None, expected=note.version)
             after = page[-1][0]
     return dropped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from holdfast import limits
 from holdfast.engine import stand_ins
@@ -106,6 +106,17 @@ def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[
         missing = (v for v in range(at, begin - 1, -1) if v not in found)
         at = next(missing, 0)
     return [found[v] for v in sorted(found) if v >= begin and not is_notice(found[v].kind)]
+
+
+def all_events(
+    store: port.Store, tenant: str, stream: str, until: int
+) -> Iterator[port.StoredEvent]:
+    """Yield the events that a stream shows, those of what it is forked from included, and those that it has itself."""
+    seen: set[int] = set()
+    for event in (*_path(store, tenant, stream, until), *own_events(store, tenant, stream, until)):
+        if event.position not in seen and not is_notice(event.kind):
+            seen.add(event.position)
+            yield event
 
 
 def _path(store: port.Store, tenant: str, stream: str, at: int) -> list[port.StoredEvent]:

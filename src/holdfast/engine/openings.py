@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from holdfast import limits
 from holdfast.engine import stand_ins
 from holdfast.engine.engine import Engine
-from holdfast.engine.lineage import own_events
+from holdfast.engine.lineage import all_events, own_events
 from holdfast.engine.planning import DELETED, KIND
 from holdfast.engine.states import PREFIX, recorded, stream_of, texts_of
 from holdfast.store import port
 from holdfast.store.erasure import StandIn
 from holdfast.values.event import MessageAdded, WindowRecorded
-from holdfast.values.opening import METADATA_KEY, sources
+from holdfast.values.message import Message
+from holdfast.values.opening import METADATA_KEY, sources, told_by
 
 Goes = Callable[[port.StoredEvent], bool]
 """Whether an event is erased."""
@@ -31,6 +32,7 @@ class Openings:
         self._tenant = tenant
         self._goes = goes
         self._known: dict[int, port.StoredEvent | None] = {}
+        self._going: dict[str, dict[str, port.StoredEvent]] = {}
         self.prompts: dict[int, str] = {}
         """By position, the sessions whose prompts lose something."""
 
@@ -85,11 +87,36 @@ class Openings:
         said = recorded(event, texts_of((event,), self._blobs)).event
         if not isinstance(said, MessageAdded) or said.message.role != "system":
             return None
-        for position in sources(said.message):
+        return next(filter(self._goes, self._sources(said.message)), None)
+
+    def _sources(self, prompt: Message) -> Iterator[port.StoredEvent]:
+        """Yield the messages that a prompt was made from: by place, and by name, as an import gives them other places."""
+        told = told_by(prompt)
+        names = {one.message_id for one in told}
+        for position in sources(prompt):
             found = self._at(position)
-            if found is not None and found.kind == MessageAdded.kind and self._goes(found):
-                return found
-        return None
+            if found is not None and ("" in names or self._name(found) in names):
+                yield found
+        for one in told:
+            if one.session_id not in self._going:
+                self._going[one.session_id] = dict(self._going_of(one.session_id))
+            if found := self._going[one.session_id].get(one.message_id):
+                yield found
+
+    def _going_of(self, session_id: str) -> Iterator[tuple[str, port.StoredEvent]]:
+        """Yield the messages of a session that go, by name."""
+        state = self._engine.states.current(self._tenant, session_id) if session_id else None
+        if state is None:
+            return
+        for event in all_events(self._store, self._tenant, stream_of(session_id), state.version):
+            if self._goes(event) and (name := self._name(event)):
+                yield name, event
+
+    def _name(self, event: port.StoredEvent) -> str | None:
+        if event.kind != MessageAdded.kind or event.payload is None or event.erased:
+            return None
+        said = recorded(event, texts_of((event,), self._blobs)).event
+        return said.message.id if isinstance(said, MessageAdded) else None
 
     def _at(self, position: int) -> port.StoredEvent | None:
         if position not in self._known:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from holdfast import errors
+
 
 class Todo(msgspec.Struct, frozen=True):
     """What the hooks have to be told of one erasure. It is kept until they were.
@@ -25,5 +27,9 @@ def encoded(every: Iterable[Todo]) -> bytes:
 
 
 def decoded(lines: bytes) -> Iterator[Todo]:
-    """Yield what lines say."""
-    return (msgspec.json.decode(line, type=Todo) for line in lines.splitlines())
+    """Yield what lines say; raise Corrupt at one that says nothing."""
+    try:
+        for line in lines.splitlines():
+            yield msgspec.json.decode(line, type=Todo)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("what is left of an erasure can't be read.") from error

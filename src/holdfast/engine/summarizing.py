@@ -81,9 +81,11 @@ class Summarizing:
         name, version, todo = found
         beat()
         outcome = attempt(lambda: self._summarize(tenant, todo.session_id))
-        if isinstance(outcome, Failed) and not isinstance(outcome.error, errors.Conflict):
+        conflict = isinstance(outcome, Failed) and isinstance(outcome.error, errors.Conflict)
+        wanted = self._wanted(tenant, todo.session_id)
+        if isinstance(outcome, Failed) and (wanted or not conflict):
             self._failed(tenant, name, version, todo, outcome)
-        elif not self._wanted(tenant, todo.session_id):
+        elif not wanted:
             # If that fails, somebody has noted it anew since it was read.
             self._store.put_note(tenant, name, None, expected=version)
         return True
@@ -128,8 +130,8 @@ class Summarizing:
         out = shrinking.out(Reader(self._engine, tenant, state), state, written=True) if state else None  # fmt: skip
         if state is None or out is None:
             return
+        language = shrinking.check_summarizer(self._summarizer, None, state.policy)
         text = shrinking.checked_summary(self._summarizer(out.messages, out.before))
-        language = (state.policy.summary if state.policy else None) or "en"
         author = shrinking.author_of(self._summarizer)
         try:
             self._engine.run(out.summarized(tenant, text, language, author))
@@ -142,6 +144,9 @@ class Summarizing:
         retry = self._engine.now_us() + attempts.backoff_us(tries)
         noted = msgspec.structs.replace(todo, tries=tries, retry_us=retry, error=failed.code)
         self._store.put_note(tenant, name, msgspec.json.encode(noted), expected=version)
+        if isinstance(failed.error, errors.Conflict):
+            # The session went on meanwhile: nobody's fault, but paid for, so it is not asked for again at once.
+            return
         _log.warning(
             "a summary was not written",
             extra={

@@ -19,6 +19,7 @@ from holdfast.values import event as e
 from holdfast.values import ids
 from holdfast.values.context import Selection
 from holdfast.values.message import Message, checked_id
+from holdfast.values.opening import renamed
 from holdfast.values.policy import Correction, Cut, Summary, Usage, WindowPolicy, bounded
 from holdfast.values.session import EndReason, SessionState, SessionStatus
 from holdfast.wire import portable
@@ -170,9 +171,10 @@ class Replay:
             )
         self._taken.add(key)
         self._said.append((self.number, key))
-        if message.origin is None or message.origin not in self._terms.names:
-            return fact
-        return replace(fact, message=replace(message, origin=self._terms.named(message.origin)))
+        message = renamed(message, self._terms.names)
+        if message.origin is not None and message.origin in self._terms.names:
+            message = replace(message, origin=self._terms.named(message.origin))
+        return fact if message is fact.message else replace(fact, message=message)
 
     def _window(self, fact: e.WindowRecorded) -> e.WindowRecorded:
         chosen, terms = fact.selection, self._terms

@@ -167,7 +167,8 @@ class BuiltIn:
             self._retried(lambda: self._journal.forget_session(who, session_id))
         else:
             self._retried(lambda: self._journal.stop(who))
-        while True:
+        lost = 0
+        while lost < limits.RETRIES_MAX:
             seen = self._book.seen(who)
             if not (names := self._book.named(who, session_id, position)):
                 return gone
@@ -179,12 +180,16 @@ class BuiltIn:
             if self._book.change(seen, before, after):
                 gone += sum(len(slots.facts(who, slot)) for slot in before.values())
                 gone -= sum(len(slots.facts(who, slot)) for slot in after.values())
+                lost = 0
+            else:
+                lost += 1
+        raise _overtaken()
 
     def _retried(self, step: Callable[[], bool]) -> None:
         for _ in range(limits.RETRIES_MAX):
             if step():
                 return
-        raise errors.Unavailable("others change what is known; forget it again.")
+        raise _overtaken()
 
     def close(self) -> None:
         """Use it no more. The shelf is left to whoever opened it."""
@@ -198,6 +203,10 @@ class BuiltIn:
 
 
 _: type[MemoryEngine] = BuiltIn
+
+
+def _overtaken() -> errors.Unavailable:
+    return errors.Unavailable("others change what is known; forget it again.")
 
 
 def _chunks(said: Iterable[Sequence[Said]]) -> Iterator[Sequence[Said]]:

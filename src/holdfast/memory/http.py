@@ -168,9 +168,11 @@ _: type[MemoryEngine] = HTTPMemory
 
 @contextlib.contextmanager
 def _within(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
-    """Break a connection off when the time for all of it is over, however busy it is with single bytes."""
+    """Connect, and break off when the time for all of it is over, however busy it is with single bytes."""
+    over = threading.Event()
 
     def break_off() -> None:
+        over.set()
         if (sock := connection.sock) is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -179,6 +181,10 @@ def _within(connection: http.client.HTTPConnection, seconds: float) -> Iterator[
     timer.daemon = True
     timer.start()
     try:
+        connection.connect()
+        if over.is_set():
+            # Nothing was there to be broken off when the time was over.
+            raise TimeoutError
         yield
     finally:
         timer.cancel()

@@ -11,7 +11,7 @@ import bisect
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ Expected = Mapping[tuple[str, bytes], bytes | None]
 """Rows by book and key as somebody last saw them; None: not there."""
 
 NOTHING: Final[Expected] = MappingProxyType({})
+
+
+T = TypeVar("T")
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -94,6 +97,14 @@ def _part(part: str | int) -> bytes:
 def after(prefix: bytes) -> bytes:
     """Return the first key behind all that begin with a prefix of `key`'s."""
     return prefix + b"\xff"
+
+
+def decoded(row: bytes, kind: type[T]) -> T:
+    """Return what a row in MessagePack holds; raise Corrupt if it can't be read."""
+    try:
+        return msgspec.msgpack.decode(row, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise errors.Corrupt("a row of the memory can't be read.") from error
 
 
 class VolatileShelf:

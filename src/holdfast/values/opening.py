@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -61,3 +61,36 @@ def opened(messages: Sequence[Message], opening: Opening | None) -> tuple[Messag
         {**first.metadata, **about},
     )
     return (prompt, *messages[1:])
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A message that a prompt was made from, by its names. They are the same in every log that it is part of."""
+
+    session_id: str = ""
+    message_id: str = ""
+
+
+class _Names(msgspec.Struct):
+    sources: tuple[Told, ...] = ()
+
+
+def told_by(message: Message) -> tuple[Told, ...]:
+    """Return the messages that a prompt was made from; none if memory had no part in it."""
+    try:
+        return msgspec.convert(message.metadata.get(METADATA_KEY, {}), _Names).sources
+    except msgspec.ValidationError:
+        return ()
+
+
+def renamed(message: Message, names: Mapping[str, str]) -> Message:
+    """Return a message that says what its prompt was made from by other ids of sessions."""
+    told, about = told_by(message), message.metadata.get(METADATA_KEY)
+    if not isinstance(about, Mapping) or not any(one.session_id in names for one in told):
+        return message
+    found = cast("Sequence[Mapping[str, Json]]", about["sources"])
+    here = [
+        {**source, "session_id": names.get(one.session_id, one.session_id)}
+        for source, one in zip(found, told, strict=True)
+    ]
+    changed = freeze({METADATA_KEY: {**about, "sources": here}})
+    return msgspec.structs.replace(message, metadata={**message.metadata, **changed})

@@ -15,7 +15,7 @@ from holdfast.memory.facts import profiles, slots
 from holdfast.memory.facts.finding import terms
 from holdfast.memory.facts.profiles import Ready
 from holdfast.memory.facts.slots import Slot
-from holdfast.memory.shelf import NOTHING, Drop, Expected, Put, Shelf, after, key
+from holdfast.memory.shelf import NOTHING, Drop, Expected, Put, Shelf, after, decoded, key
 from holdfast.values.memory import Fact, Who
 
 SLOTS = "memory.slots"
@@ -59,7 +59,7 @@ class Factbook:
     def seen(self, who: Who) -> Seen:
         """Return what a change must begin with: whatever is read after it is as it says, or the change fails."""
         row = self._shelf.get(READY, [_at(who)]).get(_at(who))
-        return Seen(who, row, msgspec.msgpack.decode(row, type=Ready) if row else Ready())
+        return Seen(who, row, decoded(row, Ready) if row else Ready())
 
     def said_at(self, who: Who, session_id: str, positions: Collection[int]) -> set[str]:
         """Return the names of the slots that have something of these messages."""
@@ -68,7 +68,7 @@ class Factbook:
         return {
             source.slot
             for _, value in rows
-            if (source := msgspec.msgpack.decode(value, type=Named)).position in positions
+            if (source := decoded(value, Named)).position in positions
         }
 
     def named(self, who: Who, session_id: str | None, position: int | None) -> set[str]:
@@ -81,7 +81,7 @@ class Factbook:
             rows = self._rows(SOURCES, _at(who, session_id, position))
         found = set[str]()
         for _, value in rows:
-            source = msgspec.msgpack.decode(value, type=Named)
+            source = decoded(value, Named)
             if position in (None, source.position):
                 found.add(source.slot)
             if len(found) >= limits.MEMORY_ROWS:
@@ -149,7 +149,7 @@ def _at(who: Who, *parts: str | int) -> bytes:
 
 
 def _slot(value: bytes) -> Slot:
-    return msgspec.msgpack.decode(value, type=Slot)
+    return decoded(value, Slot)
 
 
 def _name(slot: Slot) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.memory.shelf import Drop, Expected, Put, Shelf, after, key
+from holdfast.memory.shelf import Drop, Expected, Put, Shelf, after, decoded, key
 from holdfast.values.memory import History, Who
 
 TAKEN = "memory.taken"
@@ -110,10 +110,12 @@ class Journal:
         """Forget what is being taken of a user's, so that it is taken anew; return whether nobody was in the way."""
         if not self._next_epoch(who, []):
             return False
-        while stale := self._stale(who):
+        for _ in range(limits.RETRIES_MAX):
+            if not (stale := self._stale(who)):
+                return True
             for at, seen in stale:
                 self._shelf.write([Drop(TAKEN, at, at + b"\0")], expected={(TAKEN, at): seen})
-        return True
+        return False
 
     def _stale(self, who: Who) -> list[tuple[bytes, bytes]]:
         at = key(who.tenant)
@@ -136,8 +138,8 @@ def _rows(shelf: Shelf, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _number(row: bytes | None) -> int:
-    return msgspec.msgpack.decode(row, type=int) if row else 0
+    return decoded(row, int) if row else 0
 
 
 def _row(value: bytes) -> Row:
-    return msgspec.msgpack.decode(value, type=Row)
+    return decoded(value, Row)
