@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.engine.pending import unfinished
 from holdfast.memory.shelf import NOTHING, Drop, Expected, Put, Shelf, key
 from holdfast.store import port
 
@@ -19,6 +20,9 @@ BOOK: Final = "bond"
 NOTE: Final = "shelf"
 NOBODY: Final = ""
 """No tenant has this name: the note is the whole store's."""
+
+_COMING: Final = 8
+"""Bonds of others that are kept in mind while one is written: of those who do the same now, or died of it."""
 
 _Kind = TypeVar("_Kind")
 _Answer = TypeVar("_Answer")
@@ -58,25 +62,33 @@ class BondedShelf:
 
     def _differs(self) -> bool:
         note = self._store.note(NOBODY, NOTE)
-        if self._store.pending() is not None or not (note or self._shelf.size()):
+        if unfinished(self._store.pending()) or not (note or self._shelf.size()):
             return False
         row = self._row()
         if (note is None and row is None) or not self._shelf.size():
             self.bind()
             return False
-        return note is None or row is None or note.value != row
+        return note is None or _bond(row) not in _expected(note)
 
     def bind(self) -> None:
         """Have store and shelf know each other, from now on: no older shelf, and no older store, goes with the other."""
         for _ in range(limits.RETRIES_MAX):
             note, row = self._store.note(NOBODY, NOTE), self._row()
-            born = decoded(Bond, row).born if row else self._random(16).hex()
-            bond = msgspec.msgpack.encode(Bond(born, self._random(16).hex()))
-            written = self._shelf.write([Put(BOOK, AT, bond)], expected={(BOOK, AT): row})
-            version = note.version if note else 0
-            if written and self._store.put_note(NOBODY, NOTE, bond, expected=version):
+            version, coming = (note.version, _expected(note)[1:]) if note else (0, [])
+            bond = Bond(_bond(row).born or self._random(16).hex(), self._random(16).hex())
+            # Whoever looks in between, or after a crash in between, finds one of those that the note has.
+            if not self._know([_bond(row), *coming[-_COMING:], bond], version):
+                continue
+            made = [Put(BOOK, AT, msgspec.msgpack.encode(bond))]
+            if self._shelf.write(made, expected={(BOOK, AT): row}) and self._know(
+                [bond], version + 1
+            ):
                 return
         raise errors.Unavailable("others bind the memory to its store; try again.")
+
+    def _know(self, bonds: Sequence[Bond], version: int) -> bool:
+        flat = [each for bond in bonds for each in (bond.born, bond.epoch)]
+        return self._store.put_note(NOBODY, NOTE, msgspec.msgpack.encode(flat), expected=version)
 
     def erased(self) -> None:
         """Tell that something was erased: no shelf from before is taken for this one."""
@@ -145,6 +157,16 @@ class MendedShelf:
 
 
 _: tuple[type[Shelf], type[Shelf]] = (BondedShelf, MendedShelf)
+
+
+def _bond(row: bytes | None) -> Bond:
+    return decoded(Bond, row) if row else Bond("", "")
+
+
+def _expected(note: port.Note) -> list[Bond]:
+    """Return which bonds a shelf may have: the last one, and those that somebody is about to write."""
+    flat = decoded(list[str], note.value)
+    return [Bond(*pair) for pair in zip(flat[::2], flat[1::2], strict=False)]
 
 
 def decoded(kind: type[_Kind], row: bytes) -> _Kind:

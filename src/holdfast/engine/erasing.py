@@ -19,26 +19,20 @@ from holdfast.engine import deriving, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
 from holdfast.engine.openings import Goes, Openings, session_of
-from holdfast.engine.pending import Todo, decoded, encoded
+from holdfast.engine.pending import Todo, decoded, encoded, unfinished
 from holdfast.engine.planning import DELETED, KIND
 from holdfast.engine.states import stream_of
 from holdfast.engine.tasks import Beat
+from holdfast.engine.telling import Elsewhere, Hook, Telling, Told
 from holdfast.history import sessions as rules
 from holdfast.store import port
 from holdfast.store.erasure import Erased, Erasure, Share, StandIn
 from holdfast.values import command as c
 from holdfast.values.erasure import Receipt
 from holdfast.values.frame_event import FramePushedEvent
-from holdfast.values.memory import Who
 from holdfast.values.message import checked_id
 from holdfast.values.session import EndReason, SessionState, SessionStatus
 from holdfast.wire import frames
-
-Hook = Callable[[Who, str | None, int | None], int]
-"""Drops what is kept beside the store of a user, a session of theirs, or the message at a position; says how much.
-
-Without a user and a session: whatever is kept of a tenant, or what is there no more.
-"""
 
 
 class Handles(Protocol):
@@ -79,11 +73,12 @@ class Erasing:
         tenant: str,
         hooks: Sequence[Hook] = (),
         handles: Handles | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._engine = engine
         self._store = engine.store
         self._tenant = tenant
-        self._hooks = hooks
+        self._telling = Telling(tenant, hooks, elsewhere)
         self._handles = handles
 
     def user(self, user_id: str) -> Receipt:
@@ -310,26 +305,34 @@ class Erasing:
     def _finished(self, receipt: Receipt) -> Receipt:
         try:
             return msgspec.structs.replace(receipt, rows=receipt.rows + self.finish())
-        except errors.Unavailable as error:
+        except errors.Error as error:
             left = msgspec.structs.replace(receipt, pending=True)
             error.facts |= {"pending": True, "receipt": left.to_dict()}
             raise
 
     def finish(self) -> int:
-        """Do what is left of erasures, of whichever tenant and process; return how much the hooks dropped."""
+        """Do what is left of erasures, of whichever tenant and process; return how much the hooks dropped.
+
+        What fails stays pending and hinders nothing else. It is raised at the end, if it was this tenant's.
+        """
+        return self._through(ask=True).result()
+
+    def finish_here(self) -> None:
+        """Do the same as far as it can be done here: no engine elsewhere is asked, and what fails is left."""
+        self._through(ask=False)
+
+    def _through(self, *, ask: bool) -> Told:
         pending = self._store.pending()
         if pending is None:
-            return 0
-        dropped = self._tell(decoded(pending))
-        self._store.scrub(pending)
-        return dropped
+            return Told()
+        todo = list(decoded(pending))
+        told = self._telling.told(todo, ask=ask)
+        if unfinished(pending) or told.left != todo:
+            self._store.scrub(pending, encoded(told.left))
+        return told
 
     def _tell(self, every: Iterable[Todo]) -> int:
-        dropped = 0
-        for todo in every:
-            who = Who(todo.tenant, todo.user_id)
-            dropped += sum(hook(who, todo.session_id, todo.position) for hook in self._hooks)
-        return dropped
+        return self._telling.told(every, ask=True).result()
 
 
 def _among(found: Mapping[str, Sequence[StandIn]]) -> Goes:
@@ -350,9 +353,12 @@ def _overtaken() -> errors.Conflict:
 class PurgeTask:
     """Erases in the background what delete_session has hidden."""
 
-    def __init__(self, engine: Engine, hooks: Sequence[Hook] = ()) -> None:
+    def __init__(
+        self, engine: Engine, hooks: Sequence[Hook] = (), elsewhere: Elsewhere | None = None
+    ) -> None:
         self._engine = engine
         self._hooks = hooks
+        self._elsewhere = elsewhere
 
     @property
     def name(self) -> str:
@@ -362,5 +368,7 @@ class PurgeTask:
     def step(self, tenant: str, beat: Beat) -> bool:
         """Erase some deleted sessions; return whether there may be more."""
         beat()
-        receipt = Erasing(self._engine, tenant, self._hooks).deleted(PURGE_SESSIONS)
+        receipt = Erasing(self._engine, tenant, self._hooks, elsewhere=self._elsewhere).deleted(
+            PURGE_SESSIONS
+        )
         return receipt.events > 0 and receipt.sessions > 0

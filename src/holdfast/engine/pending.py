@@ -19,6 +19,8 @@ class Todo(msgspec.Struct, frozen=True):
     user_id: str
     session_id: str | None = None
     position: int | None = None
+    here: bool = False
+    """Nothing of it is here any more: only engines elsewhere are still to be told."""
 
 
 def encoded(every: Iterable[Todo]) -> bytes:
@@ -27,9 +29,15 @@ def encoded(every: Iterable[Todo]) -> bytes:
 
 
 def decoded(lines: bytes) -> Iterator[Todo]:
-    """Yield what lines say; raise Corrupt at one that says nothing."""
+    """Yield what lines say; raise Corrupt if one can't be read."""
     try:
-        for line in lines.splitlines():
-            yield msgspec.json.decode(line, type=Todo)
+        yield from (msgspec.json.decode(line, type=Todo) for line in lines.splitlines() if line)
     except msgspec.MsgspecError as error:
-        raise errors.Corrupt("what is left of an erasure can't be read.") from error
+        raise errors.Corrupt("what is left to do of an erasure can't be read.") from error
+
+
+def unfinished(lines: bytes | None) -> bool:
+    """Whether something of what is pending is to be done here: to be dropped, or to be scrubbed."""
+    if not lines:
+        return lines is not None
+    return b"" in lines.splitlines() or not all(each.here for each in decoded(lines))

@@ -416,11 +416,11 @@ class Store(Protocol):
         """Return what erasures had to do, one after the other, until `scrub` is through; None: nothing is left."""
         ...
 
-    def scrub(self, done: bytes = b"") -> None:
+    def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """See to it that nothing of what was erased is left in any file; then nothing is pending.
 
-        But for what is not `done`, the beginning of what was pending: the rest stays. Raises StoreBusy, and
-        all stays pending, if somebody reads for too long.
+        But for what is `left` of what is `done`, the beginning of what was pending, and for the rest. Raises
+        StoreBusy if somebody reads for too long; until it is through, an empty line more is pending.
         """
         ...
 

@@ -292,11 +292,11 @@ class VolatileStore:
             self._refuse_if_closed()
             return self._pending
 
-    def scrub(self, done: bytes = b"") -> None:
+    def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """Nothing is left anywhere."""
         with self._lock:
             self._refuse_if_closed()
-            self._pending = (self._pending or b"").removeprefix(done) or None
+            self._pending = left + (self._pending or b"").removeprefix(done) or None
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people."""

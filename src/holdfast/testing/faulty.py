@@ -211,11 +211,11 @@ class FaultyStore:
         """Pass through."""
         return self._store.pending()
 
-    def scrub(self, done: bytes = b"") -> None:
+    def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """Scrub, or fail if this is the call that fails."""
         fails = self._counted()
         self._fail(fails and self.before)
-        self._store.scrub(done)
+        self._store.scrub(done, left)
         self._fail(fails)
 
     def status(self) -> Mapping[str, Json]:

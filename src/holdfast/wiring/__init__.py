@@ -41,8 +41,8 @@ class Holdfast:
         self.events = Events(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant, self.sessions)
         self.admin = Admin(engine, settings.tenant, self._erasing)
-        with contextlib.suppress(errors.Unavailable, errors.NotInstalled):
-            self._erasing.finish()
+        with contextlib.suppress(errors.Unavailable, errors.Corrupt):
+            self._erasing.finish_here()
         background.check()
         background.start(settings.tenant)
 

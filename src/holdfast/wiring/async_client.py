@@ -35,8 +35,8 @@ class AsyncHoldfast:
         self.events = AsyncEvents(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant)
         self.admin = AsyncAdmin(engine, settings.tenant, self._erasing)
-        with contextlib.suppress(errors.Unavailable, errors.NotInstalled):
-            self._erasing.finish()
+        with contextlib.suppress(errors.Unavailable, errors.Corrupt):
+            self._erasing.finish_here()
         background.check()
         background.start(settings.tenant)
 

@@ -13,8 +13,9 @@ import msgspec
 from holdfast import errors, limits
 from holdfast.engine.bonding import BondedShelf, MendedShelf
 from holdfast.engine.engine import Engine
-from holdfast.engine.erasing import Erasing, Handles, Hook, PurgeTask
+from holdfast.engine.erasing import Erasing, Handles, PurgeTask
 from holdfast.engine.shrinking import Summarizer
+from holdfast.engine.telling import Hook
 from holdfast.memory.meaning.embedding import Embedder
 from holdfast.memory.port import MemoryEngine
 from holdfast.memory.shelf import Shelf
@@ -181,7 +182,7 @@ class Background:
 
     def erasing(self, tenant: str, handles: Handles | None = None) -> Erasing:
         """Return what erases, of one tenant, with all that is kept beside the store."""
-        return Erasing(self._engine, tenant, self._hooks(), handles)
+        return Erasing(self._engine, tenant, self._hooks(), handles, self)
 
     def _hooks(self) -> tuple[Hook, ...]:
         return self._drop_notes, self._drop_beside
@@ -221,25 +222,34 @@ class Background:
     def _drop_facts(self, who: Who, session_id: str | None, position: int | None) -> int:
         if not who.user_id:
             return 0
-        dropped = self._built_in().forget(who, session_id, position)
-        memory = self.memory()
-        # What the built-in one learnt before there was another is dropped in any case.
-        if memory is not self._memory:
-            dropped += memory.forget(who, session_id, position)
-        self._check_told(who.tenant, memory.name)
-        return dropped
+        return self._built_in().forget(who, session_id, position)
 
-    def _check_told(self, tenant: str, told: str) -> None:
-        """Raise Unavailable if an engine that is not here has taken something: it stays pending until it is told."""
+    def any(self, tenant: str) -> bool:
+        """Whether an engine that is not the built-in one may have taken something."""
+        return self.memory() is not self._memory or bool(self._others(tenant))
+
+    def _others(self, tenant: str) -> frozenset[str]:
         from holdfast.engine import engines  # noqa: PLC0415 - as above
 
-        others = engines.known(self._engine.store, tenant) - {told, self._built_in().name}
-        if others:
+        return engines.known(self._engine.store, tenant) - {self._built_in().name}
+
+    def tell(self, who: Who, session_id: str | None, position: int | None) -> int:
+        """Have the engine that was given forget; raise Unavailable if another one has taken something, too."""
+        memory, dropped = self.memory(), 0
+        if not who.user_id:
+            return 0
+        if memory is not self._memory:
+            try:
+                dropped = memory.forget(who, session_id, position)
+            except (errors.EngineClosed, errors.ForkedEngine) as error:
+                raise errors.Unavailable("the memory engine is closed.") from error
+        if others := self._others(who.tenant) - {memory.name}:
             raise errors.Unavailable(
                 f"{', '.join(sorted(others))} has taken histories, and is to be told what was erased.",
                 hint="Here it is gone. Open the store once with that engine: connect(memory=…).",
                 facts={"engines": len(others)},
             )
+        return dropped
 
     def tasks(self) -> list[Task]:
         """Return the background work that there is for this store."""
@@ -252,7 +262,7 @@ class Background:
         made: list[Task] = [
             IndexTask(engine, self._shelf()),
             Expiring(engine, idle_s=extras.idle_timeout_s),
-            PurgeTask(engine, self._hooks()),
+            PurgeTask(engine, self._hooks(), self),
         ]
         if extras.memory:
             made.append(Offloading(engine, self.memory(), self._kept()))

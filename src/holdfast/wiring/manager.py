@@ -78,8 +78,8 @@ class SessionManager(Sessions):
         try:
             shelf = functools.cache(lambda: open_shelf(folder / "state.db"))
             self._background = Background(engine, shelf, extras)
-            with contextlib.suppress(errors.Unavailable, errors.NotInstalled):
-                self._background.erasing(tenant).finish()
+            with contextlib.suppress(errors.Unavailable, errors.Corrupt):
+                self._background.erasing(tenant).finish_here()
         except BaseException:
             engine.close()
             raise

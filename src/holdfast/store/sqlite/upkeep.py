@@ -100,21 +100,21 @@ class Upkeep(Looking):
         self._seen = None
         return gone
 
-    def scrub(self, done: bytes = b"") -> None:
+    def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """Write the file anew and empty its log, blank the boxes, bring up the list; then nothing is pending."""
         with self.turn(), self._translated:
-            self._scrub(done)
+            self._scrub(done, left)
 
-    def _scrub(self, done: bytes) -> None:
+    def _scrub(self, done: bytes, left: bytes) -> None:
         listed, sql = erasures.path_of(self.path), self._sql
         row = first(self._writer, sql["pending"], ())
         if row is None or not isinstance(row[0], bytes):
             return
-        rest = row[0].removeprefix(done)
+        rest = left + row[0].removeprefix(done)
         self._leave()
         try:
             erasures.bring_up(self._files, listed, self._writer, self._store_id)
-            self._writer.execute(sql["set_pending"], (rest,))
+            self._writer.execute(sql["set_pending"], (b"\n" + rest,))
             self._renew_readers()
             scrubbing.rewrite(self._writer, self.path)
             self._post.blank()
@@ -122,7 +122,9 @@ class Upkeep(Looking):
             self._anchor.write({})
             with self._writer:
                 self._writer.execute(sql["put_listed"], (erasures.check_of(listed),))
-                if not rest:
+                if rest:
+                    self._writer.execute(sql["set_pending"], (rest,))
+                else:
                     self._writer.execute(sql["clear_pending"])
         except errors.StoreBusy:
             raise
@@ -148,9 +150,9 @@ class Upkeep(Looking):
                     self._erased(erasure, again.derive)
                     anew = True
         pending = first(self._writer, sql["pending"], ())
-        if pending is not None and (anew or not pending[0]):
+        if pending is not None and (anew or pending[0] in (b"", b"\n")):
             try:
-                self._scrub(b"")
+                self._scrub(b"", b"")
             except errors.StoreBusy as error:
                 self.remarks = (*self.remarks, error.message)
 

@@ -287,6 +287,13 @@ class Erasing(stage.Stage):
         store.scrub(b"second")
         assert store.pending() is None
 
+    def test_what_is_left_of_what_was_done_stays_pending(self, store: Store) -> None:
+        self._told(store)
+        erased(store, whole(store, "a", todo=b"first\nsecond\n"))
+        erased(store, whole(store, "b", todo=b"third\n"))
+        store.scrub(b"first\nsecond\n", b"first\n")
+        assert store.pending() == b"first\nthird\n"
+
     def test_everything_can_be_made_again_from_what_is_left(self, store: Store) -> None:
         self._told(store)
         erased(store, whole(store, "a"))
