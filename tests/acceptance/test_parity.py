@@ -57,6 +57,7 @@ BLOCKING_ONLY = {
     "id_now",
     "last",
     "ahead",
+    "beside",
     "knowing",
     "fork_version",
     "forgotten",

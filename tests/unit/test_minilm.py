@@ -115,7 +115,7 @@ def test_without_numpy_it_says_how_to_install_it():
     program = (
         "import sys; sys.modules['numpy'] = None\n"
         "from holdfast import errors\n"
-        "from holdfast.memory import embedding\n"
+        "from holdfast.memory.meaning import embedding\n"
         "try: embedding.installed()\n"
         "except errors.NotInstalled as error: print(error)\n"
     )
