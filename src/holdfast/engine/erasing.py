@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import deriving, stand_ins, tracing, trees
+from holdfast.engine import cursors, deriving, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
 from holdfast.engine.openings import Goes, Openings, session_of
@@ -80,6 +80,7 @@ class Erasing:
         self._tenant = tenant
         self._telling = Telling(tenant, hooks, elsewhere)
         self._handles = handles
+        self._looked_at: set[str] = set()
 
     def user(self, user_id: str) -> Receipt:
         """Erase everything of a user: sessions, living and deleted, their frames, and what the hooks keep."""
@@ -91,9 +92,9 @@ class Erasing:
         named = checked_id("a session's id", session_id)
         return self._carried_out(lambda: self._of_session(named))
 
-    def deleted(self, limit: int | None = None) -> Receipt:
-        """Erase what delete_session has hidden, of so many sessions at most."""
-        return self._carried_out(lambda: self._of_deleted(limit))
+    def deleted(self, limit: int | None = None, waiting: Collection[str] = ()) -> Receipt:
+        """Erase what delete_session has hidden, of so many sessions at most; leave out rows that still wait."""
+        return self._carried_out(lambda: self._of_deleted(limit, waiting))
 
     def message(self, session_id: str, message_id: str) -> Receipt:
         """Erase one message and what was made from its words; raise UnknownSession, UnknownMessage."""
@@ -155,26 +156,43 @@ class Erasing:
             what="session", whole=frozenset({session_id}), todo=(self._todo(state),), owners=owners
         )
 
-    def _of_deleted(self, limit: int | None) -> Wish:
+    def _of_deleted(self, limit: int | None, waiting: Collection[str]) -> Wish:
         found: dict[str, set[str]] = {}
+        self._looked_at.clear()
         for row in self._rows(port.Query(kind=DELETED)):
             if limit is not None and len(found) >= limit and row.lookup not in found:
                 break
-            found.setdefault(row.lookup, set()).add(row.owner)
+            if row.id not in waiting or self._can_go(row.lookup):
+                found.setdefault(row.lookup, set()).add(row.owner)
+                self._looked_at.add(row.id)
         owners = frozenset(owner for every in found.values() for owner in every if owner)
         todo = tuple(self._hidden(found))
         return Wish(what="deleted", earlier=frozenset(found), todo=todo, owners=owners)
 
+    def waiting(self, known: Collection[str]) -> set[str]:
+        """Return the rows of deleted sessions that are still there, of those `known` and of those looked at last."""
+        asked = {*known, *self._looked_at}
+        return {row.id for row in self._rows(port.Query(kind=DELETED)) if row.id in asked}
+
+    def _can_go(self, session_id: str) -> bool:
+        lineage = Lineage(self._engine, self._tenant, (), (session_id,))
+        return bool(lineage.going or lineage.earlier())
+
     def _hidden(self, sessions: Mapping[str, set[str]]) -> Iterator[Todo]:
         """Yield what is to be told of deleted sessions, given with whose they were."""
+        earlier = Lineage(self._engine, self._tenant, (), sessions).earlier()
         for session_id, owners in sorted(sessions.items()):
             state = self._state(session_id)
-            lives = None if state is None or state.status is SessionStatus.DELETED else state
-            if lives is not None and (lives.user_id or "") in owners:
-                # What is kept of it and of the one that has its id now can't be told apart by these names.
-                yield Todo(self._tenant, "")
-            else:
-                yield from (Todo(self._tenant, owner, session_id) for owner in sorted(owners))
+            lives = state is not None and state.status is not SessionStatus.DELETED
+            for owner in sorted(owners):
+                if lives and state is not None and owner == (state.user_id or ""):
+                    # By its names alone it can't be told apart from the one that has them now.
+                    gone = earlier.get(stream_of(session_id), ())
+                    yield from (
+                        Todo(self._tenant, owner, session_id, each.position) for each in gone
+                    )
+                else:
+                    yield Todo(self._tenant, owner, session_id)
 
     def _todo(self, state: SessionState) -> Todo:
         return Todo(self._tenant, state.user_id or "", state.id)
@@ -359,16 +377,33 @@ class PurgeTask:
         self._engine = engine
         self._hooks = hooks
         self._elsewhere = elsewhere
+        self._seen: dict[str, int] = {}
+        self._waiting: dict[str, set[str]] = {}
 
     @property
     def name(self) -> str:
         """What it is called."""
         return "purge"
 
+    def due(self, tenant: str) -> bool:
+        """Whether the log has gone on, or something is left of an erasure."""
+        pending = self._engine.store.pending()
+        if pending is not None and (
+            unfinished(pending) or any(each.tenant == tenant for each in decoded(pending))
+        ):
+            return True
+        seen = self._seen.get(tenant, -1)
+        return seen < 0 or self._engine.store.wait(tenant, seen, 0)
+
     def step(self, tenant: str, beat: Beat) -> bool:
-        """Erase some deleted sessions; return whether there may be more."""
+        """Erase some deleted sessions; return whether there may be more. What only waits is told of once."""
         beat()
-        receipt = Erasing(self._engine, tenant, self._hooks, elsewhere=self._elsewhere).deleted(
-            PURGE_SESSIONS
-        )
-        return receipt.events > 0 and receipt.sessions > 0
+        head = cursors.head(self._engine.store, tenant, max(0, self._seen.get(tenant, 0)))
+        erasing = Erasing(self._engine, tenant, self._hooks, elsewhere=self._elsewhere)
+        before = self._waiting.get(tenant, set[str]())
+        receipt = erasing.deleted(PURGE_SESSIONS, before)
+        self._waiting[tenant] = erasing.waiting(before)
+        if receipt.sessions or self._waiting[tenant] - before:
+            return True
+        self._seen[tenant] = head
+        return False

@@ -100,6 +100,8 @@ class Background:
         self._mutex = threading.RLock()
         self._memory: BuiltIn | None = None
         self._meaning: tuple[Embedder, Recall] | None = None
+        # One for every worker: it knows what it has told.
+        self._purge = PurgeTask(engine, self._hooks(), self)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.bootstrap = self._bootstrap()
@@ -262,7 +264,7 @@ class Background:
         made: list[Task] = [
             IndexTask(engine, self._shelf()),
             Expiring(engine, idle_s=extras.idle_timeout_s),
-            PurgeTask(engine, self._hooks(), self),
+            self._purge,
         ]
         if extras.memory:
             made.append(Offloading(engine, self.memory(), self._kept()))
