@@ -149,7 +149,7 @@ def test_the_queue_shows_what_was_given_up_and_has_it_tried_again(opener: Opener
     hf.sessions.end_session("s")
     hf.worker().run_once()
     (dead,) = hf.memory.queue()
-    assert (dead.key, dead.dead, dead.error, dead.tries) == ("s#0", True, "refused", 1)
+    assert (dead.key, dead.dead, dead.error, dead.tries) == ("s#0@1", True, "refused", 1)
     assert hf.memory.replay() == 1
     hf.worker().run_once()
     assert hf.memory.queue() == []

@@ -202,7 +202,7 @@ def test_what_fails_is_tried_again_and_does_not_block_the_others():
     working.run_once()
     assert memory.offered == ["bad#0", "good#0"]
     (waiting,) = Jobs(engine.store, "default").queue()
-    assert (waiting.key, waiting.tries, waiting.error, waiting.dead) == ("bad#0", 1, "unavailable", False)  # fmt: skip
+    assert (waiting.key, waiting.tries, waiting.error, waiting.dead) == ("bad#0@1", 1, "unavailable", False)  # fmt: skip
     working.run_once()
     assert len(memory.offered) == 2, "it is too early"
     for _ in range(limits.OFFLOAD_TRIES_MAX):
@@ -210,7 +210,7 @@ def test_what_fails_is_tried_again_and_does_not_block_the_others():
         working.run_once()
     assert memory.offered.count("bad#0") == limits.OFFLOAD_TRIES_MAX
     (dead,) = Jobs(engine.store, "default").queue()
-    assert dead.dead and dead.key == "bad#0"
+    assert dead.dead and dead.key == "bad#0@1"
     assert working.status()[0].told == {"cursor": 7, "lag": 0, "waiting": 0, "dead": 1}
     assert not handed_over(sessions.get_session("bad").state)
     sessions.create_session("later", user_id="ada")
@@ -220,7 +220,7 @@ def test_what_fails_is_tried_again_and_does_not_block_the_others():
     assert ("default", "later#0") in memory.taken
     memory.fails_for.clear()
     assert Jobs(engine.store, "default").replay("nobody#0") == 0
-    assert Jobs(engine.store, "default").replay("bad#0") == 1
+    assert Jobs(engine.store, "default").replay("bad#0@1") == 1
     working.run_once()
     assert memory.texts("default", "bad#0") == ["1"]
     assert Jobs(engine.store, "default").queue() == []
@@ -298,3 +298,27 @@ def test_many_conversations_and_two_workers_hand_each_over_once(hf: Holdfast):
     offload(hf, memory)
     ended = {str(row["id"]) for row in hf.sessions.list_sessions() if row["status"] == "ended"}
     assert sorted(memory.offered) == sorted(f"{one}#0" for one in ended)
+
+
+def test_no_other_conversation_ever_has_the_same_key(opener: Opener):
+    memory, keys = Scribe(), list[str]()
+    hf = opener(memory=memory)
+
+    def over(session_id: str) -> None:
+        hf.sessions.end_session(session_id)
+        hf.worker().run_once()
+        keys.append(memory.taken["default", f"{session_id}#0"][0].key)
+
+    talk(hf, "source", "0")
+    for text in ("I live in Oslo.", "I live in Rome."):
+        talk(hf, "s", text)
+        over("s")
+        assert memory.texts("default", "s#0") == [text]
+        hf.admin.erase(session_id="s")
+    for text in ("I like tea.", "I like milk."):
+        hf.sessions.fork_session("source", new_id="f")
+        talk(hf, "f", text)
+        over("f")
+        assert memory.texts("default", "f#0") == ["0", text]
+        hf.admin.erase(session_id="f")
+    assert len(set(keys)) == 4

@@ -21,7 +21,8 @@ GIVEN_UP = "offload/dead/"
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A generation of a session that ended: its history up to `version` is to be handed over.
 
-    `position` is that of the event that ended it: who ended first is handed over first.
+    `position` is that of the event that ended it: who ended first is handed over first. `begin` is that of
+    the event that began it, 0 in notes of versions that did not write it.
     """
 
     session_id: str
@@ -29,6 +30,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int
     position: int
     ended_us: int
+    begin: int = 0
     tries: int = 0
     retry_us: int = 0
     error: str = ""
@@ -36,7 +38,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def key(self) -> str:
         """The same whenever it is handed over again; no other conversation of the tenant has it."""
-        return f"{self.session_id}#{self.generation}"
+        named = f"{self.session_id}#{self.generation}"
+        # A session that was erased may be there again, with its generations counted from 0.
+        return f"{named}@{self.begin}" if self.begin else named
 
     @property
     def name(self) -> str:

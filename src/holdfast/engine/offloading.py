@@ -136,12 +136,13 @@ class Offloading:
         (fact,) = facts(self._store, tenant, [stored])
         if isinstance(fact.event, e.SessionEnded) and fact.event.reason is EndReason.DELETED:
             return None
-        generation = self._generation(tenant, state, stored)
-        if generation is None or rules.taken(state, generation):
+        ended = self._ended(tenant, state, stored)
+        if ended is None or rules.taken(state, ended.generation):
             return None
         return Job(
             session_id=session_id,
-            generation=generation,
+            generation=ended.generation,
+            begin=self._begin(tenant, ended),
             version=stored.version - 1,
             position=stored.position,
             ended_us=stored.time_us,
@@ -167,20 +168,32 @@ class Offloading:
         job = Job(
             session_id=session_id,
             generation=fact.event.generation,
+            begin=self._begin(tenant, state),
             version=state.version,
             position=stored.position,
             ended_us=state.active_us,
         )
         return None if kept.has(Who(tenant, state.user_id), session_id, job.key) else job
 
-    def _generation(self, tenant: str, now: SessionState, stored: port.StoredEvent) -> int | None:
-        """Return which generation an event has ended."""
+    def _ended(
+        self, tenant: str, now: SessionState, stored: port.StoredEvent
+    ) -> SessionState | None:
+        """Return a state in the generation that an event has ended."""
         if stored.version > now.began:
-            return now.generation
-        if stored.version == now.began:
-            return now.generation - 1
-        before = self._engine.states.at(tenant, now.id, stored.version - 1)
-        return before.generation if before else None
+            return now
+        return self._engine.states.at(tenant, now.id, stored.version - 1)
+
+    def _begin(self, tenant: str, state: SessionState) -> int:
+        """Return the position at which the session's own part of a generation begins: no other has the same."""
+        forked = state.forked_from[1] if state.forked_from else 0
+        after = max(state.began - 1, forked)
+        found = self._store.read(
+            tenant, stream_of(state.id), after=after, until=state.version, limit=1,
+            at=state.version,
+        )  # fmt: skip
+        if not found:
+            raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
+        return found[0].position
 
     def _waits(self, tenant: str, job: Job) -> bool:
         state = self._engine.states.current(tenant, job.session_id)
@@ -236,6 +249,7 @@ class Offloading:
                 Job(
                     session_id=source.id,
                     generation=source.generation,
+                    begin=self._begin(tenant, source),
                     version=source.version,
                     position=job.position,
                     ended_us=job.ended_us,

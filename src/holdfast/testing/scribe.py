@@ -11,7 +11,8 @@ from holdfast.values.memory import Fact, FactKind, History, Profile, Recalled, S
 class Scribe:
     """Keeps every conversation that it was handed, once by key. What is `known` of a user is set by hand.
 
-    It raises what is in `failures`, one after another, then what `fails_for` has for a key.
+    Its books name a conversation by session and generation ("trip#0"), which a key begins with. It raises what
+    is in `failures`, one after another, then what `fails_for` has for a conversation.
     """
 
     def __init__(self, name: str = "scribe") -> None:
@@ -32,16 +33,19 @@ class Scribe:
 
     def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
         """Take a conversation, or fail as it was told to."""
-        self.offered.append(history.key)
+        named = f"{history.session_id}#{history.generation}"
+        self.offered.append(named)
         whole: list[Said] = []
         for chunk in said:
             self.chunks.append(len(chunk))
             whole += chunk
         if self.failures:
             raise self.failures.pop(0)
-        if history.key in self.fails_for:
-            raise self.fails_for[history.key]
-        self.taken.setdefault((history.who.tenant, history.key), (history, whole))
+        if named in self.fails_for:
+            raise self.fails_for[named]
+        before = self.taken.get((history.who.tenant, named))
+        if before is None or before[0].key != history.key:
+            self.taken[history.who.tenant, named] = (history, whole)
 
     def profile(self, who: Who, budget: int) -> Profile:  # noqa: ARG002 - the port's parameter
         """Return what it was told of a user."""
@@ -72,9 +76,9 @@ class Scribe:
     def close(self) -> None:
         """There is nothing to give back."""
 
-    def texts(self, tenant: str, key: str) -> list[object]:
+    def texts(self, tenant: str, named: str) -> list[object]:
         """What a conversation said."""
-        return [one.message.content for one in self.taken[tenant, key][1]]
+        return [one.message.content for one in self.taken[tenant, named][1]]
 
 
 _: type[MemoryEngine] = Scribe

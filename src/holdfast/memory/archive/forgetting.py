@@ -5,12 +5,12 @@ Whoever has read the log before, and would write it afterwards, can't: every ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, limits
 from holdfast.memory.archive import documents, index, postings
 from holdfast.memory.archive.documents import GONE, HIDDEN, Documents, length_of
 from holdfast.memory.archive.index import SIZES, Index, encode, owned
@@ -41,11 +41,17 @@ def reset(rows: Index, tenant: str) -> None:
     def changes() -> tuple[int, list[Put | Drop]]:
         span = key(tenant), after(key(tenant))
         made: list[Put | Drop] = [Drop(index.OWNERS, *span), Drop(index.SESSIONS, *span)]
-        for _, row in rows.shelf.scan(index.OWNERS, *span, limit=1_000_000_000):
+        for _, row in _paged(rows, index.OWNERS, *span):
             made += index.everything(int.from_bytes(row, "big"))
         return 0, made
 
     _tried(rows, tenant, changes, anew=True)
+
+
+def _paged(rows: Index, book: str, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
+    while page := rows.shelf.scan(book, first, last, limit=limits.MEMORY_ROWS):
+        yield from page
+        first = page[-1][0] + b"\0"
 
 
 def _tried(
@@ -102,7 +108,7 @@ def _user(rows: Index, who: Who, owner: int) -> tuple[int, list[Put | Drop]]:
     named = key(who.tenant, who.user_id)
     made.append(Drop(index.OWNERS, named, named + b"\0"))
     prefix = key(owner)
-    for member, _ in rows.shelf.scan(index.MEMBERS, *owned(owner), limit=1_000_000_000):
+    for member, _ in _paged(rows, index.MEMBERS, *owned(owner)):
         session = key(who.tenant) + member[len(prefix) :]
         made.append(Drop(index.SESSIONS, session, session + b"\0"))
     return rows.head(owner).documents, made
