@@ -321,11 +321,19 @@ def test_a_model_searches_for_its_user_only(hf: holdfast.Holdfast):
 @pytest.mark.parametrize(
     "arguments",
     ["", "[]", "{", {"query": ""}, {"nothing": 1}, {"query": "x", "limit": 0}, {"message_id": "m"},
-     {"query": "x", "role": "king"}, {"query": "x", "since": "soon"}, {}, '{"query": "\\ud800"}'],
+     None, 7, {"query": "x", "role": "king"}, {"query": "x", "since": "soon"}, {}, '{"query": "\\ud800"}'],
     ids=str,
 )  # fmt: skip
 def test_what_a_model_gets_wrong_is_told_to_it(hf: holdfast.Holdfast, arguments: Any):
-    assert hf.archive.tool("ada").call(arguments).startswith("Nothing was found: ")
+    told = hf.archive.tool("ada").call(arguments)
+    assert told.startswith("Nothing was found: ") and "NoneType" not in told
+
+
+def test_what_is_not_the_models_doing_is_raised():
+    with holdfast.connect("volatile:") as hf:
+        tool = hf.archive.tool("ada")
+    with pytest.raises(errors.EngineClosed):
+        tool.call({"query": "x"})
 
 
 def test_the_async_face_does_the_same(tmp_path: Path):

@@ -301,6 +301,19 @@ def test_forgetting_is_told_in_rows_and_in_json(folder: Path):
     assert (document_["what"], document_["sessions"]) == ("user", 1)
 
 
+def test_nothing_is_said_to_be_nothing_in_a_pipe(folder: Path):
+    gone = run("memory", "forget", "eve", "--yes", cwd=folder)
+    assert (gone.code, gone.err) == (0, "There was nothing of 'eve'.\n")
+    for words, told in (
+        (("search", "zebra", "--user", "ada"), "Nothing was found."),
+        (("search", "zebra", "--user", "eve"), "no session here is of 'eve'"),
+        (("memory", "search", "eve", "zebra"), "Nothing was found."),
+        (("memory", "queue"), "Nothing waits."),
+    ):
+        done = run(*words, cwd=folder)
+        assert (done.code, done.out) == (0, "") and told in done.err, words
+
+
 def asked(folder: Path, answer: str, *words: str) -> tuple[int, bytes]:
     """Run a command for a person who gives an answer; return how it ended, and all that was seen."""
     ours, theirs = pty.openpty()

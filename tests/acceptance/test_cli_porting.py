@@ -51,7 +51,7 @@ def test_people_see_what_was_done(folder: Path):
     (folder / "chats.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\nno\n')
     seen = on_terminal("import", "chats.jsonl", cwd=folder).out
     assert "1 session with 1 message imported, 1 left out (openai)" in seen
-    assert "chats.jsonl:2: it is not JSON." in seen
+    assert "chats.jsonl:2: it is not JSON" in seen
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,26 @@ def test_under_other_ids_for_another_user(folder: Path):
     assert run("sessions", "list", "--user", "eve", cwd=folder).out.startswith("trip-copy\teve\t")
     assert run("import", "trip.jsonl", "--tenant", "t2", cwd=folder).code == 0
     assert run("sessions", "list", "--tenant", "t2", cwd=folder).out.startswith("trip\tada\t")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("import", "-"), "Save the pipe to a file first"),
+        (("import", "/dev/zero"), "Save the pipe to a file first"),
+        (("import", ""), "name is empty"),
+        (("export", "-o", ""), "-o names no file"),
+        (("export", "-o", "no/a.jsonl"), "no file can be made"),
+        (("sessions", "list", "--url", ""), "--url path/to/state.db"),
+        (("verify", ""), "--url path/to/state.db"),
+        (("import", "x", "--url", ""), "--url path/to/state.db"),
+    ],
+)
+def test_names_that_name_no_file_are_a_matter_of_usage(
+    folder: Path, words: tuple[str, ...], told: str
+):
+    (folder / "x").write_bytes(b"[]")
+    before = sorted(folder.iterdir())
+    done = run(*words, cwd=folder)
+    assert (done.code, done.out) == (2, "") and told in done.err, done
+    assert sorted(folder.iterdir()) == before

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast.engine import leases
+from holdfast.wiring.stores import open_store
 from tests.acceptance import cli_runs, memory_scenes
 from tests.acceptance.cli_runs import on_terminal, run
 
@@ -51,6 +54,31 @@ def test_once_works_for_every_tenant_and_without_memory(folder: Path):
     told = document(folder, "worker", "--once")
     assert told["failures"] == 0 and {one["holder"] for one in told["tasks"]} == {None}
     assert "vegan" in run("memory", "list", "cy", "--tenant", "t2", cwd=folder).out
+
+
+def test_once_works_for_the_tenant_that_is_named(folder: Path):
+    with holdfast.connect(folder / "state.db", tenant="t2") as hf:
+        hf.sessions.create_session("s", user_id="cy")
+    for tenant in ("t2", "default"):
+        told = document(folder, "worker", "--once", "--tenant", tenant)
+        assert {one["tenant"] for one in told["tasks"]} == {tenant}
+        assert bool(run("memory", "list", "ada", cwd=folder).out) == (tenant == "default")
+
+
+def test_once_says_who_has_the_work(folder: Path):
+    names = {one["task"] for one in document(folder, "worker", "--status")["tasks"]}
+    store = open_store(folder / "state.db")
+    try:
+        other = leases.Leases(store, "other-1", now_us=lambda: time.time_ns() // 1000)
+        assert all(other.take("default", name) for name in names)
+    finally:
+        store.close()
+    done = on_terminal("worker", "--once", cwd=folder, env=PLAIN)
+    assert done.code == 0 and "nothing is left" not in done.out
+    assert "(0 steps done): held by other-1 until 20" in done.err
+    piped = run("worker", "--once", cwd=folder)
+    assert piped.out == "0\t0\n" and "held by other-1" in piped.err
+    assert json.loads(run("worker", "--once", "--json", cwd=folder).out)["held"] > 0
 
 
 def test_a_session_that_was_touched_since_stays_open(folder: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -332,3 +333,58 @@ def test_a_file_that_is_nothing_known_is_refused(tmp_path: Path):
             except (errors.DamagedFile, errors.InvalidRequest):
                 continue
             assert report.sessions == 0 and report.skipped
+
+
+BAD = {
+    "byte": (b'{"role": "user", "content": "caf\xe9"}', "not UTF-8 text: byte"),
+    "half": (b'{"role": "user", "content": "x\\ud83d y"}', "half of a character, \\ud83d,"),
+    "other half": (b'{"role": "user", "content": "\\\\ud83d \\uDE00"}', "half of a character, \\ude00,"),
+    "cut": (b'{"role": "user", "content": "\\ud83d\\ude00', "not JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_text_that_can_not_be_kept_is_told_and_stops_nobody(bad: str, tmp_path: Path):
+    data, why = BAD[bad]
+    session = b'{"session_id": "%s", "messages": [%s]}'
+    good = session % (b"good", json.dumps(HELLO).encode())
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.json").write_bytes(session % (b"bad", data))
+    (folder / "b.json").write_bytes(good)
+    with holdfast.connect("volatile:") as hf:
+        report = hf.admin.import_(folder)
+        assert (report.sessions, len(report.skipped)) == (1, 1) and why in report.skipped[0].reason
+        with pytest.raises(errors.DamagedFile) as caught:
+            hf.admin.import_(folder / "a.json")
+        assert why in caught.value.message
+
+
+@pytest.mark.parametrize("bad", ["byte", "half"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_chat_of_lines_that_can_not_be_kept_is_skipped(bad: str, tmp_path: Path, *, first: bool):
+    data, why = BAD[bad]
+    good = json.dumps({"messages": [HELLO]}).encode()
+    lines = [b'{"messages": [%s]}' % data, good]
+    path = tmp_path / "chats.jsonl"
+    path.write_bytes(b"\n".join(lines if first else lines[::-1]))
+    with holdfast.connect("volatile:") as hf:
+        report = hf.admin.import_(path)
+    assert report.sessions == 1
+    (skipped,) = report.skipped
+    assert why in skipped.reason and skipped.source == f"{path}:{1 if first else 2}"
+
+
+@pytest.mark.parametrize(
+    "text", ["[%s]", '{"messages": [%s]}\n{"messages": [%s, %s]}\n', "%s\n%s\n"]
+)
+def test_a_byte_order_mark_is_no_harm(text: str, tmp_path: Path, taken: Taken):
+    report, _ = taken(tmp_path / "chat.json", "\ufeff" + text.replace("%s", json.dumps(HELLO)))
+    assert report.sessions and not report.skipped
+
+
+def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "session_index.json")
+    (tmp_path / "s.json").write_text(json.dumps({"session_id": "s", "messages": [HELLO]}))
+    with holdfast.connect("volatile:") as hf:
+        assert hf.admin.import_(tmp_path).sessions == 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -260,17 +262,33 @@ def test_a_file_that_changes_while_it_is_read_makes_no_session(
 
 def test_what_is_no_file_is_said(tmp_path: Path):
     (tmp_path / "empty").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe")
     with holdfast.connect("volatile:") as hf:
+        with pytest.raises(errors.InvalidRequest, match="folder"):
+            hf.admin.import_(tmp_path, format="openai")
         for source, kind in (
             (tmp_path / "nothing", errors.InvalidRequest),
             (tmp_path / "empty", errors.DamagedFile),
             ("a\0b", errors.InvalidRequest),
+            ("", errors.InvalidRequest),
+            ("-", errors.InvalidRequest),
+            ("/dev/zero", errors.InvalidRequest),
+            (tmp_path / "pipe", errors.InvalidRequest),
             (7, errors.InvalidRequest),
         ):
             with pytest.raises(kind):
                 hf.admin.import_(source)  # pyright: ignore[reportArgumentType]
         with pytest.raises(errors.InvalidRequest, match="format"):
             hf.admin.import_(tmp_path / "empty", format="word")  # pyright: ignore[reportArgumentType]
+
+
+def test_what_no_export_can_go_to_is_said(tmp_path: Path):
+    (tmp_path / "file").write_bytes(b"")
+    with holdfast.connect("volatile:") as hf:
+        for place in ("", tmp_path / "no" / "a.jsonl", tmp_path / "file" / "a", io.StringIO()):
+            with pytest.raises(errors.InvalidRequest) as caught:
+                hf.admin.export(place)  # pyright: ignore[reportArgumentType]
+            assert caught.value.hint
 
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:

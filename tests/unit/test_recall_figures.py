@@ -14,10 +14,10 @@ from holdfast.testing import corpus
 def test_facts_are_found_again_by_meaning_and_the_newest_first(tmp_path: Path):
     facts = [fact for fact in recall.read_facts(recall.OWN) if fact.lang == "en"]
     result = recall.measure(tmp_path, list(corpus.conversations(7, 6)), facts)
-    found = result.found["meaning: otherwise"]
+    found = result.found["memory+: other"]
     assert found.share(facts) >= recall.ENGLISH_AT_LEAST
     assert found.newest_share(facts) >= recall.NEWEST_AT_LEAST
-    assert result.found["meaning: own"].share(facts) >= recall.OWN_WORDS_AT_LEAST
+    assert result.found["memory+: own"].share(facts) >= recall.OWN_WORDS_AT_LEAST
 
 
 def test_facts_are_well_formed():

@@ -98,6 +98,19 @@ def test_two_workers_never_do_the_same_at_once():
     assert len(turns) >= 60
 
 
+def test_once_counts_what_another_has():
+    store, clock = stage()
+    late = worker(store, clock, Scripted("job"), Scripted("free"), name="late")
+
+    def meanwhile(beat: Beat) -> bool:
+        done = late.run_once()
+        assert (done.steps, done.failures, done.held) == (1, 0, 1)
+        return False
+
+    assert worker(store, clock, Scripted("job", meanwhile)).run_once().held == 0
+    assert late.run_once().held == 0
+
+
 def test_whoever_was_taken_over_leaves_the_work_where_it_is():
     store, clock = stage()
     heir = worker(store, clock, Scripted("job"), name="heir")

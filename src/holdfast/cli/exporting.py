@@ -66,6 +66,8 @@ def _check(output: str, common: Common) -> None:
         if sys.stdout.isatty():
             told = "The file would go to a terminal, which obeys what is in stored text."
             raise exits.Failure(_usage(told, "-o trip.jsonl, or a pipe: -o - | gzip"))
+    elif not output:
+        raise exits.Failure(_usage("-o names no file.", "-o trip.jsonl, or a pipe: -o - | gzip"))
     elif Path(output).exists():
         raise exits.Failure(_exists(output, common))
 

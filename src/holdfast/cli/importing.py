@@ -32,8 +32,7 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
     """Take in the sessions of each file; those that are here already stay as they are."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     for name in files:
-        if not Path(name).exists():
-            raise exits.Failure(_missing(name))
+        _check(name)
     started = time.monotonic()
     made: list[tuple[str, Imported]] = []
     with target.opened(common, create=not wanted.dry_run) as hf:
@@ -119,6 +118,24 @@ def _counts(report: Imported) -> str:
     if report.skipped:
         told.append(f"{len(report.skipped):,} left out")
     return f"{', '.join(told)} ({report.format})"
+
+
+def _check(name: str) -> None:
+    """Refuse what is no file before anything is read, or a store is made."""
+    path = Path(name)
+    if not name:
+        raise exits.Failure(_usage("a file's name is empty.", "Name a file."))
+    if (name == "-" and not path.exists()) or (
+        path.exists() and not path.is_file() and not path.is_dir()
+    ):
+        told = f"{name} is not a file on a disk, and an import reads more than once."
+        raise exits.Failure(_usage(told, "Save the pipe to a file first, and name that."))
+    if not path.exists():
+        raise exits.Failure(_missing(name))
+
+
+def _usage(what: str, then: str) -> exits.Problem:
+    return exits.Problem(exits.USAGE, "usage", what, "Nothing was written.", then)
 
 
 def _missing(name: str) -> exits.Problem:

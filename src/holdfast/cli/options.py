@@ -43,3 +43,21 @@ class Common(Printing):
     def on(self) -> tuple[str, ...]:
         """The options that lead to the same data again."""
         return again.on(self.url, self.tenant)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Everywhere(Printing):
+    """Which store, and how to print, for what is done for all tenants unless one is named."""
+
+    url: str | None = None
+    """The store: a path or sqlite:///path. Else HOLDFAST_URL, else ./state.db."""
+
+    tenant: str | None = None
+    """Only for this tenant; else for all."""
+
+    @property
+    def common(self) -> Common:
+        """The same for what takes one tenant."""
+        tenant = "default" if self.tenant is None else self.tenant
+        return Common(json=self.json, quiet=self.quiet, url=self.url, tenant=tenant)

@@ -41,7 +41,8 @@ def dispatch(arguments: Sequence[str]) -> int:
     try:
         code = app(given, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        raise exits.Failure(_misuse(error)) from error
+        piped = given[:1] == ["import"] and "-" in given
+        raise exits.Failure(_no_pipe() if piped else _misuse(error)) from error
     return code if isinstance(code, int) else exits.DONE
 
 
@@ -49,6 +50,12 @@ def _misuse(error: CycloptsError) -> exits.Problem:
     words = " ".join((again.program(), *(error.command_chain or ())))
     message = " ".join(str(error).split())
     return exits.Problem(exits.USAGE, "usage", message, "Nothing was done.", f"See: {words} --help")
+
+
+def _no_pipe() -> exits.Problem:
+    told = "- is not a file on a disk, and an import reads more than once."
+    then = "Save the pipe to a file first, and name that."
+    return exits.Problem(exits.USAGE, "usage", told, "Nothing was done.", then)
 
 
 @app.command

@@ -14,7 +14,7 @@ from holdfast.cli.surface import Face, Surface
 def run(store: str | None, common: Common) -> int:
     """Make it all again, whole or not at all."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
-    url = target.choose(store or common.url)
+    url = target.choose(common.url if store is None else store)
     started = time.monotonic()
     with target.opened(common, store) as hf, surface.progress("going through events") as bar:
         made = hf.admin.rebuild(bar)

@@ -21,6 +21,16 @@ DEFAULT = "state.db"
 
 def choose(given: str | None) -> str:
     """Return the store's path or URL: as given, else HOLDFAST_URL, else ./state.db if it is there."""
+    if given is not None and not given:
+        raise exits.Failure(
+            exits.Problem(
+                exits.USAGE,
+                "no_target",
+                "the store that was named has an empty name.",
+                "A variable may be unset where it is used. Nothing was opened.",
+                "Name one: --url path/to/state.db",
+            )
+        )
     chosen = given or os.environ.get("HOLDFAST_URL")
     if chosen:
         return chosen
@@ -49,9 +59,10 @@ def opened(
 
     `create`: one that was named and is not there is made. `opener`: whoever opens it otherwise than all others do.
     """
-    on = again.on(store or common.url, common.tenant)
+    given = common.url if store is None else store
+    on = again.on(given, common.tenant)
     try:
-        url = choose(store or common.url)
+        url = choose(given)
         if opener is not None:
             _must_exist(url)
         with opener(url) if opener else connect(url, tenant=common.tenant, create=create) as hf:

@@ -85,11 +85,11 @@ class ArchiveTool:
     def call(self, arguments: Mapping[str, Json] | str) -> str:
         """Answer a call of the model's, given as an object or as its JSON text; return the result for it.
 
-        What a model can get wrong is told in the answer; only faults of the store are raised.
+        What a model can get wrong is told in the answer; what is not its doing is raised.
         """
         try:
             return self._answer(_Arguments.read(arguments))
-        except (errors.Refused, errors.NotFound) as error:
+        except (errors.InvalidRequest, errors.InvalidMessage, errors.NotFound) as error:
             return f"Nothing was found: {error}"
 
     def _answer(self, given: _Arguments) -> str:
@@ -124,6 +124,8 @@ class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, arguments: Mapping[str, Json] | str) -> _Arguments:
+        if not isinstance(cast("object", arguments), str | Mapping):
+            raise errors.InvalidRequest("the arguments are no object, nor the JSON text of one.")
         try:
             if isinstance(arguments, str):
                 return msgspec.json.decode(arguments, type=cls)

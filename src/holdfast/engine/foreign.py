@@ -22,7 +22,7 @@ from holdfast.values import ids
 from holdfast.values.frozen import EMPTY, Json
 from holdfast.values.message import Message
 from holdfast.values.session import DERIVED_METADATA
-from holdfast.wire import chats, codec, lenient, penguin, portable
+from holdfast.wire import chats, codec, lenient, penguin, portable, texts
 from holdfast.wire.chats import Chat
 
 INDEX: Final = "session_index.json"
@@ -72,7 +72,7 @@ def kind_of(path: Path) -> str:
         first = file.readline(limits.EXPORT_LINE_BYTES_MAX + 1)
     if not first.strip():
         raise errors.DamagedFile(f"{path} is empty.", facts={"file": str(path)})
-    head = _decoded(first)
+    head = texts.shape(first)
     if isinstance(head, dict) and head.get("line") == "holdfast-export":  # pyright: ignore[reportUnknownMemberType]
         return "holdfast"
     if chats.is_chat(head) or chats.is_message(head) or isinstance(head, list):
@@ -80,13 +80,6 @@ def kind_of(path: Path) -> str:
     if b'"holdfast-export"' in first[:100]:
         return "holdfast"
     return "penguin" if penguin.is_session(_whole(path)) else "openai"
-
-
-def _decoded(data: bytes) -> Json:
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
 
 
 def _check_size(path: Path) -> None:
@@ -104,12 +97,9 @@ def _whole(path: Path) -> Json:
     """Return the one JSON value of a file; raise DamagedFile if it is none."""
     _check_size(path)
     try:
-        return msgspec.json.decode(path.read_bytes())
-    except (msgspec.MsgspecError, RecursionError) as error:
-        told = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise errors.DamagedFile(
-            f"{path} is not JSON: {told}.", facts={"file": str(path)}
-        ) from error
+        return texts.decoded(path.read_bytes())
+    except texts.Unreadable as error:
+        raise errors.DamagedFile(f"{path} {error}.", facts={"file": str(path)}) from error
 
 
 def penguin_chats(path: Path, notes: Notes) -> Iterator[Chat]:
@@ -140,8 +130,9 @@ def _read(path: Path, notes: Notes) -> Json:
 
 
 def _index(folder: Path) -> dict[str, Json]:
+    index = folder / INDEX
     try:
-        return lenient.as_object(_whole(folder / INDEX))
+        return lenient.as_object(_whole(index)) if index.is_file() else {}
     except (OSError, errors.Refused):
         # An index only repeats what is in the files.
         return {}
@@ -150,7 +141,7 @@ def _index(folder: Path) -> dict[str, Json]:
 def openai_chats(path: Path, notes: Notes) -> Iterator[Chat]:
     """Yield the chats of a file: one JSON value, or a line for each chat or each message."""
     with path.open("rb") as file:
-        first = _decoded(file.readline(limits.EXPORT_LINE_BYTES_MAX + 1))
+        first = texts.shape(file.readline(limits.EXPORT_LINE_BYTES_MAX + 1))
         several = bool(file.readline(1))
         if first is None or isinstance(first, list) or not several:
             yield from chats.chats(_whole(path))
@@ -177,11 +168,10 @@ def _values(file: BinaryIO, path: Path, notes: Notes) -> Iterator[tuple[int, Jso
         if len(data) > limits.EXPORT_LINE_BYTES_MAX:
             raise errors.TooLarge(f"line {number:,} of {path} is longer than any line may be.")
         if data.strip():
-            value = _decoded(data)
-            if value is None:
-                notes.skip(f"{path}:{number}", "it is not JSON.")
-            else:
-                yield number, value
+            try:
+                yield number, texts.decoded(data)
+            except texts.Unreadable as error:
+                notes.skip(f"{path}:{number}", f"it {error}.")
 
 
 READERS: Final[dict[str, Callable[[Path, Notes], Iterator[Chat]]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -64,6 +65,11 @@ def export(
             return exporting.written(engine, tenant, states, file, progress)
     if not callable(getattr(cast("object", target), "write", None)):
         raise errors.InvalidRequest("an export goes to the path of a new file, or an open one.")
+    if isinstance(target, io.TextIOBase) or hasattr(target, "encoding"):
+        raise errors.InvalidRequest(
+            "an export is bytes, and this takes text.",
+            hint="Give what takes bytes: sys.stdout.buffer, or a file that was opened with 'wb'.",
+        )
     states = exporting.chosen(engine, tenant, session_id, user_id)
     return exporting.written(engine, tenant, states, target, progress)
 
@@ -71,6 +77,8 @@ def export(
 def _path(value: str | Path) -> Path:
     if not isinstance(cast("object", value), str | Path) or "\0" in str(value):
         raise errors.InvalidRequest("a file is named by its path.")
+    if not str(value):
+        raise errors.InvalidRequest("the path of the file is empty.", hint="Name a file.")
     return Path(value).expanduser()
 
 
@@ -98,7 +106,13 @@ def _take_name(made: Path, place: Path) -> None:
 def _fresh(place: Path) -> Iterator[BinaryIO]:
     """Give a file beside the place, for its owner only, which takes the name when it is whole and on disk."""
     # A file of this kind is made for its owner only.
-    fd, name = tempfile.mkstemp(prefix=f"{place.name[:100]}.", suffix=".part", dir=place.parent)
+    try:
+        fd, name = tempfile.mkstemp(prefix=f"{place.name[:100]}.", suffix=".part", dir=place.parent)
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise errors.InvalidRequest(
+            f"no file can be made in {place.parent}: {error.strerror}.",
+            hint="Name a file in a folder that is there and may be written to.",
+        ) from error
     try:
         with os.fdopen(fd, "wb") as file:
             yield file
@@ -136,8 +150,7 @@ def import_(
         checked_id("a user's id", user_id)
     if not isinstance(cast("object", rename), str):
         raise errors.InvalidRequest("rename is text that is put behind each id.")
-    if not path.exists():
-        raise errors.InvalidRequest(f"there is no file {path}.", hint="Check the path.")
+    _check_source(path, format)
     kind = foreign.kind_of(path) if format == "auto" else format
     terms = Terms(kind, user_id, rename, dry_run)
     if kind == "holdfast":
@@ -151,6 +164,20 @@ def import_(
         foreign.converted(found, out, notes, now_us=engine.now_us(), file_us=file_us)
         made.flush()
         return _imported((engine, tenant), cast("BinaryIO", made), terms, notes, progress)
+
+
+def _check_source(path: Path, format: Format) -> None:  # noqa: A002 - what it is called everywhere
+    pipe = "It is read more than once: save what comes from a pipe to a file first, and name that."
+    if not path.exists():
+        hint = pipe if str(path) == "-" else "Check the path."
+        raise errors.InvalidRequest(f"there is no file {path}.", hint=hint)
+    if path.is_dir():
+        if format not in ("auto", "penguin"):
+            raise errors.InvalidRequest(
+                f"{path} is a folder.", hint="Only Penguin's sessions are read from folders."
+            )
+    elif not path.is_file():
+        raise errors.InvalidRequest(f"{path} is not a file on a disk.", hint=pipe)
 
 
 class Terms(msgspec.Struct, frozen=True):

@@ -42,10 +42,11 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What a worker did: how many steps it took, and how many more failed."""
+    """What a worker did: how many steps it took, how many more failed, and how many tasks another worker has."""
 
     steps: int = 0
     failures: int = 0
+    held: int = 0
 
 
 class Worker:
@@ -74,6 +75,7 @@ class Worker:
         )
         self._keeper = Keeper(lease_s)
         self._held: dict[tuple[str, str], Held] = {}
+        self._others: set[tuple[str, str]] = set()
         self._seen: dict[str, int] = {}
         self._look_at: dict[str, float] = {}
         self._stop = threading.Event()
@@ -86,6 +88,7 @@ class Worker:
     def run_once(self) -> Done:
         """Do all the work that there is now, then give every lease back."""
         self._stop = threading.Event()
+        self._others.clear()
         done = Done()
         try:
             before: dict[str, int] = {}
@@ -94,7 +97,7 @@ class Worker:
                 for tenant in now:
                     for task in self._tasks:
                         done = self._drained(tenant, task, done)
-            return done
+            return Done(done.steps, done.failures, len(self._others))
         finally:
             self._release()
 
@@ -197,7 +200,11 @@ class Worker:
         place = (tenant, task.name)
         held = self._held.get(place) or self._leases.take(tenant, task.name)
         if held is None:
+            lease, _ = leases.read(self._engine.store, tenant, task.name)
+            if lease.holder not in ("", self.holder):
+                self._others.add(place)
             return None
+        self._others.discard(place)
         self._held[place] = held
 
         def beat() -> None:

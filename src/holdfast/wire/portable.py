@@ -119,7 +119,7 @@ def decoded(data: bytes) -> Line:
     """Return what a line says; raise DamagedFile if it is none."""
     try:
         return _lines.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise errors.DamagedFile(f"a line can't be read: {_told(error)}.") from error
 
 
@@ -132,7 +132,7 @@ def fact_of(line: Event) -> Fact:
         fact = codec.decode_event(
             line.kind, line.schema, data, tokens=line.tokens, counter=line.counter
         )
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise errors.DamagedFile(f"its data can't be read: {_told(error)}.") from error
     except errors.Corrupt as error:
         cause = error.__cause__
@@ -145,4 +145,6 @@ def fact_of(line: Event) -> Fact:
 
 
 def _told(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
     return "it is nested too deep" if isinstance(error, RecursionError) else str(error)

@@ -35,7 +35,7 @@ def forget(user: str, *, yes: bool, common: Common) -> int:
         question = f"forget {user} in {target.choose(common.url)}, for good?"
         asking.confirm(surface, question, lines, yes=yes)
         receipt = hf.memory.forget(user)
-    _show(surface, receipt, f"forgot {user}")
+    _show(surface, receipt, f"forgot {user}", f"There was nothing of {user!r}.")
     return exits.DONE
 
 
@@ -59,7 +59,7 @@ def erase(session: str | None, message: str | None, *, yes: bool, common: Common
         question = f"erase {what} in {target.choose(common.url)}, for good?"
         asking.confirm(surface, question, lines, yes=yes)
         receipt = run()
-    _show(surface, receipt, f"erased {what}")
+    _show(surface, receipt, f"erased {what}", "There was nothing to erase.")
     return exits.DONE
 
 
@@ -111,7 +111,7 @@ def _no_message(session: Session, number: int) -> exits.Problem:
     )
 
 
-def _show(surface: Surface, receipt: Receipt, done: str) -> None:
+def _show(surface: Surface, receipt: Receipt, done: str, nothing: str) -> None:
     data = receipt.to_dict()
     if surface.face is Face.JSON:
         surface.document(data)
@@ -119,15 +119,18 @@ def _show(surface: Surface, receipt: Receipt, done: str) -> None:
         for name, value in data.items():
             surface.row(name, value)
     else:
-        gone = [
+        told = [
             figures.count(getattr(receipt, name), noun)
             for name, noun in (("sessions", "session"), ("events", "event"), ("frames", "frame"), ("blobs", "blob"))
             if getattr(receipt, name)
         ]  # fmt: skip
         if receipt.rows:
-            gone.append(f"{figures.count(receipt.rows, 'row')} of index and memory")
-        told = f"{', '.join(gone)}. Receipt {receipt.id}" if gone else "there was nothing."
-        surface.say(f"{surface.glyphs.good} {done}: {told}")
+            told.append(f"{figures.count(receipt.rows, 'row')} of index and memory")
+        numbers = f"{', '.join(told)}. Receipt {receipt.id}" if told else "there was nothing."
+        surface.say(f"{surface.glyphs.good} {done}: {numbers}")
+    gone = receipt.sessions or receipt.events or receipt.frames or receipt.blobs or receipt.rows
+    if surface.face is not Face.TERMINAL and not gone and not receipt.waiting:
+        surface.note(nothing)
     if receipt.waiting:
         surface.note(
             f"{figures.count(receipt.waiting, 'session')} hidden, to go with the last fork that reads from it."

@@ -162,8 +162,8 @@ def recall(user: str, query: str, limit: int, common: Common) -> int:
     else:
         for one in found:
             _show(surface, one)
-        if not found:
-            surface.note("Nothing was found.")
+    if not found and surface.face is not Face.JSON:
+        surface.note("Nothing was found.")
     return exits.DONE
 
 

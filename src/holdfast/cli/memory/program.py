@@ -8,13 +8,14 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from holdfast import limits
-from holdfast.cli.options import Common, Flag, Positive
+from holdfast.cli.options import Common, Everywhere, Flag, Positive
 
 memory = App(
     name="memory", help="What is known of users: profile, facts, where they come from; forget."
 )
 
 _COMMON = Common()
+_EVERYWHERE = Everywhere()
 Around = Annotated[int, Parameter(validator=Number(gte=0))]
 
 
@@ -219,7 +220,7 @@ def worker(
     provider: Literal["openai", "anthropic"] = "openai",
     base_url: str | None = None,
     idle: str | None = None,
-    common: Common = _COMMON,
+    common: Everywhere = _EVERYWHERE,
 ) -> int:
     """Do the work that nobody waits for, for all tenants: index, memory, summaries, time-outs, erasing.
 
@@ -252,5 +253,6 @@ def worker(
     wanted = working.Wanted(
         once=once, status=status, memory=memory, embeddings=embeddings, model=model,
         provider=provider, base_url=base_url, idle_s=figures.length("--idle", idle),
+        every_tenant=common.tenant is None,
     )  # fmt: skip
-    return working.run(wanted, common)
+    return working.run(wanted, common.common)

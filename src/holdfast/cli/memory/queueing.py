@@ -46,7 +46,7 @@ def run(replay: str | None, common: Common) -> int:
         if any(one.dead for one in queue):
             command = again.command("memory queue", "--replay", "all", on=common.on)
             surface.note(f"To try again what was given up: {command}")
-    else:
+    if not queue:
         surface.note(
             "Nothing waits. Conversations come here when they end, and go when memory has them."
         )

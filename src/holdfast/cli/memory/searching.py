@@ -66,8 +66,8 @@ def run(wanted: Wanted, common: Common) -> int:
     else:
         for hit in found:
             _show(surface, hit, beside[hit.position], earlier=hit.position in earlier)
-        if not found:
-            surface.note(_nothing(wanted, common) if stranger else "Nothing was found.")
+    if not found and surface.face is not Face.JSON:
+        surface.note(_nothing(wanted, common) if stranger else "Nothing was found.")
     if found.behind:
         surface.note(
             f"{figures.count(found.behind, 'event')} not searched yet. A worker takes them in:"

@@ -41,13 +41,14 @@ class Wanted:
     provider: str = "openai"
     base_url: str | None = None
     idle_s: float | None = None
+    every_tenant: bool = True
 
 
 def run(wanted: Wanted, common: Common) -> int:
-    """Work for every tenant of a store."""
+    """Work for every tenant of a store, or the one that is named."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     with target.opened(common, opener=lambda url: _opened(url, wanted, common)) as hf:
-        worker = hf.worker(every_tenant=True)
+        worker = hf.worker(every_tenant=wanted.every_tenant)
         if wanted.status:
             _show(surface, worker.status())
             return exits.DONE
@@ -128,7 +129,9 @@ def _until_interrupted(worker: Worker, begun: Callable[[], None]) -> None:
 def _ended(surface: Surface, worker: Worker, done: Done, common: Common) -> int:
     if surface.face is Face.JSON:
         tasks = [_document(one) for one in worker.status()]
-        surface.document({"steps": done.steps, "failures": done.failures, "tasks": tasks})
+        surface.document(
+            {"steps": done.steps, "failures": done.failures, "held": done.held, "tasks": tasks}
+        )
     elif surface.face is Face.PIPE:
         surface.row(done.steps, done.failures)
     elif done.failures:
@@ -136,15 +139,27 @@ def _ended(surface: Surface, worker: Worker, done: Done, common: Common) -> int:
         surface.say(
             f"{surface.glyphs.bad} {failed}, {figures.count(done.steps, 'step')}. Tried again by the next worker, later."
         )
-    else:
+    elif not done.held:
         surface.say(
             f"{surface.glyphs.good} nothing is left to do now ({figures.count(done.steps, 'step')})."
         )
+    if done.held:
+        surface.note(_held(worker, done))
     late = sum(int(one.told.get(name, 0)) for one in worker.status() for name in _UNDONE)
     if late:
         command = again.command("worker", "--status", on=common.on)
         surface.note(f"{late:,} not done, tried again later or given up. How it stands: {command}")
     return exits.FAILED if done.failures else exits.DONE
+
+
+def _held(worker: Worker, done: Done) -> str:
+    """Say who has the work that was left."""
+    others = {one.holder: one.until_us for one in worker.status() if one.holder}
+    by = ", ".join(f"{who} until {ids.iso(until or 0)}" for who, until in sorted(others.items()))
+    told = figures.count(done.held, "task")
+    return (
+        f"{told} left ({figures.count(done.steps, 'step')} done): held by {by or 'another worker'}."
+    )
 
 
 def _document(one: TaskStatus) -> dict[str, Json]:
