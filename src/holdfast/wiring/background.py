@@ -101,7 +101,7 @@ class Background:
         self._memory: BuiltIn | None = None
         self._meaning: tuple[Embedder, Recall] | None = None
         # One for every worker: it knows what it has told.
-        self._purge = PurgeTask(engine, self._hooks(), self)
+        self._purge: PurgeTask | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.bootstrap = self._bootstrap()
@@ -253,6 +253,13 @@ class Background:
             )
         return dropped
 
+    def _purging(self) -> PurgeTask:
+        # Made when there is a worker: it knows this, and a store that nobody closes is to be noticed at once.
+        with self._mutex:
+            if self._purge is None:
+                self._purge = PurgeTask(self._engine, self._hooks(), self)
+            return self._purge
+
     def tasks(self) -> list[Task]:
         """Return the background work that there is for this store."""
         from holdfast.engine.expiring import Expiring  # noqa: PLC0415 - as above
@@ -264,7 +271,7 @@ class Background:
         made: list[Task] = [
             IndexTask(engine, self._shelf()),
             Expiring(engine, idle_s=extras.idle_timeout_s),
-            self._purge,
+            self._purging(),
         ]
         if extras.memory:
             made.append(Offloading(engine, self.memory(), self._kept()))
