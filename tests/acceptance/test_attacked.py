@@ -89,7 +89,7 @@ def test_an_event_of_no_schema_is_refused(tmp_path: Path):
 
 
 def test_an_answer_that_is_nested_deep_is_no_answer():
-    deep = b'{"x":' + b"[" * 5_000 + b"]" * 5_000 + b',"choices":[]}'
+    deep = b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b',"choices":[]}'
     assert isinstance(decoded(deep, _Completion), Failure)
 
 
