@@ -65,7 +65,8 @@ class Memory:
         """Erase everything of a user: sessions, frames, facts, search index, vectors; return the receipt.
 
         When this returns, no file of the store or of the memory has it; the log still verifies. If it is broken
-        off, the next opening or erasure finishes it. Raises StoreBusy, with the receipt in its facts, if somebody
+        off, the next opening finishes what is here; engines elsewhere hear of it from the worker, or from the
+        next erasure. Raises StoreBusy, with the receipt in its facts, if somebody
         reads for so long that traces stay in files; Unavailable if the memory engine can't be reached.
         """
         return self._erasing.user(user_id)
