@@ -27,7 +27,7 @@ STATE = SessionState(
 )
 
 FACTS: list[event.SessionEvent] = [
-    event.SessionCreated(id="s", user_id="ada", title="T", metadata={"a": [1]}),
+    event.SessionCreated(id="s", user_id="grace", title="T", metadata={"a": [1]}),
     event.SessionCreated(id="t", root_id="r", continued_from="s", continuation_index=2),
     event.MessageAdded(Message("user", "hi", metadata={"k": "v"}), 3, "given"),
     event.MessageAdded(
@@ -185,10 +185,12 @@ def test_a_state_survives_its_snapshot_and_anything_else_is_no_state():
 
 
 def test_a_listing_row_survives_and_rubbish_is_corrupt():
-    row = info(SessionState(id="s", title="T", metadata={"a": 1}, version=2))
-    assert codec.decode_info(codec.encode_info(row)) == row
+    row = info(SessionState(id="s", user_id="grace", title="T", metadata={"a": 1}, version=2))
+    kept = codec.encode_info(row)
+    assert codec.decode_info(kept, id="s", user_id="grace", active_us=row.active_us) == row
+    assert b"grace" not in kept, "the row's own columns have it"
     with pytest.raises(errors.Corrupt):
-        codec.decode_info(b'{"id":5}')
+        codec.decode_info(b'{"title":5}', id="s", user_id=None, active_us=0)
 
 
 COMMANDS: list[command.SessionCommand] = [

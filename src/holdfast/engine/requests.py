@@ -374,12 +374,19 @@ class Page(list[dict[str, Json]]):
 
 def page(rows: Sequence[port.Projection], limit: int) -> Page:
     """Return a listing page from its projections, of which there may be one more than asked for."""
-    made = Page(codec.decode_info(row.document).to_dict() for row in rows[:limit])
+    made = Page(_shown(row) for row in rows[:limit])
     if len(rows) > limit:
         last = rows[limit - 1]
         place = msgspec.json.encode((last.time_us, last.id))
         made.next_cursor = base64.urlsafe_b64encode(place).decode()
     return made
+
+
+def _shown(row: port.Projection) -> dict[str, Json]:
+    info = codec.decode_info(
+        row.document, id=row.id, user_id=row.owner or None, active_us=row.time_us
+    )
+    return info.to_dict()
 
 
 def _from_cursor(cursor: str) -> tuple[int, str]:

@@ -153,7 +153,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One row of a listing: the projection of a session's state."""
 
-    id: str
+    id: str = ""
     user_id: str | None = None
     title: str | None = None
     status: SessionStatus = SessionStatus.ACTIVE

@@ -214,16 +214,17 @@ def _frozen_metadata(state: SessionState) -> SessionState:
 
 
 def encode_info(row: SessionInfo) -> bytes:
-    """Return a listing row's bytes."""
-    return _encoder.encode(row)
+    """Return a listing row's bytes, without id, user and last activity: it is kept and found by these."""
+    return _encoder.encode(msgspec.structs.replace(row, id="", user_id=None, active_us=0))
 
 
-def decode_info(data: bytes) -> SessionInfo:
-    """Return a listing row."""
+def decode_info(data: bytes, *, id: str, user_id: str | None, active_us: int) -> SessionInfo:
+    """Return a listing row, with what it is kept by."""
     try:
-        return _info.decode(data)
+        row = _info.decode(data)
     except msgspec.MsgspecError as error:
         raise errors.Corrupt("a stored session row can't be read.") from error
+    return msgspec.structs.replace(row, id=id, user_id=user_id, active_us=active_us)
 
 
 def digest(data: bytes) -> bytes:
