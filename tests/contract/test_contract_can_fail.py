@@ -346,7 +346,7 @@ class RebuildKeepsSnapshots(VolatileStore):
 
 
 class RebuildsUncounted(VolatileStore):
-    def rebuilt(self) -> int:
+    def rebuilt(self, tenant: str) -> int:
         return 0
 
 

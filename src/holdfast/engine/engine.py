@@ -166,7 +166,7 @@ class Engine:
         for ticket, verdict in resting:
             # A refusal, or an answer that changes nothing, may rest on what others of this round made
             # or did not make; it stands once it is reached on what is in the log.
-            if planned:
+            if planned or not self._held(ticket.request.tenant):
                 again.append(ticket)
             elif isinstance(verdict, Plan):
                 ticket.succeed(Answer(verdict.answer))
@@ -174,13 +174,20 @@ class Engine:
                 ticket.fail(verdict)
         return sorted(again + lost, key=tickets.index) if again or lost else [], bool(lost)
 
+    def _held(self, tenant: str) -> bool:
+        """Whether what this turn knows of a tenant holds; if not, it is looked at again from here on."""
+        held = self.store.held(tenant)
+        if not held:
+            self._begin_turn(alone=False)
+        return held
+
     def _decided_early(self, batch: Sequence[Ticket]) -> list[Planned]:
         """Decide requests before the turn, on what is remembered; empty unless all can be decided so.
 
         Those can that add messages to sessions that stand alone, each to another: they depend on one
         version of one stream, which the store checks, and are known again if they are repeated.
         """
-        self.states.begin_early()
+        self.states.begin_early({ticket.request.tenant for ticket in batch})
         deciding = self._deciding(early=True)
         planned: list[Planned] = []
         for ticket in batch:
@@ -272,6 +279,9 @@ class Engine:
                     self._replay(ticket, outcome)
                 case port.Claimed() if plan.tree is None:
                     self._clash(ticket, outcome)
+                case port.Stale(stream=""):
+                    self._begin_turn(alone=False)
+                    return False
                 case _:
                     tenant = ticket.request.tenant
                     for state in plan.states:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from holdfast import limits
@@ -36,8 +36,8 @@ class Folds(ABC, Generic[S]):
         self._mutex = threading.Lock()
         self._cached: OrderedDict[tuple[str, str], tuple[S, int]] = OrderedDict()
         self._epoch = 0
-        self._rebuilt = 0
-        self._early: int | None = None
+        self._rebuilt: dict[str, int] = {}
+        self._early: dict[str, int] | None = None
 
     @abstractmethod
     def stream(self, id_: str) -> str:
@@ -57,27 +57,27 @@ class Folds(ABC, Generic[S]):
         if not alone:
             self._epoch += 1
 
-    def begin_early(self) -> None:
-        """What follows is decided before the turn, on what is remembered."""
-        self._early = self.look()
+    def begin_early(self, tenants: Iterable[str]) -> None:
+        """What follows is decided before the turn, on what is remembered of some tenants."""
+        self._early = {tenant: self.look(tenant) for tenant in tenants}
 
     def outdated(self) -> bool:
         """Whether what was decided early rests on what a rebuild has put in question since."""
-        early = self._early
-        return early is not None and early != self._store.rebuilt()
+        early = self._early or {}
+        return any(rebuilt != self._store.rebuilt(tenant) for tenant, rebuilt in early.items())
 
-    def look(self) -> int:
-        """Forget everything if the store was rebuilt; return how often it was."""
-        rebuilt = self._store.rebuilt()
-        if rebuilt != self._rebuilt:
+    def look(self, tenant: str) -> int:
+        """Forget everything if the tenant was rebuilt; return how often it was."""
+        rebuilt = self._store.rebuilt(tenant)
+        if rebuilt != self._rebuilt.get(tenant, 0):
             with self._mutex:
                 self._cached.clear()
                 self.forget_more()
-                self._rebuilt = rebuilt
+                self._rebuilt[tenant] = rebuilt
         return rebuilt
 
     def forget_more(self) -> None:
-        """Forget what else rests on what is derived: the store was rebuilt."""
+        """Forget what else rests on what is derived: a tenant was rebuilt."""
 
     def in_turn(self, tenant: str, id_: str) -> S | None:
         """Return a state for the holder of the turn, who may trust what it wrote itself."""
@@ -96,7 +96,7 @@ class Folds(ABC, Generic[S]):
 
     def current(self, tenant: str, id_: str) -> S | None:
         """Return a state as of now, None if it never existed. Cost: the tail, not the history."""
-        rebuilt = self.look()
+        rebuilt = self.look(tenant)
         with self._mutex:
             found = self._cached.get((tenant, id_))
         state, stream = found[0] if found else None, self.stream(id_)
@@ -121,13 +121,14 @@ class Folds(ABC, Generic[S]):
 
     def keep(self, tenant: str, state: S) -> None:
         """Remember a state that the holder of the turn read or wrote."""
-        self._put(tenant, state, self._epoch, self._early)
+        early = self._early.get(tenant) if self._early else None
+        self._put(tenant, state, self._epoch, early)
 
     def _put(self, tenant: str, state: S, epoch: int, rebuilt: int | None) -> None:
         """Remember a state, unless the store was rebuilt since the one it goes back to was read."""
         place, cached = (tenant, state.id), self._cached
         with self._mutex:
-            if rebuilt is not None and rebuilt != self._rebuilt:
+            if rebuilt is not None and rebuilt != self._rebuilt.get(tenant, 0):
                 return
             present = cached.get(place)
             if present is None or present[0].version <= state.version:

@@ -197,7 +197,7 @@ class Tails:
         self._store = store
         self._mutex = threading.Lock()
         self._kept: OrderedDict[tuple[str, str, int, int], Tail] = OrderedDict()
-        self._rebuilt = store.rebuilt()
+        self._rebuilt: dict[str, int] = {}
 
     def appended(
         self, tenant: str, state: SessionState, write: port.StreamWrite, messages: Sequence[Message]
@@ -222,12 +222,12 @@ class Tails:
     def of(self, tenant: str, state: SessionState) -> Tail:
         """Return the tail of a session's present generation."""
         place = (tenant, state.id, state.began, state.rebased)
-        rebuilt = self._store.rebuilt()
+        rebuilt = self._store.rebuilt(tenant)
         with self._mutex:
-            if rebuilt != self._rebuilt:
+            if rebuilt != self._rebuilt.get(tenant, 0):
                 # Somebody may have erased what is remembered here.
                 self._kept.clear()
-                self._rebuilt = rebuilt
+                self._rebuilt[tenant] = rebuilt
             tail = self._kept.get(place)
             if tail is None or tail.after > state.version:
                 tail = self._kept[place] = Tail(self._store, tenant, state)

@@ -97,7 +97,7 @@ class Trees(Folds[TreeState]):
 
     def root(self, tenant: str, frame_id: str) -> str | None:
         """Return the root of a frame's tree, which never changes; None if there is no such frame."""
-        self.look()
+        self.look(tenant)
         found = self._roots.get((tenant, frame_id))
         if found is None:
             found = self._root(tenant, frame_id)

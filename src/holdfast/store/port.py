@@ -22,8 +22,9 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
 7. **Errors are ours.** Driver errors come out as Unavailable or Corrupt with the cause kept; after an
    Unavailable from `commit` the effect is unknown, and a retry with the same key or the same claims
    has exactly one effect.
-8. **Safe in company.** Several threads and processes may use one store; `turn` serialises deciding
-   where the backend can (file stores), and is free where it can't (networked stores).
+8. **Safe in company.** Several threads and processes may use one store. What is decided within a `turn` and
+   committed in it rests on a tenant that nobody else has changed meanwhile: file stores keep others out, stores
+   on a server refuse what was decided on less than is there.
 9. **Blobs once.** A tenant's blob is kept once by the SHA-256 of its content, however many events bring
    it, and lasts as long as one of them. Its content is checked against its hash at every read; `verify`
    reports every blob that is damaged, and every event that lacks one.
@@ -46,193 +47,57 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
+from holdfast.store.records import (
+    Append,
+    Appended,
+    Blobs,
+    Claimed,
+    Derive,
+    Derived,
+    KeyUse,
+    NewEvent,
+    Note,
+    Outcome,
+    Projection,
+    Query,
+    Replayed,
+    Snapshot,
+    Stale,
+    StoredEvent,
+    StreamWrite,
+)
 from holdfast.store.reports import Rebuilt, Report
 from holdfast.values.frozen import Json
 
 if TYPE_CHECKING:
     from holdfast.store.erasure import Erased, Erasure
 
-
-class NewEvent(msgspec.Struct, frozen=True):
-    """An event to append. Everything but the payload becomes its header, which holds no caller's text.
-
-    `ordinal` is a number of the stream's own that never falls (a session counts its messages with it).
-    `blobs` are the contents that the payload refers to by their SHA-256, which it has to hold: so the
-    digest covers them too.
-    """
-
-    kind: str
-    schema: int
-    time_us: int
-    payload: bytes
-    ordinal: int = 0
-    tokens: int | None = None
-    counter: str | None = None
-    blobs: tuple[bytes, ...] = ()
-
-
-class StoredEvent(msgspec.Struct, frozen=True):
-    """An event as read back, checked against its digest. Once `erased`, `payload` is a stand-in, or None."""
-
-    position: int
-    stream: str
-    version: int
-    kind: str
-    schema: int
-    time_us: int
-    ordinal: int
-    tokens: int | None
-    counter: str | None
-    payload: bytes | None
-    link: bytes
-    erased: bool = False
-
-
-class StreamWrite(msgspec.Struct, frozen=True):
-    """Events for one stream, on condition that it is at version `expected` (0: it does not exist).
-
-    `claims` are texts unique in the stream for ever, each paired with the index of the event that
-    makes it. `base` names a stream and a version, which that stream has or had: this one goes on from
-    there, with the version after the higher of `expected` and the base's. It is the stream itself, or
-    another, and then `expected` is 0. A stream that names version 0 of itself begins anew.
-    """
-
-    stream: str
-    expected: int
-    events: tuple[NewEvent, ...]
-    claims: tuple[tuple[str, int], ...] = ()
-    base: tuple[str, int] | None = None
-
-    @property
-    def before(self) -> int:
-        """The version after which the events are numbered."""
-        return self.expected if self.base is None else max(self.expected, self.base[1])
-
-
-class Projection(msgspec.Struct, frozen=True, kw_only=True):
-    """A derived row, one shape for every kind. `terms` are exact-match texts it can be found by."""
-
-    kind: str
-    id: str
-    owner: str = ""
-    status: str = ""
-    time_us: int = 0
-    lookup: str = ""
-    terms: tuple[str, ...] = ()
-    document: bytes = b""
-
-
-class KeyUse(msgspec.Struct, frozen=True):
-    """An idempotency key and the hash of the command it stands for."""
-
-    key: str
-    command_hash: bytes
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """A stream's folded state at a version, with the fold's own version."""
-
-    stream: str
-    version: int
-    fold: int
-    state: bytes
-
-
-class Note(msgspec.Struct, frozen=True):
-    """A small record of a tenant's, outside the log. Every change gives it a higher version."""
-
-    value: bytes
-    version: int
-
-
-class Derived(msgspec.Struct, frozen=True):
-    """What a whole stream leads to: its claims and blobs' hashes with their versions, and projections."""
-
-    claims: tuple[tuple[str, int], ...]
-    projections: tuple[Projection, ...]
-    blobs: tuple[tuple[bytes, int], ...] = ()
-
-
-Blobs = Callable[[Collection[bytes]], Mapping[bytes, bytes]]
-"""From hashes to the contents of a tenant's blobs that are there."""
-
-Derive = Callable[[str, Iterator[StoredEvent], Blobs], Derived]
-"""From a stream's name and all its events to what is derived from them. Raises Corrupt if it lacks a blob."""
-
-
-class Append(msgspec.Struct, frozen=True, kw_only=True):
-    """One atomic step of one tenant: at least one write, each with at least one event, no stream twice.
-
-    Conditions are looked at in this order: the key, then the versions of all streams, then all claims.
-    Projections are put before drops are made.
-    """
-
-    tenant: str
-    writes: tuple[StreamWrite, ...]
-    projections: tuple[Projection, ...] = ()
-    drops: tuple[tuple[str, str], ...] = ()
-    snapshots: tuple[Snapshot, ...] = ()
-    key: KeyUse | None = None
-    time_us: int = 0
-
-
-class Appended(msgspec.Struct, frozen=True):
-    """It is in the log, at these positions."""
-
-    first: int
-    last: int
-
-
-class Stale(msgspec.Struct, frozen=True):
-    """A stream was at another version than expected; without a name, the feed was at another position."""
-
-    stream: str
-    actual: int
-
-
-class Claimed(msgspec.Struct, frozen=True):
-    """A claim is taken, by the event at this version of the stream."""
-
-    stream: str
-    claim: str
-    version: int
-
-
-class Replayed(msgspec.Struct, frozen=True):
-    """The key was used before, for a command with this hash that made these positions."""
-
-    command_hash: bytes
-    first: int
-    last: int
-
-
-Outcome = Appended | Stale | Claimed | Replayed
-
-
-class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of projections of one kind, newest first, continuing after a cursor or at an offset.
-
-    Every condition given must hold; `since_us` and `until_us` are inclusive; `terms` must all be among
-    the row's. Rows of the same time come by id, descending by code point. `after` is the (time_us, id)
-    of the last row of the page before; `offset` counts from there.
-    """
-
-    kind: str
-    owner: str | None = None
-    status: str | None = None
-    lookup: str | None = None
-    since_us: int | None = None
-    until_us: int | None = None
-    terms: tuple[str, ...] = ()
-    after: tuple[int, str] | None = None
-    offset: int = 0
-    limit: int = 100
+__all__ = [
+    "Append",
+    "Appended",
+    "Blobs",
+    "Claimed",
+    "Derive",
+    "Derived",
+    "KeyUse",
+    "NewEvent",
+    "Note",
+    "Outcome",
+    "Projection",
+    "Query",
+    "Rebuilt",
+    "Replayed",
+    "Report",
+    "Snapshot",
+    "Stale",
+    "Store",
+    "StoredEvent",
+    "StreamWrite",
+]
 
 
 class Store(Protocol):
@@ -244,10 +109,14 @@ class Store(Protocol):
         ...
 
     def turn(self) -> AbstractContextManager[bool]:
-        """Hold the right to decide: until the body ends no other process commits (file stores).
+        """Hold the right to decide: until the body ends no other thread of this store object commits.
 
-        Yields whether this store object is known to have made every commit since its last turn: what
-        was cached of the store then still holds. False where that can't be known.
+        Nor any other process, where it can be kept out. Where it can't (a server), a commit finds out: an append of
+        a tenant to which others have added since this store object last knew its end has the outcome
+        Stale("", position), and `held` says so of what is answered without an append.
+
+        Yields whether this store object knows of no commit by others since its last turn: what was cached of the
+        store then still holds, or a commit will say that it does not.
 
         Not to be taken twice by one thread. Several commits may be made within one turn.
 
@@ -278,6 +147,13 @@ class Store(Protocol):
 
     def leave_turn(self) -> None:
         """Give the turn back if this thread holds it still: an interrupt can come before `turn` could."""
+        ...
+
+    def held(self, tenant: str) -> bool:
+        """Whether nobody else has added to a tenant since this turn began. Called inside `turn`.
+
+        False: whatever was read of it, or cached, may not hold any more, and is to be looked at again.
+        """
         ...
 
     def commit(self, appends: Sequence[Append]) -> list[Outcome]:
@@ -396,8 +272,8 @@ class Store(Protocol):
         """
         ...
 
-    def rebuilt(self) -> int:
-        """Return how often it was rebuilt: what was cached of anything derived holds while that stays."""
+    def rebuilt(self, tenant: str) -> int:
+        """Return how often it was rebuilt or erased from: what was cached of a tenant holds while that stays."""
         ...
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:

@@ -83,6 +83,10 @@ class VolatileStore:
             self._holder = None
             self._turn.release()
 
+    def held(self, tenant: str) -> bool:  # noqa: ARG002 - the port's parameter
+        """Always: nobody else is let in."""
+        return True
+
     def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
         """Take each append whole or not at all, in order."""
         assert self._holder is threading.current_thread(), "commit is called inside turn"
@@ -261,8 +265,8 @@ class VolatileStore:
                 self._rebuilt += 1
         yield made
 
-    def rebuilt(self) -> int:
-        """Return how often it was rebuilt."""
+    def rebuilt(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
+        """Return how often it was rebuilt or erased from."""
         with self._lock:
             self._refuse_if_closed()
             return self._rebuilt

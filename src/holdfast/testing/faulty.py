@@ -65,6 +65,10 @@ class FaultyStore:
         """Pass through."""
         self._store.leave_turn()
 
+    def held(self, tenant: str) -> bool:
+        """Pass through."""
+        return self._store.held(tenant)
+
     @property
     def crowded(self) -> bool:
         """Pass through."""
@@ -127,9 +131,9 @@ class FaultyStore:
         yield from self._store.rebuild(derive)
         self._fail(fails)
 
-    def rebuilt(self) -> int:
+    def rebuilt(self, tenant: str) -> int:
         """Pass through."""
-        return self._store.rebuilt()
+        return self._store.rebuilt(tenant)
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
         """Pass through."""

@@ -135,7 +135,7 @@ class Looking:
         with self._reading() as connection:
             return [str(name) for _, name in connection.execute(self._sql["tenants"])]
 
-    def rebuilt(self) -> int:
-        """Return how often it was rebuilt."""
+    def rebuilt(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
+        """Return how often it was rebuilt or erased from."""
         with self._reading() as connection:
             return number(connection, self._sql["rebuilt"], ())

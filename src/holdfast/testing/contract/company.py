@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 from threading import Barrier
@@ -92,6 +92,30 @@ class Company(stage.Stage):
         with pytest.raises(ZeroDivisionError), store.turn():
             raise ZeroDivisionError
         take(store, step(write("a", 0, b"1")))
+
+    def test_what_is_decided_in_a_turn_rests_on_what_is_there(self, folder: Path) -> None:
+        """Whoever writes beside it is kept out of the tenant until the turn ends, or is noticed."""
+        self.must_reopen()
+        with (
+            closing(self.open_store(folder)) as mine,
+            closing(self.open_store(folder)) as theirs,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            take(mine, step(write("a", 0, b"1")))
+            with mine.turn():
+                assert mine.version(TENANT, "a") == 1
+                job = pool.submit(commit, theirs, step(write("b", 0, b"between")))
+                wait([job], timeout=0.3)
+                between = job.done()
+                assert mine.held(TENANT) is not between
+                (outcome,) = mine.commit([step(write("c", 0, b"decided on a"))])
+                assert outcome == (Stale("", 2) if between else Appended(2, 2))
+            assert job.result() == [Appended(2, 2) if between else Appended(3, 3)]
+            with mine.turn() as alone:
+                assert not alone or mine.held(TENANT)
+                (outcome,) = mine.commit([step(write("d", 0, b"decided anew"))])
+            assert outcome == Appended(mine.head(TENANT), 3 if between else 4)
+            assert [e.position for e in feed_all(theirs)] == list(range(1, mine.head(TENANT) + 1))
 
     def test_what_is_handed_over_is_appended_once(self, folder: Path) -> None:
         """By whoever holds the turn, or, if nobody takes it, by the one who handed it over."""

@@ -240,7 +240,7 @@ class Erasing(stage.Stage):
 
     def test_one_that_fails_leaves_no_trace(self, store: Store) -> None:
         self._told(store)
-        before, count = shown(store), store.rebuilt()
+        before, count = shown(store), store.rebuilt(TENANT)
         for fails_at in range(4):
             left = iter(range(fails_at, -1, -1))
 
@@ -255,13 +255,13 @@ class Erasing(stage.Stage):
                 with pytest.raises(ZeroDivisionError):
                     store.erase(both, failing)
                 assert shown(store) == before
-                assert store.rebuilt() == count
+                assert store.rebuilt(TENANT) == count
 
     def test_it_counts_as_a_rebuild_and_the_next_turn_hears_of_it(self, store: Store) -> None:
         self._told(store)
-        count = store.rebuilt()
+        count = store.rebuilt(TENANT)
         erased(store, whole(store, "a"))
-        assert store.rebuilt() == count + 1
+        assert store.rebuilt(TENANT) == count + 1
         with store.turn() as alone:
             assert not alone
 

@@ -234,7 +234,10 @@ class Keeping(stage.Stage):
             store.tenants,
             lambda: list(store.verify()),
             lambda: list(store.rebuild(_nothing)),
-            store.rebuilt,
+            lambda: store.rebuilt(TENANT),
+            lambda: store.head(TENANT),
+            lambda: store.forks(TENANT, "a"),
+            store.pending,
             store.status,
             lambda: list(store.backup(str(folder / "backup.copy"))),
         )

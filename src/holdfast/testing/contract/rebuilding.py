@@ -108,13 +108,13 @@ class Rebuilding(stage.Stage):
 
     def test_rebuilds_are_counted(self, store: Store) -> None:
         _tell(store, random.Random(0), 5)
-        before = store.rebuilt()
-        assert [rebuilt(store).tenants, store.rebuilt()] == [2, before + 1]
+        before = store.rebuilt(TENANT)
+        assert [rebuilt(store).tenants, store.rebuilt(TENANT)] == [2, before + 1]
         with pytest.raises(ZeroDivisionError):
             rebuilt(store, _failing(1))
-        assert store.rebuilt() == before + 1
+        assert store.rebuilt(TENANT) == before + 1
         rebuilt(store)
-        assert store.rebuilt() == before + 2
+        assert store.rebuilt(TENANT) == before + 2
 
     def test_the_next_turn_hears_of_a_rebuild(self, store: Store) -> None:
         _tell(store, random.Random(0), 5)
@@ -130,7 +130,7 @@ class Rebuilding(stage.Stage):
         with pytest.raises(errors.Corrupt, match="position 7 "):
             rebuilt(store)
         assert _derived_part(store) == before
-        assert store.rebuilt() == 0
+        assert store.rebuilt(TENANT) == 0
 
     def test_a_blob_that_is_gone_changes_nothing(self, store: Store) -> None:
         hash_ = _tell_of_a_blob(store)
@@ -174,7 +174,7 @@ class Rebuilding(stage.Stage):
                 for _ in range(given_up):
                     next(steps)
             assert _shown(store) == before
-        assert store.rebuilt() == 1
+        assert store.rebuilt(TENANT) == 1
         take(store, _append(store, random.Random(3), TENANT))
 
     def test_progress_counts_each_event_twice(self, store: Store) -> None:
