@@ -128,6 +128,16 @@ class _Shuffling(_Bent):
         return events
 
 
+class _Hasty(_Bent):
+    """Shows an event before one that comes before it, as if that were not committed yet."""
+
+    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
+        events = self._store.feed(tenant, after=after, limit=limit)
+        if len(events) > 1 and self._now():
+            del events[-2]
+        return events
+
+
 def _is_doomed(append: port.Append) -> bool:
     return append.writes[0].expected == NEVER
 
@@ -153,6 +163,7 @@ _BENT: dict[str, Callable[[port.Store, int], _Bent]] = {
     "keyless": _Keyless,
     "remembering": _Remembering,
     "shuffling": _Shuffling,
+    "hasty": _Hasty,
 }
 
 CAUGHT_AS: dict[str, set[str]] = {
