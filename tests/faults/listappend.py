@@ -14,16 +14,22 @@ import struct
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast import errors
 from holdfast.store import port
 from holdfast.wiring import stores
-from tests.faults import misbehaving
+from tests.faults import listsessions, misbehaving
 from tests.faults.history import Status, Writer
+from tests.faults.listsessions import SessionClient
 
 PROCESSES, THREADS = 4, 8
+AT_SESSIONS = 2
+"""How many of the threads go through the public interface."""
+
 LONG = 40
 """A list that has so many elements is left alone, and another one begun."""
 
@@ -33,6 +39,7 @@ _TRIES, _PATIENCE_S, _PAUSE_S = 400, 60.0, 0.01
 _COUNTER_BITS = 24
 _SLOTS = 4_096
 
+_Opened = TypeVar("_Opened")
 Reads = tuple[tuple[str, tuple[int, ...]], ...]
 
 
@@ -88,8 +95,15 @@ class Shared:
         self.orders = orders
         self.tally = Tally(orders.folder)
         self.notes = Writer(orders.notes)
-        self.store = misbehaving.bent(orders.bent, _opened(orders.url), orders.seed)
-        self.base: dict[str, int] = dict.fromkeys(TENANTS, 0)
+        self.store = misbehaving.bent(
+            orders.bent, _opened(lambda: stores.open_store(orders.url)), orders.seed
+        )
+        self.engine = _opened(
+            lambda: listsessions.connected(
+                orders.url, lossy=orders.bent in misbehaving.LOSSY, seed=orders.seed
+            )
+        )
+        self.base: dict[str, int] = dict.fromkeys((*TENANTS, listsessions.TENANT), 0)
         self._begun = self._ended = 0
         self._lock = threading.Lock()
 
@@ -107,12 +121,12 @@ class Shared:
             self.tally.put(self.orders.number, self._ended)
 
 
-def _opened(url: str) -> port.Store:
-    """Open the store; whatever is in its way has some time to pass."""
+def _opened(open_: Callable[[], _Opened]) -> _Opened:
+    """Open something; whatever is in its way has some time to pass."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return stores.open_store(url)
+            return open_()
         except errors.Unavailable:
             if time.monotonic() > deadline:
                 raise
@@ -130,6 +144,7 @@ def work(orders: Orders) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+        shared.engine.close()
         shared.store.close()
     except BaseException:
         traceback.print_exc()
@@ -138,7 +153,12 @@ def work(orders: Orders) -> None:
 
 def _client(shared: Shared, number: int) -> None:
     try:
-        client = Client(shared, random.Random(f"{shared.orders.seed}/{number}"))
+        rng = random.Random(f"{shared.orders.seed}/{number}")
+        client = (
+            SessionClient(shared, shared.engine, rng)
+            if number < AT_SESSIONS
+            else Client(shared, rng)
+        )
         while not shared.tally.stopped:
             client.step()
     except BaseException:

@@ -12,9 +12,10 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import holdfast
 from holdfast.store import port
 from holdfast.wiring import stores
-from tests.faults import checker, history
+from tests.faults import checker, history, listsessions
 from tests.faults.listappend import PROCESSES, TENANTS, Orders, Tally, work
 from tests.faults.proxy import KINDS, WAYS, Proxy
 
@@ -132,11 +133,21 @@ class Run:
         paths = [orders.notes for orders in self._all if orders.notes.exists()]
         names = {name for each in history.read(paths) for name, _ in (*each.appends, *each.reads)}
         with contextlib.closing(stores.open_store(self.direct or self.url)) as store:
-            final = {name: lists_of(store, name) for name in names}
+            own = {name for name in names if not name.startswith(f"{listsessions.TENANT}/")}
+            final = {name: lists_of(store, name) for name in own}
+            final |= self._sessions(names - own)
             self.verdict = checker.check(history.read(paths), final)
             for name, told in self.verdict.anomalies.items():
                 self.faults += [f"{name}: {each}" for each in told]
-            self._judge_feeds(store, final)
+            self._judge_feeds(store, {name: final[name] for name in own})
+
+    def _sessions(self, names: set[str]) -> dict[str, list[int]]:
+        with holdfast.connect(self.direct or self.url, tenant=listsessions.TENANT) as hf:
+            found = {name: hf.sessions.load_session(name.partition("/")[2]) for name in names}
+            return {
+                name: list(listsessions.elements_of(session)) if session else []
+                for name, session in found.items()
+            }
 
     def _judge_feeds(self, store: port.Store, final: dict[str, list[int]]) -> None:
         """The feed has all that the lists have, in their order, without a gap; and the chain holds."""

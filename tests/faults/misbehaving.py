@@ -17,6 +17,8 @@ NEVER = 999_999
 
 _SELDOM, _OFTEN = 0.03, 0.3
 
+Commit = Callable[[Sequence[port.Append]], list[port.Outcome]]
+
 
 class _Bent:
     """Another store, whatever it is not said otherwise about."""
@@ -38,12 +40,22 @@ class Flaky(_Bent):
     """No broken promise: a commit's answer is lost now and then, and so is the question."""
 
     def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
-        if self._now():
+        return lossy(self._store.commit, self._rng)(appends)
+
+
+def lossy(commit: Commit, rng: random.Random) -> Commit:
+    """Return a commit whose question or answer is lost now and then."""
+
+    def lost(appends: Sequence[port.Append]) -> list[port.Outcome]:
+        roll = rng.random()
+        if roll < _SELDOM:
             raise errors.Unavailable("the question was lost, as it was told to be.")
-        outcomes = self._store.commit(appends)
-        if self._now():
+        outcomes = commit(appends)
+        if roll < 2 * _SELDOM:
             raise errors.Unavailable("the answer was lost, as it was told to be.")
         return outcomes
+
+    return lost
 
 
 class _Forgetful(_Bent):
@@ -165,6 +177,9 @@ _BENT: dict[str, Callable[[port.Store, int], _Bent]] = {
     "shuffling": _Shuffling,
     "hasty": _Hasty,
 }
+
+LOSSY = frozenset({"flaky", "keyless"})
+"""Those that lose answers."""
 
 CAUGHT_AS: dict[str, set[str]] = {
     "forgetful": {"lost"},
