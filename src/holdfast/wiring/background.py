@@ -209,7 +209,7 @@ class Background:
         return jobs.drop_gone(
             self._engine.store,
             who.tenant,
-            (jobs.WAITING, jobs.GIVEN_UP, summarizing.WANTED),
+            (jobs.WAITING, jobs.GIVEN_UP, jobs.STAND_IN, summarizing.WANTED),
             lambda one: one not in named and states.current(who.tenant, one) is not None,
         )
 
@@ -265,6 +265,7 @@ class Background:
         from holdfast.engine.expiring import Expiring  # noqa: PLC0415 - as above
         from holdfast.engine.indexing import IndexTask  # noqa: PLC0415 - as above
         from holdfast.engine.offloading import Offloading  # noqa: PLC0415 - as above
+        from holdfast.engine.redoing import Redoing  # noqa: PLC0415 - as above
         from holdfast.engine.summarizing import Summarizing  # noqa: PLC0415 - as above
 
         engine, extras = self._engine, self._extras
@@ -275,6 +276,8 @@ class Background:
         ]
         if extras.memory:
             made.append(Offloading(engine, self.memory(), self._kept()))
+            if extras.model is not None and self.memory() is self._memory:
+                made.append(Redoing(engine, self._built_in()))
         if summarizer := self._summarizer():
             made.append(Summarizing(engine, summarizer))
         if by_meaning := self._by_meaning():
@@ -289,7 +292,8 @@ class Background:
 
         if self.memory() is not self._memory:
             return None
-        return Lessons(self._engine.store, self._shelf(), self._built_in().has)
+        memory = self._built_in()
+        return Lessons(self._engine.store, self._shelf(), memory.has, memory.stood_in)
 
     def _summarizer(self) -> Summarizer | None:
         model = self._extras.model
