@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
@@ -51,6 +51,11 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     embedder: Embedder | bool | None = None
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S
     worker: bool = False
+
+    @classmethod
+    def among(cls, options: Mapping[str, Any]) -> Self:
+        """Return the extras among the options of an opening, which has a parameter of the same name for each."""
+        return cls(**{name: options[name] for name in cls.__struct_fields__})
 
     def __post_init__(self) -> None:
         for name, verbs, hint in _PARTS:
