@@ -87,7 +87,7 @@ class Offloading:
         """Return how far the log was read, and how many histories wait or were given up."""
         cursor = cursors.read(self._store, tenant, self.name).position
         waiting, dead = Jobs(self._store, tenant).counts()
-        lag = cursors.head(self._store, tenant, cursor) - cursor
+        lag = cursors.lag(self._store, tenant, cursor)
         return {"cursor": cursor, "lag": lag, "waiting": waiting, "dead": dead}
 
     def step(self, tenant: str, beat: Beat) -> bool:
