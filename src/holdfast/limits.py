@@ -307,6 +307,8 @@ RECALLED_MAX: Final = 100
 
 OFFLOAD_TRIES_MAX: Final = 24
 """Times a history is offered to a memory engine that fails before somebody has to look: about half a day."""
+STAND_IN_TRIES_MAX: Final = 100
+"""Times a model is asked about a history in which rules stand in for it, some days at least, before that is left so."""
 ARCHIVE_WORD_CHARS: Final = 64
 """The longest word or identifier that the archive finds a message by. What is longer is hardly typed."""
 

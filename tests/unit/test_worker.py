@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import NoReturn
 
 import pytest
 
@@ -194,6 +195,20 @@ def test_the_head_is_found_from_anywhere_before_it(events: int):
     for _ in range(events):
         happen(store)
     assert [cursors.head(store, "acme", after) for after in range(events + 1)] == [events] * (events + 1)  # fmt: skip
+    assert [cursors.lag(store, "acme", after) for after in range(events + 1)] == [*range(events, -1, -1)]  # fmt: skip
+    assert cursors.lag(store, "acme", events + 5) == 0, "of a store that is older than its cursor"
+
+
+def test_the_head_is_asked_for_and_not_searched(monkeypatch: pytest.MonkeyPatch):
+    store = VolatileStore()
+    happen(store)
+
+    def searched(*_: object, **__: object) -> NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr(store, "wait", searched)
+    monkeypatch.setattr(store, "feed", searched)
+    assert cursors.head(store, "acme") == 1
 
 
 def test_a_cursor_is_moved_by_whoever_saw_it_where_it_is():

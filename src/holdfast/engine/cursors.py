@@ -38,18 +38,10 @@ def advance(store: port.Store, tenant: str, task: str, cursor: Cursor, position:
 
 
 def head(store: port.Store, tenant: str, after: int = 0) -> int:
-    """Return the last position of the feed, at least `after`, in a few quick looks."""
-    if not store.wait(tenant, after, 0):
-        return after
-    low, step = after, 1
-    while store.wait(tenant, low + step, 0):
-        low, step = low + step, step * 2
-    high = low + step
-    # The feed goes beyond `low`, and not beyond `high`.
-    while high - low > 1:
-        middle = (low + high) // 2
-        if store.wait(tenant, middle, 0):
-            low = middle
-        else:
-            high = middle
-    return high
+    """Return the last position of the feed, at least `after`."""
+    return max(after, store.head(tenant))
+
+
+def lag(store: port.Store, tenant: str, position: int) -> int:
+    """Return how many events of the feed come after a position."""
+    return head(store, tenant, position) - position

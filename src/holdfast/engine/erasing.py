@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import cursors, deriving, stand_ins, tracing, trees
+from holdfast.engine import deriving, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
 from holdfast.engine.listed import DELETED, KIND
@@ -398,7 +398,7 @@ class PurgeTask:
     def step(self, tenant: str, beat: Beat) -> bool:
         """Erase some deleted sessions; return whether there may be more. What only waits is told of once."""
         beat()
-        head = cursors.head(self._engine.store, tenant, max(0, self._seen.get(tenant, 0)))
+        head = self._engine.store.head(tenant)
         erasing = Erasing(self._engine, tenant, self._hooks, elsewhere=self._elsewhere)
         before = self._waiting.get(tenant, set[str]())
         receipt = erasing.deleted(PURGE_SESSIONS, before)

@@ -24,16 +24,25 @@ class Lessons:
     """Whether the memory on a shelf has what the log says that it has taken."""
 
     def __init__(
-        self, store: port.Store, shelf: BondedShelf, has: Callable[[Who, str, str], bool]
+        self,
+        store: port.Store,
+        shelf: BondedShelf,
+        has: Callable[[Who, str, str], bool],
+        stood_in: Callable[[Who, str, str], bool],
     ) -> None:
         self._store = store
         self._has = has
+        self._stood_in = stood_in
         self._bonded = shelf
         self._shelf = MendedShelf(shelf)
 
     def has(self, who: Who, session_id: str, key: str) -> bool:
         """Whether a history was taken and is not gone."""
         return self._has(who, session_id, key)
+
+    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether rules stood in for a model when a history was taken."""
+        return self._stood_in(who, session_id, key)
 
     def lost(self, tenant: str) -> bool:
         """Whether the shelf is another than the one that was taught, or is older."""

@@ -80,7 +80,7 @@ class Memory:
         """Return how many events of the log nobody has looked at yet for conversations that have ended."""
         self._engine.check()
         at = cursors.read(self._engine.store, self._tenant, TASK).position
-        return cursors.head(self._engine.store, self._tenant, at) - at
+        return cursors.lag(self._engine.store, self._tenant, at)
 
     def replay(self, key: str | None = None) -> int:
         """Have what was given up tried again, or one of it by its key; return how many."""

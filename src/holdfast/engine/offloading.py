@@ -10,11 +10,11 @@ log is read from its beginning, and what was taken is handed over again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from holdfast import errors, limits
-from holdfast.engine import cursors, engines
+from holdfast.engine import cursors, engines, histories
 from holdfast.engine.attempts import Failed, attempt
 from holdfast.engine.engine import Engine
 from holdfast.engine.finding import Log
@@ -28,7 +28,7 @@ from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import event as e
 from holdfast.values.frozen import Json
-from holdfast.values.memory import History, Said, Who
+from holdfast.values.memory import Who
 from holdfast.values.session import EndReason, SessionState, SessionStatus
 
 _ENDS = (e.SessionEnded.kind, e.SessionReset.kind)
@@ -53,6 +53,10 @@ class Kept(Protocol):
 
     def has(self, who: Who, session_id: str, key: str) -> bool:
         """Whether a history was taken and is not gone."""
+        ...
+
+    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether rules stood in for a model when a history was taken."""
         ...
 
 
@@ -83,7 +87,7 @@ class Offloading:
         """Return how far the log was read, and how many histories wait or were given up."""
         cursor = cursors.read(self._store, tenant, self.name).position
         waiting, dead = Jobs(self._store, tenant).counts()
-        lag = cursors.head(self._store, tenant, cursor) - cursor
+        lag = cursors.lag(self._store, tenant, cursor)
         return {"cursor": cursor, "lag": lag, "waiting": waiting, "dead": dead}
 
     def step(self, tenant: str, beat: Beat) -> bool:
@@ -216,19 +220,13 @@ class Offloading:
             )
         self._before(tenant, jobs, job, state)
         if state.own_count:
-            history = History(
-                key=job.key,
-                who=Who(tenant, state.user_id),
-                session_id=job.session_id,
-                generation=job.generation,
-                messages=state.own_count,
-                ended_us=job.ended_us,
-                title=state.title or state.preview,
-            )
+            history = histories.history(tenant, job, state)
             engines.remember(self._store, tenant, self._memory.name)
-            self._memory.ingest(history, self._said(tenant, state, beat))
+            self._memory.ingest(history, histories.said(self._store, tenant, state, beat))
             if self._kept is not None:
                 self._kept.learnt(tenant)
+                if self._kept.stood_in(history.who, history.session_id, history.key):
+                    jobs.stood_in(job)
         beat()
         command = c.OffloadSession(
             session_id=job.session_id, generation=job.generation, engine=self._memory.name
@@ -255,38 +253,6 @@ class Offloading:
                     ended_us=job.ended_us,
                 )
             )
-
-    def _said(self, tenant: str, state: SessionState, beat: Beat) -> Iterator[list[Said]]:
-        """Yield the messages of a generation in chunks; those that were carried over were said elsewhere."""
-        stream, after, number = stream_of(state.id), state.began, 0
-        while after < state.version:
-            beat()
-            page = self._store.read(
-                tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK,
-                at=state.version,
-            )  # fmt: skip
-            if not page:
-                raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
-            after = page[-1].version
-            added = [stored for stored in page if stored.kind == e.MessageAdded.kind]
-            numbers = {stored.version: number + at for at, stored in enumerate(added, start=1)}
-            number += len(added)
-            # What was erased is nobody's any more.
-            whole = [stored for stored in added if stored.payload is not None]
-            chunk = [
-                Said(
-                    position=fact.position,
-                    session_id=state.id,
-                    generation=state.generation,
-                    number=numbers[fact.version],
-                    time_us=fact.time_us,
-                    message=fact.event.message,
-                )
-                for fact in facts(self._store, tenant, whole)
-                if isinstance(fact.event, e.MessageAdded) and fact.event.message.origin is None
-            ]
-            if chunk:
-                yield chunk
 
     def _failed(self, tenant: str, jobs: Jobs, noted: Noted, failed: Failed) -> None:
         useless = isinstance(failed.error, errors.Refused)

@@ -66,7 +66,7 @@ class Summarizing:
     def told(self, tenant: str) -> Mapping[str, Json]:
         """Return how far the log was read, and how many sessions wait."""
         cursor = cursors.read(self._store, tenant, self.name).position
-        lag = cursors.head(self._store, tenant, cursor) - cursor
+        lag = cursors.lag(self._store, tenant, cursor)
         waiting = list(self._todos(tenant))
         failing = sum(1 for _, _, todo in waiting if todo.tries)
         return {"cursor": cursor, "lag": lag, "waiting": len(waiting), "failing": failing}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import errors, limits
 from holdfast.engine.admin import Admin, Events
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from holdfast.engine.memory import Memory
     from holdfast.engine.worker import Worker
     from holdfast.wiring.async_client import Connecting
+
+T = TypeVar("T")
 
 
 class Holdfast:
@@ -120,6 +123,7 @@ def connect(
     `worker`, by a thread of this process; otherwise by `hf.worker()` or `holdfast worker`.
     Raises a typed error that names the fix; the store is left as it was.
     """
+    extras = Extras.among(locals())
     settings = Settings(
         tenant=tenant,
         max_messages_per_session=max_messages_per_session,
@@ -128,23 +132,8 @@ def connect(
         write=write,
         policy=policy,
     )
-    extras = Extras(
-        memory=memory,
-        bootstrap_tokens=bootstrap_tokens,
-        bootstrap_timeout_s=bootstrap_timeout_s,
-        bootstrap_language=bootstrap_language,
-        model=model,
-        summarizer=summarizer,
-        embedder=embedder,
-        idle_timeout_s=idle_timeout_s,
-        worker=worker,
-    )
     opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
-    try:
-        return Holdfast(opened, settings, Background(opened.engine, opened.shelf, extras))
-    except BaseException:
-        opened.close()
-        raise
+    return _made(Holdfast, opened, settings, extras)
 
 
 def connect_async(
@@ -166,29 +155,29 @@ def connect_async(
     worker: bool = False,
 ) -> Connecting:
     """Open a store for async callers: `async with connect_async(…) as hf`, or await it and close it."""
+    extras = Extras.among(locals())
     from holdfast.wiring.async_client import AsyncHoldfast, Connecting  # noqa: PLC0415 - asyncio is slow to import
 
     settings = Settings(
         tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy
     )
-    extras = Extras(
-        memory=memory,
-        bootstrap_tokens=bootstrap_tokens,
-        bootstrap_timeout_s=bootstrap_timeout_s,
-        bootstrap_language=bootstrap_language,
-        model=model,
-        summarizer=summarizer,
-        embedder=embedder,
-        idle_timeout_s=idle_timeout_s,
-        worker=worker,
-    )
 
     def open_() -> AsyncHoldfast:
         opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
-        try:
-            return AsyncHoldfast(opened, settings, Background(opened.engine, opened.shelf, extras))
-        except BaseException:
-            opened.close()
-            raise
+        return _made(AsyncHoldfast, opened, settings, extras)
 
     return Connecting(open_)
+
+
+def _made(
+    make: Callable[[Opened, Settings, Background], T],
+    opened: Opened,
+    settings: Settings,
+    extras: Extras,
+) -> T:
+    """Return what callers hold of an open store, which is closed if that can't be made."""
+    try:
+        return make(opened, settings, Background(opened.engine, opened.shelf, extras))
+    except BaseException:
+        opened.close()
+        raise

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
@@ -51,6 +51,11 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     embedder: Embedder | bool | None = None
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S
     worker: bool = False
+
+    @classmethod
+    def among(cls, options: Mapping[str, Any]) -> Self:
+        """Return the extras among the options of an opening, which has a parameter of the same name for each."""
+        return cls(**{name: options[name] for name in cls.__struct_fields__})
 
     def __post_init__(self) -> None:
         for name, verbs, hint in _PARTS:
@@ -209,7 +214,7 @@ class Background:
         return jobs.drop_gone(
             self._engine.store,
             who.tenant,
-            (jobs.WAITING, jobs.GIVEN_UP, summarizing.WANTED),
+            (jobs.WAITING, jobs.GIVEN_UP, jobs.STAND_IN, summarizing.WANTED),
             lambda one: one not in named and states.current(who.tenant, one) is not None,
         )
 
@@ -265,6 +270,7 @@ class Background:
         from holdfast.engine.expiring import Expiring  # noqa: PLC0415 - as above
         from holdfast.engine.indexing import IndexTask  # noqa: PLC0415 - as above
         from holdfast.engine.offloading import Offloading  # noqa: PLC0415 - as above
+        from holdfast.engine.redoing import Redoing  # noqa: PLC0415 - as above
         from holdfast.engine.summarizing import Summarizing  # noqa: PLC0415 - as above
 
         engine, extras = self._engine, self._extras
@@ -275,6 +281,8 @@ class Background:
         ]
         if extras.memory:
             made.append(Offloading(engine, self.memory(), self._kept()))
+            if extras.model is not None and self.memory() is self._memory:
+                made.append(Redoing(engine, self._built_in()))
         if summarizer := self._summarizer():
             made.append(Summarizing(engine, summarizer))
         if by_meaning := self._by_meaning():
@@ -289,7 +297,8 @@ class Background:
 
         if self.memory() is not self._memory:
             return None
-        return Lessons(self._engine.store, self._shelf(), self._built_in().has)
+        memory = self._built_in()
+        return Lessons(self._engine.store, self._shelf(), memory.has, memory.stood_in)
 
     def _summarizer(self) -> Summarizer | None:
         model = self._extras.model
