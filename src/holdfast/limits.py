@@ -95,6 +95,16 @@ TURN_WAIT_S: Final = 30.0
 READ_CHUNK: Final = 256
 """Events fetched at a time by lazy readers: bounds memory, amortises the query."""
 
+SEGMENT_BYTES: Final = 4 * 1024 * 1024
+"""A segment of a file store's journal that is larger gets no further line: what a program that shows differences,
+or a rewriting after an erasure, has to hold at a time."""
+
+BLOB_INLINE_BYTES: Final = 8 * 1024
+"""A blob of a file store that is larger has a file of its own; smaller ones stand in the journal's line."""
+
+CATCH_UP_COMMITS: Final = 256
+"""Commits of a journal that are brought into its index in one transaction."""
+
 SNAPSHOT_EVERY: Final = 128
 """Events of a stream between two snapshots: a cold open folds at most this many."""
 

@@ -18,9 +18,9 @@ from holdfast import errors, limits
 from holdfast.engine import deriving, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
+from holdfast.engine.listed import DELETED, KIND
 from holdfast.engine.openings import Goes, Openings, session_of
 from holdfast.engine.pending import Todo, decoded, encoded, unfinished
-from holdfast.engine.planning import DELETED, KIND
 from holdfast.engine.states import stream_of
 from holdfast.engine.tasks import Beat
 from holdfast.engine.telling import Elsewhere, Hook, Telling, Told

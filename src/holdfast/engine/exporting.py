@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import planning
+from holdfast.engine import listed
 from holdfast.engine.engine import Engine
 from holdfast.engine.finding import Log
 from holdfast.engine.states import facts, stream_of
@@ -233,7 +233,7 @@ def _ids(store: port.Store, tenant: str, user_id: str | None) -> Iterable[str]:
         after: tuple[int, str] | None = None
         while True:
             query = port.Query(
-                kind=planning.KIND, owner=user_id, since_us=since, after=after, limit=limits.PAGE_SIZE_MAX
+                kind=listed.KIND, owner=user_id, since_us=since, after=after, limit=limits.PAGE_SIZE_MAX
             )  # fmt: skip
             rows = store.query(tenant, query)
             found.update(dict.fromkeys(row.id for row in rows))

@@ -31,6 +31,12 @@ def _sqlite(url: str) -> Store:
     return store
 
 
+def _files(url: str) -> Store:
+    from holdfast.store import files  # noqa: PLC0415 - as above
+
+    return files.open_store(_path(url, "files"), again=stand_ins.Again())
+
+
 def _volatile(url: str) -> Store:
     from holdfast.store.volatile import VolatileStore  # noqa: PLC0415 - as above
 
@@ -39,11 +45,15 @@ def _volatile(url: str) -> Store:
     return VolatileStore()
 
 
-_OURS: Mapping[str, Callable[[str], Store]] = {"sqlite": _sqlite, "volatile": _volatile}
+_OURS: Mapping[str, Callable[[str], Store]] = {
+    "sqlite": _sqlite,
+    "files": _files,
+    "volatile": _volatile,
+}
 
 
 def open_store(url: str | Path) -> Store:
-    """Open the store that a URL or path names: a path or sqlite:///path, volatile:, or a registered scheme."""
+    """Open the store that a URL or path names: a path, sqlite:///path, files:///folder, volatile:, …"""
     if not isinstance(cast("object", url), (str, Path)) or "\0" in str(url):
         raise errors.InvalidRequest("a store is named by a path or a URL.")
     if str(url) in (":memory:", "volatile", "memory"):
@@ -62,22 +72,24 @@ def open_store(url: str | Path) -> Store:
         return entry.load()(url)
     raise errors.UnknownScheme(
         f"no store is registered for {scheme}://.",
-        hint="Use a path such as state.db, sqlite:///path, or volatile:.",
+        hint="Use a path such as state.db, sqlite:///path, files:///folder, or volatile:.",
         facts={"scheme": scheme},
     )
 
 
 def _is_path(url: str) -> bool:
-    return "://" not in url and not url.startswith(("volatile:", "sqlite:"))
+    return "://" not in url and not url.startswith(("volatile:", "sqlite:", "files:"))
 
 
-def _path(url: str) -> str:
-    if not url.startswith("sqlite:"):
+def _path(url: str, scheme: str = "sqlite") -> str:
+    if not url.startswith(f"{scheme}:"):
         return url
     parts = urlsplit(url)
-    if parts.netloc or not parts.path:
-        raise errors.InvalidRequest("write sqlite:///absolute/path, or just a path.")
-    return unquote(parts.path)
+    relative = scheme == "files" and not url.startswith("files:/")
+    if parts.netloc or not parts.path or parts.query or parts.fragment:
+        ways = "files:///absolute/folder, or files:folder" if scheme == "files" else ""
+        raise errors.InvalidRequest(f"write {ways or 'sqlite:///absolute/path, or just a path'}.")
+    return unquote(parts.path if not relative else url.removeprefix("files:"))
 
 
 def open_shelf(url: str | Path) -> Shelf:
@@ -87,4 +99,9 @@ def open_shelf(url: str | Path) -> Shelf:
 
         place = Path(_path(str(url))).expanduser().resolve()
         return SQLiteShelf(place.with_name(f"{place.name}-memory"))
+    if url.startswith("files:"):
+        from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
+
+        folder = Path(_path(url, "files")).expanduser().resolve()
+        return SQLiteShelf(folder / ".index" / "memory")
     return VolatileShelf()

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import apsw
 
 from holdfast import errors
-from holdfast.store import port
+from holdfast.store import port, portable
 from holdfast.store.erasure import Again, Erased, Erasure
-from holdfast.store.sqlite import checks, erasing, erasures, opening, rebuilding, scrubbing
-from holdfast.store.sqlite.anchor import Anchor
+from holdfast.store.sqlite import (
+    checks,
+    copying,
+    erasing,
+    erasures,
+    opening,
+    rebuilding,
+    scrubbing,
+)
+from holdfast.store.sqlite.anchor import Anchor, Head
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.looking import Looking
 from holdfast.store.sqlite.post import Post
-from holdfast.store.sqlite.rows import first
+from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first
 from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turn
+from holdfast.store.sqlite.waiting import News
+from holdfast.store.sqlite.witness import Witness
 from holdfast.values.frozen import Json
 
 
@@ -36,7 +46,9 @@ class Upkeep(Looking):
     _random: Callable[[int], bytes]
     _translated: Translated
     _store_id: bytes
+    _news: News
     _seen: int | None
+    _witness: Witness
 
     @abstractmethod
     def turn(self) -> Turn: ...
@@ -100,13 +112,54 @@ class Upkeep(Looking):
         self._seen = None
         return gone
 
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.Raw]:
+        """Return the tenant's events with position > after as they are kept; each is checked."""
+        with self._reading() as connection:
+            base = self._known.tenant(connection, tenant) << TENANT_SHIFT
+            if not base or not 0 <= after < NUMBER_MASK:
+                return []
+            return copying.page(connection, base, after, limit)
+
+    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
+        """Return the tenant's idempotency keys after one, by their text."""
+        with self._reading() as connection:
+            return copying.keys(connection, self._known.tenant(connection, tenant), after, limit)
+
+    def paste(
+        self,
+        tenant: str,
+        events: Sequence[port.Raw],
+        *,
+        blobs: Mapping[bytes, bytes] = {},
+        keys: Sequence[port.RawKey] = (),
+    ) -> None:
+        """Keep events exactly as they are in one transaction; the anchor is written before this returns."""
+        with self.turn(), self._translated:
+            try:
+                self._enter()
+                pasting = copying.Pasting(self._writer, tenant)
+                fit = portable.fit(pasting, events, blobs, keys)
+                if not fit:
+                    return
+                pasting.put(fit)
+                slot, data = self._anchor.ready({pasting.tenant: Head(*fit.end)})
+                self._end()
+                self._anchor.put(slot, data)
+            except BaseException:
+                self._abandon_writer()
+                raise
+            self._known.forget_streams()
+            # Told to nobody here: the next turn has to hear of it.
+            self._seen = None
+            self._news.tell()
+
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """Write the file anew and empty its log, blank the boxes, bring up the list; then nothing is pending."""
         with self.turn(), self._translated:
             self._scrub(done, left)
 
     def _scrub(self, done: bytes, left: bytes) -> None:
-        listed, sql = erasures.path_of(self.path), self._sql
+        listed, sql = self._witness.list_path(self.path), self._sql
         row = first(self._writer, sql["pending"], ())
         if row is None or not isinstance(row[0], bytes):
             return
@@ -114,18 +167,22 @@ class Upkeep(Looking):
         self._leave()
         try:
             erasures.bring_up(self._files, listed, self._writer, self._store_id)
+            self._enter()
             self._writer.execute(sql["set_pending"], (b"\n" + rest,))
+            self._end()
             self._renew_readers()
+            self._witness.scrub(self._writer)
             scrubbing.rewrite(self._writer, self.path)
             self._post.blank()
-            self._files.sync(Path(f"{self.path}-lock"))
+            self._files.sync(self._witness.lock_path(self.path))
             self._anchor.write({})
-            with self._writer:
-                self._writer.execute(sql["put_listed"], (erasures.check_of(listed),))
-                if rest:
-                    self._writer.execute(sql["set_pending"], (rest,))
-                else:
-                    self._writer.execute(sql["clear_pending"])
+            self._enter()
+            self._writer.execute(sql["put_listed"], (erasures.check_of(listed),))
+            if rest:
+                self._writer.execute(sql["set_pending"], (rest,))
+            else:
+                self._writer.execute(sql["clear_pending"])
+            self._end()
         except errors.StoreBusy:
             raise
         except BaseException:
@@ -136,7 +193,7 @@ class Upkeep(Looking):
 
     def _finish_erasures(self, again: Again | None) -> None:
         """Do what a list says of a copy that was put here, and what a process that died has left to do."""
-        listed, sql = erasures.path_of(self.path), self._sql
+        listed, sql = self._witness.list_path(self.path), self._sql
         row, anew = first(self._writer, sql["listed"], ()), False
         if (check := erasures.check_of(listed)) and (row is None or row[0] != check):
             found = scrubbing.Redoing(self._writer, erasures.read(listed), self._store_id)
