@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from typing import NoReturn
 
 import pytest
@@ -12,7 +13,7 @@ from holdfast import errors, limits
 from holdfast.engine import cursors, leases
 from holdfast.engine.tasks import Beat, LeaseLost, Task
 from holdfast.engine.worker import Worker
-from holdfast.store.port import Store
+from holdfast.store.port import Store, StoredEvent
 from holdfast.store.volatile import VolatileStore
 from tests.unit.backstage import Clock, Scripted, engine_over, happen
 
@@ -267,3 +268,36 @@ def test_a_worker_outlives_a_store_that_is_away_for_a_while(monkeypatch: pytest.
     stop.set()
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_a_follower_sees_each_part_of_the_feed_once_and_what_it_failed_at_again():
+    store = VolatileStore()
+    follower, seen = cursors.Follower(store, "task"), list[int]()
+    for _ in range(limits.READ_CHUNK + 1):
+        happen(store)
+
+    def see(page: Sequence[StoredEvent]) -> None:
+        seen.extend(event.position for event in page)
+
+    def fail(page: Sequence[StoredEvent]) -> None:
+        raise errors.Unavailable
+
+    assert follower.news("acme") and not follower.news("globex")
+    with pytest.raises(errors.Unavailable):
+        follower.follow("acme", fail)
+    assert follower.told("acme") == {"cursor": 0, "lag": limits.READ_CHUNK + 1}
+    while follower.follow("acme", see):
+        pass
+    assert seen == [*range(1, limits.READ_CHUNK + 2)]
+    assert not follower.news("acme")
+    assert follower.told("acme") == {"cursor": limits.READ_CHUNK + 1, "lag": 0}
+    follower.begin_again("acme")
+    assert follower.follow("acme", see) and seen[-1] == limits.READ_CHUNK
+
+
+def test_a_follower_that_was_overtaken_stops():
+    store = VolatileStore()
+    follower = cursors.Follower(store, "task")
+    happen(store)
+    with pytest.raises(LeaseLost):
+        follower.follow("acme", lambda _: follower.begin_again("acme"))

@@ -10,12 +10,13 @@ log is read from its beginning, and what was taken is handed over again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from holdfast import errors, limits
-from holdfast.engine import cursors, engines, histories
+from holdfast import errors
+from holdfast.engine import engines, histories
 from holdfast.engine.attempts import Failed, attempt
+from holdfast.engine.cursors import Follower
 from holdfast.engine.engine import Engine
 from holdfast.engine.finding import Log
 from holdfast.engine.jobs import TASK, Job, Jobs, Noted
@@ -68,6 +69,7 @@ class Offloading:
         self._store = engine.store
         self._memory = memory
         self._kept = kept
+        self._feed = Follower(engine.store, self.name)
 
     @property
     def name(self) -> str:
@@ -76,8 +78,7 @@ class Offloading:
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, a job's time has come, or what was taken is lost."""
-        cursor = cursors.read(self._store, tenant, self.name)
-        if self._store.wait(tenant, cursor.position, 0):
+        if self._feed.news(tenant):
             return True
         if self._kept is not None and self._kept.lost(tenant):
             return True
@@ -85,19 +86,16 @@ class Offloading:
 
     def told(self, tenant: str) -> Mapping[str, Json]:
         """Return how far the log was read, and how many histories wait or were given up."""
-        cursor = cursors.read(self._store, tenant, self.name).position
         waiting, dead = Jobs(self._store, tenant).counts()
-        lag = cursors.lag(self._store, tenant, cursor)
-        return {"cursor": cursor, "lag": lag, "waiting": waiting, "dead": dead}
+        return {**self._feed.told(tenant), "waiting": waiting, "dead": dead}
 
     def step(self, tenant: str, beat: Beat) -> bool:
         """Read on in the log, or hand one history over."""
         if self._kept is not None and self._kept.lost(tenant):
-            cursor = cursors.read(self._store, tenant, self.name)
-            cursors.advance(self._store, tenant, self.name, cursor, 0)
+            self._feed.begin_again(tenant)
             self._kept.begin(tenant)
             return True
-        if self._scan(tenant):
+        if self._feed.follow(tenant, lambda page: self._note(tenant, page)):
             return True
         jobs = Jobs(self._store, tenant)
         noted = jobs.due(self._engine.now_us())
@@ -113,12 +111,8 @@ class Offloading:
             jobs.done(noted)
         return True
 
-    def _scan(self, tenant: str) -> bool:
-        """Note what ended in the next part of the log; return whether there was one."""
-        cursor = cursors.read(self._store, tenant, self.name)
-        page = self._store.feed(tenant, after=cursor.position, limit=limits.READ_CHUNK)
-        if not page:
-            return False
+    def _note(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
+        """Note what ended in a part of the log."""
         jobs = Jobs(self._store, tenant)
         for stored in page:
             job = None
@@ -128,8 +122,6 @@ class Offloading:
                 job = self._lost(tenant, stored, self._kept)
             if job is not None:
                 jobs.add(job)
-        cursors.advance(self._store, tenant, self.name, cursor, page[-1].position)
-        return True
 
     def _job(self, tenant: str, stored: port.StoredEvent) -> Job | None:
         """Return the job of an event that ended a generation; None if nobody owns it, or it is to be forgotten."""

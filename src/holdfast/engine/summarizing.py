@@ -7,19 +7,21 @@ asked outside of any turn; its text is taken only if what it stands for is as it
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import attempts, cursors, shrinking
+from holdfast.engine import attempts, shrinking
 from holdfast.engine.attempts import Failed, attempt
+from holdfast.engine.cursors import Follower
 from holdfast.engine.engine import Engine
 from holdfast.engine.jobs import digest
 from holdfast.engine.messages import Reader
 from holdfast.engine.shrinking import Summarizer
 from holdfast.engine.states import PREFIX
 from holdfast.engine.tasks import Beat, Task
+from holdfast.store import port
 from holdfast.values import event as e
 from holdfast.values.frozen import Json
 from holdfast.values.session import SessionState, SessionStatus
@@ -52,6 +54,7 @@ class Summarizing:
         self._engine = engine
         self._store = engine.store
         self._summarizer = summarizer
+        self._feed = Follower(engine.store, self.name)
 
     @property
     def name(self) -> str:
@@ -60,20 +63,17 @@ class Summarizing:
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, or a summary's time has come."""
-        cursor = cursors.read(self._store, tenant, self.name)
-        return self._store.wait(tenant, cursor.position, 0) or self._next(tenant) is not None
+        return self._feed.news(tenant) or self._next(tenant) is not None
 
     def told(self, tenant: str) -> Mapping[str, Json]:
         """Return how far the log was read, and how many sessions wait."""
-        cursor = cursors.read(self._store, tenant, self.name).position
-        lag = cursors.lag(self._store, tenant, cursor)
         waiting = list(self._todos(tenant))
         failing = sum(1 for _, _, todo in waiting if todo.tries)
-        return {"cursor": cursor, "lag": lag, "waiting": len(waiting), "failing": failing}
+        return {**self._feed.told(tenant), "waiting": len(waiting), "failing": failing}
 
     def step(self, tenant: str, beat: Beat) -> bool:
         """Read on in the log, or have one summary written."""
-        if self._scan(tenant):
+        if self._feed.follow(tenant, lambda page: self._look(tenant, page)):
             return True
         found = self._next(tenant)
         if found is None:
@@ -90,11 +90,8 @@ class Summarizing:
             self._store.put_note(tenant, name, None, expected=version)
         return True
 
-    def _scan(self, tenant: str) -> bool:
-        cursor = cursors.read(self._store, tenant, self.name)
-        page = self._store.feed(tenant, after=cursor.position, limit=limits.READ_CHUNK)
-        if not page:
-            return False
+    def _look(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
+        """Note the sessions that a part of the log leaves without a written summary."""
         touched = {
             stored.stream.removeprefix(PREFIX): stored.position
             for stored in page
@@ -103,8 +100,6 @@ class Summarizing:
         for session_id, position in touched.items():
             if self._wanted(tenant, session_id):
                 self._note(tenant, Todo(session_id, position))
-        cursors.advance(self._store, tenant, self.name, cursor, page[-1].position)
-        return True
 
     def _note(self, tenant: str, todo: Todo) -> None:
         """Note a session; one that is noted already is noted anew, so that nobody who has read it drops it."""
