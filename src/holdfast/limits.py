@@ -446,3 +446,6 @@ RECALL_MAX: Final = 100
 
 FUSION_RANK: Final = 60
 """What is added to every rank where two lists are made one, so that no first place outweighs all others."""
+
+MIGRATE_ROUNDS_MAX: Final = 8
+"""How often a copy of a store follows what its source got meanwhile before it is left behind, and says so."""
