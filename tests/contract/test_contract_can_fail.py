@@ -26,7 +26,7 @@ from holdfast.store.port import (
 )
 from holdfast.store.volatile import VolatileStore
 from holdfast.testing import contract
-from tests.contract import misnoting
+from tests.contract import miscopying, misnoting
 from tests.contract.misreading import (
     ForgetsHowItWas,
     KeepsClaimsOfTheRewound,
@@ -351,6 +351,7 @@ class RebuildsUncounted(VolatileStore):
 
 
 PLANTED: dict[type[VolatileStore], str] = {
+    **miscopying.PLANTED,
     **misnoting.PLANTED,
     IgnoresVersions: "test_a_write_on_another_version_is_stale",
     ForgetsClaims: "test_a_claim_is_unique_in_its_stream_for_ever",
@@ -410,6 +411,7 @@ UNSEEN_BY_THE_WALK = {
     ReadsBlobsUnchecked: "it damages nothing",
     SaltsWithNothing: "it does not look at links",
     VerifiesNothing: "it damages nothing",
+    **dict.fromkeys(miscopying.PLANTED, "it copies nothing"),
     **dict.fromkeys(misnoting.PLANTED, "it has no notes"),
     StaysOpen: "it stops when it has closed the store",
     KeepsTheTurn: "its turns do not fail",
@@ -442,5 +444,8 @@ def test_the_walk_dies_of_a_planted_bug(planted: type[VolatileStore]):
 def run(name: str, store: VolatileStore, folder: Path) -> None:
     """Run one test of the suite on a store, as pytest would."""
     test = getattr(Suite(), name)
-    given = {"store": store, "folder": folder, "seed": 0}
+    given = {
+        "store": store, "folder": folder, "seed": 0, "limit": 2, "field": "payload", "at": 2,
+        "change": {"version": 7},
+    }  # fmt: skip
     test(**{wanted: given[wanted] for wanted in inspect.signature(test).parameters})

@@ -93,16 +93,18 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     What is added must not be there: `streams`, `bases`, `rows`, `claims` and `keys`. What is put takes the place of
     what is there. Drops of something that is not there do nothing. In this order: drops and blanks, then the rest.
     Positions in `blanks` and `rows` are the tenant's; a stretch is named by the position of its first event.
+    The head may stay as it is, if only keys are added.
     """
 
     tenant: str
     before: Head
     after: Head
     streams: tuple[Stream, ...] = ()
-    """New ones. Their `first` and `version` are those after this change."""
+    """New ones. Their `first` and `version` are those after this change; their bases come with `bases`, not here."""
     bases: tuple[tuple[int, paths.Base], ...] = ()
     """By the number of the stream that gets them."""
     rows: tuple[Kept, ...] = ()
+    """In the order of their positions, without a gap. One of a copied log may come with its blank: that is kept too."""
     claims: tuple[tuple[int, str, int], ...] = ()
     """Stretch, text, version."""
     keys: tuple[KeptKey, ...] = ()
@@ -160,8 +162,12 @@ class Driver(Protocol):
         """Return every tenant that has events, sorted."""
         ...
 
+    def noted(self) -> list[str]:
+        """Return every tenant that has notes, with or without events, sorted."""
+        ...
+
     def stream(self, tenant: str, stream: str | int) -> Stream | None:
-        """Return a stream by name or number."""
+        """Return a stream by name or number, with its bases in the order of their first versions."""
         ...
 
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[Stream]:
