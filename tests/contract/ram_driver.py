@@ -56,13 +56,14 @@ class Books:
         return self.rows[position - 1].row.place.stream
 
     def taken(self, change: Change) -> bool:
-        names = {stream.name for stream in self.streams.values()}
+        renamed = dict(change.renames)
+        names = {renamed.get(number, stream.name) for number, stream in self.streams.items()}
         claims = {place for place in self.claims if place[0] not in change.drop_claims}
         return (
             any(stream.number in self.streams or stream.name in names for stream in change.streams)
             or any(kept.row.place.position <= len(self.rows) for kept in change.rows)
             or any((stretch, text) in claims for stretch, text, _ in change.claims)
-            or any(each.key in self.keys for each in change.keys)
+            or any(each.key in self.keys.keys() - change.drop_keys for each in change.keys)
         )
 
     def take(self, change: Change) -> None:

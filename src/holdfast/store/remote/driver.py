@@ -91,7 +91,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One change to one tenant, applied whole on condition that its head is `before`, else not at all.
 
     What is added must not be there: `streams`, `bases`, `rows`, `claims` and `keys`. What is put takes the place of
-    what is there. Drops of something that is not there do nothing. In this order: drops and blanks, then the rest.
+    what is there. Drops of something that is not there do nothing. In this order: drops, renames and blanks, then the
+    rest: a name, a claim or a key that they give back may be taken by what is added.
     Positions in `blanks` and `rows` are the tenant's; a stretch is named by the position of its first event.
     The head may stay as it is, if only keys are added.
     """

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from holdfast import errors, limits
 from holdfast.store import port
 from holdfast.store.remote.committing import Batch
+from holdfast.store.remote.copying import Giving
 from holdfast.store.remote.driver import Driver, Moved, Taken
 from holdfast.store.remote.known import Known, Tenant
 from holdfast.store.remote.upkeep import Upkeep, taken
@@ -45,6 +46,7 @@ class RemoteStore(Upkeep):
         self._driver = driver
         self._random = random
         self._known = Known(driver)
+        self._giving = Giving(driver)
         self._news = News(driver.listen)
         self._lock = threading.RLock()
         self._holder: threading.Thread | None = None
