@@ -159,22 +159,24 @@ class Cuts:
     url: str
     direct: port.Store
     proxy: Proxy
+    forget: Callable[[], object]
     careless: bool = False
     scenes: int = 0
     happened: int = 0
     interruptions: int = 0
     faults: list[str] = field(default_factory=list[str])
 
-    def measure(self) -> dict[Way, int]:
-        """Play the scene undisturbed; return how many bytes pass, each way."""
+    def measure(self) -> dict[Way, list[int]]:
+        """Play the scene undisturbed; return where each question and answer began, and at last how many bytes passed."""
         self.play(None)
         assert not self.faults, self.faults
         assert not self.interruptions, "an undisturbed scene is interrupted"
-        return {way: self.proxy.passed(way) for way in WAYS}
+        return {way: [*self.proxy.pieces(way), self.proxy.passed(way)] for way in WAYS}
 
     def play(self, fault: Fault | None) -> None:
         """Play one scene with a fault, and judge it."""
         self.scenes += 1
+        self.forget()
         scene = Scene(self.url, f"t{self.scenes:06}", self.careless)
         before = self.proxy.faults_happened
         self.proxy.count_anew(fault)

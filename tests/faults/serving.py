@@ -19,6 +19,8 @@ class Served:
     port: int
     kill: Callable[[], None]
     start: Callable[[], object]
+    forget: Callable[[], object] = bool
+    """Makes the server forget what it may: then all of it has to be sent again."""
 
     def url(self, port: int = 0, **options: str | float) -> str:
         """Return the store's URL, by way of another port, and with options."""
@@ -49,7 +51,13 @@ def on_postgres(*settings: str) -> Iterator[Served]:
 def on_valkey(**settings: str) -> Iterator[Served]:
     """A Valkey of its own."""
     with valkey.server(**settings) as server:
-        yield Served("redis", valkey.fresh(server.url), server.port, server.kill, server.start)
+        url = valkey.fresh(server.url)
+
+        def forget() -> None:
+            with server.client() as client:
+                client.script_flush()
+
+        yield Served("redis", url, server.port, server.kill, server.start, forget)
 
 
 SERVERS: dict[str, Callable[..., contextlib.AbstractContextManager[Served]]] = {
