@@ -111,6 +111,7 @@ _KINDS: Final[tuple[tuple[type[Exception], _Case], ...]] = (
 
 _TEXTS: Final = (
     ("max number of clients", _CROWDED),
+    ("Bad data format", _DAMAGED),
     ("unknown command", _UNKNOWN),
     ("-OOM ", _MEMORY),
     ("-MISCONF ", _DISK),

@@ -55,15 +55,17 @@ for _, key in ipairs(keys) do
   seen[key[1]] = true
   if not gone[key[1]] and call('HEXISTS', base .. 'keys', key[1]) == 1 then return {'taken'} end
 end
+local numbers = {}
+for _, row in ipairs(rows) do numbers[row[1]] = row[2] end
+if not find_streams(uses, numbers) then return redis.error_reply('HOLDFAST an event is not in the log') end
 
 -- The log.
-local numbers, own, bodies = {}, {}, {}
+local own, bodies = {}, {}
 for _, row in ipairs(rows) do
   local at, number = row[1], row[2]
   local added = redis.pcall('XADD', base .. 'log', text(at) .. '-0',
     'n', number, 'v', row[3], 'o', row[4], 'h', row[5], 'd', row[6], 'l', row[7])
   if type(added) == 'table' and added.err then return redis.error_reply('HOLDFAST ' .. added.err) end
-  numbers[at] = number
   if row[8] then
     bodies[#bodies + 1] = at
     bodies[#bodies + 1] = row[8]

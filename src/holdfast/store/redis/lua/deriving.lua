@@ -6,10 +6,17 @@ local function places(row)
   return cmsgpack.unpack(string.sub(row, 5, 4 + size)), string.sub(row, 1, 4 + size)
 end
 
+-- The same of a row that is there. One that is damaged must not stop what has begun: it says nothing.
+local function old_places(row)
+  local fine, was, began = pcall(places, row)
+  if not fine or type(was) ~= 'table' then return {}, nil end
+  return was, began
+end
+
 local function drop_row(d, id)
   local row = call('HGET', d .. 'rows', id)
   if not row then return end
-  local was = places(row)
+  local was = old_places(row)
   for at = 3, #was do call('ZREM', d .. was[at], was[2]) end
   call('HDEL', d .. 'rows', id)
   call('ZREM', d .. 'rows:id', id)
@@ -20,7 +27,7 @@ local function put_row(d, id, row)
   local now, beginning = places(row)
   local same = false
   if old then
-    local was, began = places(old)
+    local was, began = old_places(old)
     same = began == beginning
     if not same then
       local stays = {}
@@ -44,16 +51,24 @@ local function put_claims(d, claims)
   end
 end
 
+-- Add the streams of events that blobs are used by; whether all of those are in the log.
+local function find_streams(uses, numbers)
+  for _, use in ipairs(uses) do
+    if not numbers[use[1]] then
+      local at = text(use[1]) .. '-0'
+      local entry = call('XRANGE', base .. 'log', at, at)[1]
+      if not entry then return false end
+      numbers[use[1]] = tonumber(entry[2][2])
+    end
+  end
+  return true
+end
+
 -- Each use lies in three orders: by position, by blob, by stream.
 local function put_uses(d, uses, numbers)
   for _, use in ipairs(uses) do
     local position, hash = use[1], use[2]
-    local number = numbers[position]
-    if not number then
-      local at = text(position) .. '-0'
-      number = tonumber(call('XRANGE', base .. 'log', at, at)[1][2][2])
-    end
-    local p, n = eight(position), eight(number)
+    local p, n = eight(position), eight(numbers[position])
     call('ZADD', d .. 'uses:at', position, p .. n .. hash)
     call('ZADD', d .. 'uses:of', 0, hash .. n .. p)
     call('ZADD', d .. 'uses:by', 0, n .. p .. hash)
