@@ -125,6 +125,7 @@ class Server:
         self.lock = threading.RLock()
         self.books: defaultdict[str, Books] = defaultdict(Books)
         self.pending: bytes | None = None
+        self.guards: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.listeners: list[queue.SimpleQueue[tuple[str, int] | None]] = []
 
 
@@ -134,7 +135,7 @@ class RamDriver:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.trips = 0
-        self._closed = False
+        self._closed = self._guarded = False
         self._heard: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
 
     @property
@@ -353,6 +354,15 @@ class RamDriver:
             for piece in pieces:
                 self._of(piece.tenant).derive(piece)
             return True
+
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        self._guarded = self.server.guards[tenant].acquire(timeout=timeout_s)
+        return self._guarded
+
+    def unguard(self, tenant: str) -> None:
+        if self._guarded:
+            self._guarded = False
+            self.server.guards[tenant].release()
 
     def pending(self) -> bytes | None:
         return self.server.pending

@@ -293,6 +293,19 @@ class Driver(Protocol):
         """
         ...
 
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        """Try to be the only one among all stores that has a tenant's guard; return whether it is had within a time.
+
+        Asked for only while several stores write to one tenant, so that they wait for one another instead of
+        deciding in vain again and again. Nothing rests on it: `apply` does not ask for it. A store has one at a
+        time. It ends by itself soon after its holder died. A driver that has no such thing returns True at once.
+        """
+        ...
+
+    def unguard(self, tenant: str) -> None:
+        """Give the guard back, if it is had."""
+        ...
+
     def pending(self) -> bytes | None:
         """Return what erasures left to do, as the port says."""
         ...

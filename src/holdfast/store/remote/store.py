@@ -84,8 +84,12 @@ class RemoteStore(Upkeep):
     def leave_turn(self) -> None:
         """Give the turn back if this thread holds it still."""
         if self._lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-            self._holder = None
-            self._lock.release()
+            try:
+                if self._holder is not None:
+                    self._known.end()
+            finally:
+                self._holder = None
+                self._lock.release()
 
     @property
     def crowded(self) -> bool:
@@ -149,7 +153,7 @@ class RemoteStore(Upkeep):
             elif verdict is None:
                 batches[tenant].committed()
             else:
-                self._known.moved(tenant, verdict.head)
+                self._known.moved(tenant)
                 self._news.attend()
                 stale = port.Stale("", verdict.head.position)
                 outcomes |= dict.fromkeys(groups[tenant], stale)
