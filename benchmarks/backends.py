@@ -58,25 +58,24 @@ def _files(bench: Bench) -> Place:
 
 
 def _postgres(bench: Bench) -> Place:
-    server = postgres.Server(folder=bench.disk)
+    server = postgres.Server()
     bench.closing.callback(server.close)
-    plain = server.database()
+    plain = server.url(postgres.create(server))
     return Place(
         "PostgreSQL",
-        server.database,
+        lambda: server.url(postgres.create(server)),
         lambda load, closing: _rows(plain, load, closing, together=1),
         lambda load, closing: _rows(plain, load, closing, together=TOGETHER),
     )
 
 
 def _valkey(bench: Bench) -> Place:
-    server = valkey.Server(folder=bench.disk)
-    bench.closing.callback(server.close)
+    server = bench.closing.enter_context(valkey.server())
     return Place(
         "Valkey",
-        lambda: server.url(prefix=f"bench-{next(_numbers)}"),
-        lambda load, closing: _entries(server.url(), load, closing, together=1),
-        lambda load, closing: _entries(server.url(), load, closing, together=TOGETHER),
+        lambda: valkey.fresh(server.url),
+        lambda load, closing: _entries(server.url, load, closing, together=1),
+        lambda load, closing: _entries(server.url, load, closing, together=TOGETHER),
     )
 
 
@@ -181,7 +180,7 @@ def _rows(url: str, load: Load, closing: contextlib.ExitStack, *, together: int)
 
 def _entries(url: str, load: Load, closing: contextlib.ExitStack, *, together: int) -> Slice:
     """Add so many messages in one pipeline to one stream."""
-    client = closing.enter_context(redis.Redis.from_url(url.partition("?")[0]))
+    client = closing.enter_context(redis.Redis.from_url(url))
     rows, name = raw.encoded(load), f"raw-{together}"
 
     def add() -> None:

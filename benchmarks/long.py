@@ -51,9 +51,9 @@ def _options() -> argparse.Namespace:
 def _places(folder: Path, closing: contextlib.ExitStack) -> Iterator[tuple[str, str]]:
     yield "SQLite", str(folder / "long.db")
     (folder / "long.db").unlink(missing_ok=True)
-    server = postgres.Server(folder=folder)
+    server = postgres.Server()
     closing.callback(server.close)
-    yield "PostgreSQL", server.database()
+    yield "PostgreSQL", server.url(postgres.create(server))
 
 
 def _measured(name: str, url: str, sessions: int) -> list[Figure]:
