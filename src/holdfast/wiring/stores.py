@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -39,7 +40,32 @@ def _volatile(url: str) -> Store:
     return VolatileStore()
 
 
-_OURS: Mapping[str, Callable[[str], Store]] = {"sqlite": _sqlite, "volatile": _volatile}
+def _postgres(url: str) -> Store:
+    return _postgres_room().open_store(url)
+
+
+def _postgres_room() -> ModuleType:
+    try:
+        from holdfast.store import postgres  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise _missing("PostgreSQL", "postgres", error) from error
+    return postgres
+
+
+def _missing(what: str, extra: str, error: ImportError) -> errors.NotInstalled:
+    return errors.NotInstalled(
+        f"a store on {what} needs a library that is not installed: {error.name or error}.",
+        hint=f'Install it with: pip install "holdfast[{extra}]"',
+        facts={"extra": extra},
+    )
+
+
+_OURS: Mapping[str, Callable[[str], Store]] = {
+    "sqlite": _sqlite,
+    "volatile": _volatile,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+}
 
 
 def open_store(url: str | Path) -> Store:
@@ -62,7 +88,7 @@ def open_store(url: str | Path) -> Store:
         return entry.load()(url)
     raise errors.UnknownScheme(
         f"no store is registered for {scheme}://.",
-        hint="Use a path such as state.db, sqlite:///path, or volatile:.",
+        hint="Use a path such as state.db, sqlite:///path, postgresql://host/database, or volatile:.",
         facts={"scheme": scheme},
     )
 
@@ -87,4 +113,6 @@ def open_shelf(url: str | Path) -> Shelf:
 
         place = Path(_path(str(url))).expanduser().resolve()
         return SQLiteShelf(place.with_name(f"{place.name}-memory"))
+    if urlsplit(url).scheme in ("postgresql", "postgres"):
+        return _postgres_room().open_shelf(url)
     return VolatileShelf()
