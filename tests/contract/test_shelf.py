@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,24 @@ import pytest
 from holdfast import errors
 from holdfast.memory.shelf import Drop, Put, Shelf, VolatileShelf, after, key
 from holdfast.store.sqlite.shelf import SQLiteShelf
+from holdfast.wiring.stores import open_shelf
+from tests.servers import postgres
 
 Open = Callable[[], Shelf]
 
 
-@pytest.fixture(params=["volatile", "sqlite"])
+@pytest.fixture(params=["volatile", "sqlite", "postgres"])
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
-    made = VolatileShelf() if request.param == "volatile" else SQLiteShelf(tmp_path / "x-memory")
-    yield made
-    made.close()
+    with ExitStack() as stack:
+        match request.param:
+            case "volatile":
+                made = VolatileShelf()
+            case "sqlite":
+                made = SQLiteShelf(tmp_path / "x-memory")
+            case _:
+                made = open_shelf(stack.enter_context(postgres.empty_store()))
+        yield made
+        made.close()
 
 
 def test_an_empty_shelf_has_nothing(shelf: Shelf):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -45,15 +47,43 @@ def _volatile(url: str) -> Store:
     return VolatileStore()
 
 
+def _server(url: str) -> Store:
+    return _room(url).open_store(url)
+
+
+def _room(url: str) -> ModuleType:
+    """Return the room of a server's scheme; raise NotInstalled, with what to do, if its driver is missing."""
+    name = _SERVERS[urlsplit(url).scheme]
+    try:
+        return importlib.import_module(f"holdfast.store.{name}")
+    except ModuleNotFoundError as error:
+        raise errors.NotInstalled(
+            f"a store at {urlsplit(url).scheme}:// needs a library that is not installed: {error.name}.",
+            hint=f'Install it with: pip install "holdfast[{name}]"',
+            facts={"extra": name},
+        ) from error
+
+
+_SERVERS: Mapping[str, str] = {
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
+    "redis+cluster": "redis",
+    "rediss+cluster": "redis",
+}
+"""From the scheme of a server to its room, which is also the name of the extra that it needs."""
+
 _OURS: Mapping[str, Callable[[str], Store]] = {
     "sqlite": _sqlite,
     "files": _files,
     "volatile": _volatile,
+    **dict.fromkeys(_SERVERS, _server),
 }
 
 
 def open_store(url: str | Path) -> Store:
-    """Open the store that a URL or path names: a path, sqlite:///path, files:///folder, volatile:, …"""
+    """Open the store that a URL or path names: a path, files:///folder, postgresql://…, redis://…, volatile:, …"""
     if not isinstance(cast("object", url), (str, Path)) or "\0" in str(url):
         raise errors.InvalidRequest("a store is named by a path or a URL.")
     if str(url) in (":memory:", "volatile", "memory"):
@@ -72,7 +102,7 @@ def open_store(url: str | Path) -> Store:
         return entry.load()(url)
     raise errors.UnknownScheme(
         f"no store is registered for {scheme}://.",
-        hint="Use a path such as state.db, sqlite:///path, files:///folder, or volatile:.",
+        hint="Use a path such as state.db, files:///folder, postgresql://…, redis://…, or volatile:.",
         facts={"scheme": scheme},
     )
 
@@ -111,4 +141,6 @@ def open_shelf(url: str | Path) -> Shelf:
 
         folder = Path(_path(url, "files")).expanduser().resolve()
         return SQLiteShelf(folder / ".index" / "memory")
+    if urlsplit(url).scheme in _SERVERS:
+        return _room(url).open_shelf(url)
     return VolatileShelf()

@@ -145,8 +145,6 @@ UPDATE store SET value = %(value)s WHERE name = 'pending'
 DELETE FROM store WHERE name = 'pending'
 -- name: apply
 SELECT at_position, at_link, at_epoch FROM apply({arguments})
--- name: unmake
-SELECT unmake({arguments})
 -- name: seek
 SELECT seek(%(tenant)s, %(number)s, %(low)s, %(high)s, %(ordinal)s)
 -- name: heads
@@ -154,3 +152,5 @@ SELECT tenant, position, link FROM heads WHERE position > 0 ORDER BY tenant
 -- name: size
 SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class AS c
 WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
+-- name: census
+SELECT kind, status, sum(count)::bigint FROM census() GROUP BY kind, status
