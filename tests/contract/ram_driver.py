@@ -125,6 +125,7 @@ class Server:
         self.lock = threading.RLock()
         self.books: defaultdict[str, Books] = defaultdict(Books)
         self.pending: bytes | None = None
+        self.guards: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.listeners: list[queue.SimpleQueue[tuple[str, int] | None]] = []
 
 
@@ -134,7 +135,7 @@ class RamDriver:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.trips = 0
-        self._closed = False
+        self._closed = self._guarded = False
         self._heard: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
 
     @property
@@ -337,9 +338,14 @@ class RamDriver:
             books.take(change)
             if change.todo is not None:
                 self.server.pending = (self.server.pending or b"") + change.todo
-            for listener in self.server.listeners:
-                listener.put((change.tenant, change.after.position))
+            self._tell((change.tenant, change.after.position))
             return None
+
+    def _tell(self, news: tuple[str, int], but: object = None) -> None:
+        with self.server.lock:
+            for listener in self.server.listeners:
+                if listener is not but:
+                    listener.put(news)
 
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
         pieces = list(derived)
@@ -353,6 +359,16 @@ class RamDriver:
             for piece in pieces:
                 self._of(piece.tenant).derive(piece)
             return True
+
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        self._tell((tenant, 0), but=self._heard)
+        self._guarded = self.server.guards[tenant].acquire(timeout=timeout_s)
+        return self._guarded
+
+    def unguard(self, tenant: str) -> None:
+        if self._guarded:
+            self._guarded = False
+            self.server.guards[tenant].release()
 
     def pending(self) -> bytes | None:
         return self.server.pending

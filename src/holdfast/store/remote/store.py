@@ -20,6 +20,9 @@ from holdfast.store.remote.known import Known, Tenant
 from holdfast.store.remote.upkeep import Upkeep, taken
 from holdfast.store.remote.waiting import News
 
+COMMITS_QUIET = 4
+"""Commits after which others are listened to: whoever comes for one or two needs no connection more."""
+
 
 class Turn:
     """A turn, for the body of a `with`. No generator: an interrupt could leave one between its halves."""
@@ -51,6 +54,7 @@ class RemoteStore(Upkeep):
         self._lock = threading.RLock()
         self._holder: threading.Thread | None = None
         self._turn = Turn(self.take_turn, self.leave_turn)
+        self._commits = 0
         self._closed = False
 
     @property
@@ -84,8 +88,12 @@ class RemoteStore(Upkeep):
     def leave_turn(self) -> None:
         """Give the turn back if this thread holds it still."""
         if self._lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-            self._holder = None
-            self._lock.release()
+            try:
+                if self._holder is not None:
+                    self._known.end()
+            finally:
+                self._holder = None
+                self._lock.release()
 
     @property
     def crowded(self) -> bool:
@@ -121,6 +129,9 @@ class RemoteStore(Upkeep):
             # What became of it is not known.
             self._known.doubt(groups)
             raise
+        self._commits += 1
+        if self._commits == COMMITS_QUIET:
+            self._news.attend()
         self._news.tell()
         return [outcomes[at] for at in range(len(appends))]
 
@@ -149,7 +160,7 @@ class RemoteStore(Upkeep):
             elif verdict is None:
                 batches[tenant].committed()
             else:
-                self._known.moved(tenant, verdict.head)
+                self._known.moved(tenant)
                 self._news.attend()
                 stale = port.Stale("", verdict.head.position)
                 outcomes |= dict.fromkeys(groups[tenant], stale)
