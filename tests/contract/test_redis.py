@@ -136,7 +136,8 @@ def sweep(url: str) -> None:
         keys = list(client.scan_iter(f"{prefix}:*", count=1_000))
         with client.pipeline(transaction=False) as pipe:
             for key in keys:
-                pipe.ttl(key).unlink(key)
+                pipe.ttl(key)
+                pipe.unlink(key)
             lives = pipe.execute()[::2]
         ends = [key for key, life in zip(keys, lives, strict=True) if life >= 0]
         assert all(key.endswith(b":guard") for key in ends), ends
