@@ -135,17 +135,8 @@ SERVER_ANSWER_S: Final = 30.0
 SERVER_CONNECTIONS: Final = 8
 """Connections to a server that one process keeps at most; ?connections= in a URL says otherwise."""
 
-REDIS_PREFIX_CHARS_MAX: Final = 64
-"""What all keys of a store on Redis begin with. Every key has it."""
-
 REDIS_CLUSTER_WAIT_S: Final = 5.0
 """How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
-
-REDIS_PAUSE_S: Final = 0.05
-"""The pause between two such looks, and between two looks at whether a server has rewritten its files."""
-
-REDIS_BUILD_S: Final = 600
-"""A rebuild that was not heard of for so long was left by a process that died; the next one cleans it away."""
 
 REDIS_REWRITE_S: Final = 300.0
 """How long an erasure waits until a server has rewritten its files, before it leaves that to later."""

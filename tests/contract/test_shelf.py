@@ -13,21 +13,24 @@ from holdfast import errors
 from holdfast.memory.shelf import Drop, Put, Shelf, VolatileShelf, after, key
 from holdfast.store.sqlite.shelf import SQLiteShelf
 from holdfast.wiring.stores import open_shelf
-from tests.servers import postgres
+from tests.servers import postgres, valkey
 
 Open = Callable[[], Shelf]
 
 
-@pytest.fixture(params=["volatile", "sqlite", "postgres"])
+OPENERS: dict[str, Callable[[Path, ExitStack], Shelf]] = {
+    "volatile": lambda _folder, _stack: VolatileShelf(),
+    "sqlite": lambda folder, _stack: SQLiteShelf(folder / "x-memory"),
+    "postgres": lambda _folder, stack: open_shelf(stack.enter_context(postgres.empty_store())),
+    "redis": lambda _folder, _stack: open_shelf(valkey.fresh()),
+    "redis cluster": lambda _folder, _stack: open_shelf(valkey.fresh(valkey.shared_cluster().url)),
+}
+
+
+@pytest.fixture(params=OPENERS)
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
     with ExitStack() as stack:
-        match request.param:
-            case "volatile":
-                made = VolatileShelf()
-            case "sqlite":
-                made = SQLiteShelf(tmp_path / "x-memory")
-            case _:
-                made = open_shelf(stack.enter_context(postgres.empty_store()))
+        made = OPENERS[request.param](tmp_path, stack)
         yield made
         made.close()
 
@@ -122,6 +125,18 @@ def test_what_was_dropped_is_in_no_file_after_a_scrub(tmp_path: Path):
     assert b"canary-" not in found
     assert len(shelf.scan("b", b"", b"\xff", limit=999)) == 500
     shelf.close()
+
+
+def test_what_was_dropped_is_in_no_file_of_the_server_after_a_scrub():
+    with valkey.server() as server:
+        shelf = redis.open_shelf(server.url)
+        shelf.write(Put("a", key(n), b"canary-%d" % n) for n in range(200))
+        assert b"canary-" in server.files()
+        shelf.write([Drop("a", b"", b"\xff"), Put("b", b"k", b"kept")])
+        shelf.scrub()
+        assert b"canary-" not in server.files()
+        assert shelf.get("b", [b"k"]) == {b"k": b"kept"}
+        shelf.close()
 
 
 def test_a_damaged_page_is_found(tmp_path: Path):
