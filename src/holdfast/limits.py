@@ -476,6 +476,9 @@ STEP_S_MAX: Final = 900.0
 EXPIRE_EVERY_S: Final = 60.0
 """How often a worker looks for sessions and frames whose time is up."""
 
+RETAIN_EVERY_S: Final = 3_600.0
+"""How often a worker looks for sessions that are kept no longer."""
+
 RECALL_MAX: Final = 100
 """Things that one search of memory returns at most."""
 

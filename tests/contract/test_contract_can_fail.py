@@ -389,8 +389,5 @@ def test_the_walk_dies_of_a_planted_bug(planted: type[VolatileStore]):
 def run(name: str, store: VolatileStore, folder: Path) -> None:
     """Run one test of the suite on a store, as pytest would."""
     test = getattr(Suite(), name)
-    given = {
-        "store": store, "folder": folder, "seed": 0, "limit": 2, "field": "payload", "at": 2,
-        "change": {"version": 7},
-    }  # fmt: skip
+    given = dict(store=store, folder=folder, seed=0, limit=2, field="payload", at=2, change={"version": 7})  # noqa: C408  # fmt: skip
     test(**{wanted: given[wanted] for wanted in inspect.signature(test).parameters})

@@ -129,7 +129,7 @@ def test_what_was_dropped_is_in_no_file_after_a_scrub(tmp_path: Path):
 
 def test_what_was_dropped_is_in_no_file_of_the_server_after_a_scrub():
     with valkey.server() as server:
-        shelf = redis.open_shelf(server.url)
+        shelf = open_shelf(server.url)
         shelf.write(Put("a", key(n), b"canary-%d" % n) for n in range(200))
         assert b"canary-" in server.files()
         shelf.write([Drop("a", b"", b"\xff"), Put("b", b"k", b"kept")])

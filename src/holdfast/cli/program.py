@@ -29,7 +29,14 @@ app.command(frames.frames)
 app.command(frames.suspensions)
 app.command(frames.events)
 app.command(memory.memory)
-for _command in (memory.search, memory.worker, memory.erase, upkeep.migrate, upkeep.restore):
+for _command in (
+    memory.search,
+    memory.worker,
+    memory.erase,
+    upkeep.migrate,
+    upkeep.restore,
+    upkeep.retention,
+):
     app.command(_command)
 
 _COMMON = Common()

@@ -75,7 +75,7 @@ def opened(
 
 def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
     """Open the store, which must exist already unless it may be created."""
-    path = _file(url)
+    path = file_of(url)
     if not (create and path is not None and not path.exists() and path.parent.is_dir()):
         must_exist(url)
     import holdfast  # noqa: PLC0415 - the package is loaded by now; this only names it
@@ -95,13 +95,13 @@ def must_exist(url: str) -> None:
                 "Name a file: --url path/to/state.db",
             )
         )
-    path = _file(url)
+    path = file_of(url)
     if path is None or (path.is_file() and path.stat().st_size):
         return
     raise exits.Failure(_missing(path))
 
 
-def _file(url: str) -> Path | None:
+def file_of(url: str) -> Path | None:
     """Return the file that a path or sqlite: URL names; None for other schemes."""
     if url.startswith("sqlite:"):
         return Path(unquote(urlsplit(url).path))

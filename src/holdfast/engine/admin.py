@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.engine.exporting import Exported, Sink
     from holdfast.engine.migrating import Migrated
     from holdfast.engine.porting import Format, Imported
+    from holdfast.engine.retaining import Retained, Retaining
     from holdfast.engine.sessions import Sessions
 Fact = Recorded | trees.TreeEvent | Erased
 """An event of the log: of a session, of a frame tree, or one whose content was erased."""
@@ -149,11 +150,13 @@ class Admin:
         tenant: str = "default",
         erasing: Erasing | None = None,
         opener: Callable[[str | Path], Store] = nothing_opened,
+        retaining: Callable[[], Retaining] | None = None,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
         self._erasing = erasing or Erasing(engine, tenant)
         self._opener = opener
+        self._retaining = retaining
 
     def erase(
         self,
@@ -182,6 +185,20 @@ class Admin:
         if message_id is None:
             return self._erasing.session(session_id)
         return self._erasing.message(session_id, message_id)
+
+    def retention(self, keep_days: float, *, dry_run: bool = False) -> Retained:
+        """Let sessions go that ended and in which nobody was active for so many days; say why the rest stays.
+
+        One stays as long as long-term memory has not taken it, if there is any; a frame about it is open; or a fork or a
+        continuation of it stays. What goes is erased as `erase` does; what memory has learnt stays. `dry_run`: nothing
+        goes. Days are at least as many as idempotency keys are kept.
+        """
+        from holdfast.engine import retaining  # noqa: PLC0415 - few programs need it
+
+        days = retaining.checked_days(keep_days)
+        made = self._retaining() if self._retaining else None
+        made = made or retaining.Retaining(self._engine, self._tenant, self._erasing)
+        return made.run(days, dry_run=dry_run)
 
     def status(self) -> Mapping[str, Json]:
         """Return facts about the store: where, how large, how durable, what it holds."""

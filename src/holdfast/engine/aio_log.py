@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.exporting import Exported, Sink
     from holdfast.engine.migrating import Migrated
     from holdfast.engine.porting import Format, Imported
+    from holdfast.engine.retaining import Retained, Retaining
     from holdfast.engine.shrinking import AsyncSummarizer, Summarizer
 
 
@@ -285,8 +286,9 @@ class AsyncAdmin:
         tenant: str,
         erasing: Erasing,
         opener: Callable[[str | Path], Store] = admin.nothing_opened,
+        retaining: Callable[[], Retaining] | None = None,
     ) -> None:
-        self._admin = admin.Admin(engine, tenant, erasing, opener)
+        self._admin = admin.Admin(engine, tenant, erasing, opener, retaining)
 
     async def erase(
         self,
@@ -299,6 +301,10 @@ class AsyncAdmin:
         return await asyncio.to_thread(
             self._admin.erase, user_id=user_id, session_id=session_id, message_id=message_id
         )
+
+    async def retention(self, keep_days: float, *, dry_run: bool = False) -> Retained:
+        """Let sessions go that ended and in which nobody was active for so many days; say why the rest stays."""
+        return await asyncio.to_thread(self._admin.retention, keep_days, dry_run=dry_run)
 
     async def status(self) -> Mapping[str, Json]:
         """Return facts about the store: where, how large, how durable, what it holds."""

@@ -21,6 +21,8 @@ class Todo(msgspec.Struct, frozen=True):
     position: int | None = None
     here: bool = False
     """Nothing of it is here any more: only engines elsewhere are still to be told."""
+    learnt: bool = False
+    """Only what was said goes: long-term memory keeps what it has learnt from it."""
 
 
 def encoded(every: Iterable[Todo]) -> bytes:

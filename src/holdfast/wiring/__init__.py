@@ -46,7 +46,8 @@ class Holdfast:
         self.index = StateIndex(engine, settings)
         self.events = Events(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant, self.sessions)
-        self.admin = Admin(engine, settings.tenant, self._erasing, open_store)
+        retaining = functools.partial(background.retaining, settings.tenant, self.sessions)
+        self.admin = Admin(engine, settings.tenant, self._erasing, open_store, retaining)
         with contextlib.suppress(errors.Unavailable, errors.Corrupt):
             self._erasing.finish_here()
         background.check()
@@ -113,6 +114,7 @@ def connect(
     summarizer: Summarizer | None = None,
     embedder: Embedder | bool | None = None,
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
+    keep_ended_days: float | None = None,
     worker: bool = False,
 ) -> Holdfast:
     """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, or volatile:.
@@ -122,7 +124,8 @@ def connect(
     `memory` is an engine of long-term memory (True: the built-in one): new sessions of a user begin with what it
     knows, and the worker hands ended ones to it. `model` writes summaries and finds facts; `summarizer` writes
     summaries in its place; `embedder` (True: the one of holdfast[embeddings]) searches by meaning, too;
-    `idle_timeout_s` ends sessions that nobody touched (None: never). All of that happens in the background: with
+    `idle_timeout_s` ends sessions that nobody touched (None: never); `keep_ended_days` lets those go that ended so long
+    ago, once memory has them and nothing needs them (None: never). All of that happens in the background: with
     `worker`, by a thread of this process; otherwise by `hf.worker()` or `holdfast worker`.
     Raises a typed error that names the fix; the store is left as it was.
     """
@@ -155,6 +158,7 @@ def connect_async(
     summarizer: Summarizer | None = None,
     embedder: Embedder | bool | None = None,
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
+    keep_ended_days: float | None = None,
     worker: bool = False,
 ) -> Connecting:
     """Open a store for async callers: `async with connect_async(…) as hf`, or await it and close it."""

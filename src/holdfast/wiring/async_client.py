@@ -37,7 +37,8 @@ class AsyncHoldfast:
         self.index = AsyncStateIndex(engine, settings)
         self.events = AsyncEvents(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant)
-        self.admin = AsyncAdmin(engine, settings.tenant, self._erasing, open_store)
+        retaining = functools.partial(background.retaining, settings.tenant)
+        self.admin = AsyncAdmin(engine, settings.tenant, self._erasing, open_store, retaining)
         with contextlib.suppress(errors.Unavailable, errors.Corrupt):
             self._erasing.finish_here()
         background.check()

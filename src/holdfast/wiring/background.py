@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.engine.bootstrapping import Bootstrap
     from holdfast.engine.offloading import Kept
     from holdfast.engine.recalling import Recall
+    from holdfast.engine.retaining import Retaining
     from holdfast.engine.tasks import Task
     from holdfast.engine.worker import Worker
     from holdfast.memory.builtin import BuiltIn
@@ -50,6 +51,7 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     summarizer: Summarizer | None = None
     embedder: Embedder | bool | None = None
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S
+    keep_ended_days: float | None = None
     worker: bool = False
 
     @classmethod
@@ -75,6 +77,10 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.InvalidRequest(
                 "idle_timeout_s is a number of seconds, 0 or more, or None."
             )
+        if self.keep_ended_days is not None:
+            from holdfast.engine.retaining import checked_days  # noqa: PLC0415 - only whoever asks pays for it
+
+            checked_days(self.keep_ended_days)
         if type(cast("object", self.worker)) is not bool:
             raise errors.InvalidRequest("worker is True or False.")
 
@@ -189,10 +195,26 @@ class Background:
 
     def erasing(self, tenant: str, handles: Handles | None = None) -> Erasing:
         """Return what erases, of one tenant, with all that is kept beside the store."""
-        return Erasing(self._engine, tenant, self._hooks(), handles, self)
+        return Erasing(self._engine, tenant, self._hooks(), handles, self, words=self._words())
+
+    def retaining(self, tenant: str, handles: Handles | None = None) -> Retaining:
+        """Return what lets ended sessions go, of one tenant, once memory has them if there is one."""
+        from holdfast.engine.retaining import Retaining  # noqa: PLC0415 - as above
+
+        taken = True if self._extras.memory else None
+        return Retaining(self._engine, tenant, self.erasing(tenant, handles), taken=taken)
 
     def _hooks(self) -> tuple[Hook, ...]:
         return self._drop_notes, self._drop_beside
+
+    def _words(self) -> tuple[Hook, ...]:
+        return self._drop_notes, self._drop_words
+
+    def _drop_words(self, who: Who, session_id: str | None, position: int | None) -> int:
+        hooks = self._drop_index, self._drop_vectors
+        dropped = sum(hook(who, session_id, position) for hook in hooks)
+        self._shelf().erased()
+        return dropped
 
     def _drop_beside(self, who: Who, session_id: str | None, position: int | None) -> int:
         shelf = self._shelf()
@@ -262,7 +284,7 @@ class Background:
         # Made when there is a worker: it knows this, and a store that nobody closes is to be noticed at once.
         with self._mutex:
             if self._purge is None:
-                self._purge = PurgeTask(self._engine, self._hooks(), self)
+                self._purge = PurgeTask(self._engine, self._hooks(), self, self._words())
             return self._purge
 
     def tasks(self) -> list[Task]:
@@ -276,7 +298,12 @@ class Background:
         engine, extras = self._engine, self._extras
         made: list[Task] = [
             IndexTask(engine, self._shelf()),
-            Expiring(engine, idle_s=extras.idle_timeout_s),
+            Expiring(
+                engine,
+                idle_s=extras.idle_timeout_s,
+                keep_days=extras.keep_ended_days,
+                retaining=self.retaining,
+            ),
             self._purging(),
         ]
         if extras.memory:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from holdfast.cli.options import Printing
+from holdfast.cli.options import Common, Flag, Printing
 
+_COMMON = Common()
 _PRINTING = Printing()
 Unless = Parameter(name="--no-verify", negative="", show_default=False)
 
@@ -67,3 +68,35 @@ def restore(
     from holdfast.cli.upkeep import moving  # noqa: PLC0415 - as above
 
     return moving.restore(backup, target, printing, verify=not no_verify)
+
+
+def retention(
+    *,
+    keep: str,
+    dry_run: Annotated[bool, Flag] = False,
+    memory: Annotated[bool, Parameter(negative="--no-memory", show_default=False)] = True,
+    yes: Annotated[bool, Flag] = False,
+    common: Common = _COMMON,
+) -> int:
+    """Let sessions go that ended long ago, out of every file, and say why the others stay. Asks first.
+
+    One stays that long-term memory has not taken, that a frame is open about, or that a fork or a
+    continuation needs which stays. What memory has learnt stays. A worker does it with --keep-ended.
+
+    Example: holdfast retention --keep 90d --dry-run
+
+    Parameters
+    ----------
+    keep
+        For how long after somebody was last active in them: 7d or more, for example 90d or 52w.
+    dry_run
+        Only say what would go, and why the rest stays.
+    memory
+        Only what long-term memory has taken, or what belongs to nobody, goes.
+    yes
+        Do not ask. A pipe and --json are never asked: without this they end with exit 2.
+    """
+    from holdfast.cli.upkeep import keeping  # noqa: PLC0415 - as above
+
+    wanted = keeping.Wanted(keep=keep, dry_run=dry_run, memory=memory, yes=yes)
+    return keeping.run(wanted, common)
