@@ -272,163 +272,142 @@ BACKOFF_S: Final = 1.0
 
 BACKOFF_S_MAX: Final = 3_600.0
 """How long work that keeps failing is left alone at most."""
+PURGE_SESSIONS: Final = 64
+"""Deleted sessions that a worker erases in one step: others wait as long."""
+WORKER_SLICE_S: Final = 0.1
+"""How long a worker waits without a look at whether it is to stop."""
+WORKER_STOP_S: Final = 5.0
+"""How long closing waits for a step that is under way; it is taken up again by whoever comes next."""
+IMPORT_NOTES_MAX: Final = 1_000
+"""Notes, and things left out, that the report of an import keeps of each; what is beyond is counted."""
+CHAIN_SESSIONS_MAX: Final = 100_000
+"""Sessions of one conversation that are followed from one to the next. A longer chain is a defect, not a conversation."""
+TERM_CHARS_MAX: Final = 512
+"""A key of a session's metadata with its value, as JSON, that listings filter by: it is an index entry."""
+HANDLE_STEPS_MAX: Final = 8
+"""Handles that are followed from one to the next: they may point at one another in a circle."""
+SUMMARISED_HANDLES_MAX: Final = 256
+"""Handles whose content goes into a summary; those that are older still are only named in it."""
+SUMMARY_MARKS_MAX: Final = 120
+"""Marks that a summary is asked about: a page of text can't have all that thousands of messages said."""
+SUMMARY_SCAN_CHARS_MAX: Final = 20_000
+"""Of one message, how much is looked through for marks: a huge output must not decide over what people said."""
 FACT_CHARS_MAX: Final = 300
 """The text of one fact. A longer sentence is a story, and is found in the archive."""
-
 FACT_ABOUT_CHARS_MAX: Final = 80
 """What a fact is about, in characters: it is part of a key."""
-
 FACT_SCAN_CHARS_MAX: Final = 8_000
 """What is looked at of one message for facts. Who pastes a document does not speak of themself in it."""
-
 FACTS_PER_MESSAGE_MAX: Final = 16
 """Facts taken from one message."""
-
 FACT_SOURCES_MAX: Final = 16
 """Sources kept of one fact, the newest. A fact that is said every day needs no more."""
-
 SLOT_SOURCES_MAX: Final = 256
 """Sources kept of all that was ever said about one thing, the newest: they are one row."""
-
 PROFILE_FACTS_KEPT: Final = 512
 """Facts of a user that stand ready for a profile, the most useful. They are one row, read for each profile."""
-
 PROFILE_FACTS_MAX: Final = 256
 """Facts in one profile. The others kept are there to take the place of those that cease to be true."""
-
 MEMORY_CHUNK: Final = 256
 """Messages that long-term memory takes in one step: bounds memory, and what is done again after a crash."""
-
 MEMORY_ROWS: Final = 1_000
 """Rows that the built-in memory reads at a time; of a word in the facts of a user it looks at so many."""
-
 RECALLED_MAX: Final = 100
 """Things that one search of long-term memory returns at most."""
-
 OFFLOAD_TRIES_MAX: Final = 24
 """Times a history is offered to a memory engine that fails before somebody has to look: about half a day."""
 STAND_IN_TRIES_MAX: Final = 100
 """Times a model is asked about a history in which rules stand in for it, some days at least, before that is left so."""
 ARCHIVE_WORD_CHARS: Final = 64
 """The longest word or identifier that the archive finds a message by. What is longer is hardly typed."""
-
 ARCHIVE_TERMS_MAX: Final = 4_000
 """Terms that one message is found by: one with a whole book in it must not fill its user's index."""
-
 ARCHIVE_CHARS_MAX: Final = 64 * 1024
 """Of what one message says, how much the archive reads: its beginning, and its end."""
-
 ARCHIVE_TOOL_CHARS_MAX: Final = 8 * 1024
 """Of what one tool gave, or was given, how much the archive reads. Outputs run long, and say little at length."""
-
 ARCHIVE_QUERY_CHARS_MAX: Final = 8 * 1024
 """A query to the archive. A whole message can be one."""
-
 ARCHIVE_QUERY_TERMS: Final = 48
 """Terms of a query that count: the longest, which are the rarest as a rule. Each is looked for in every segment."""
-
 ARCHIVE_BATCH: Final = 1_024
 """Events that are taken into the archive in one step: bounds memory, and what is done again after a kill."""
-
 ARCHIVE_CATCH_UP: Final = 4_096
 """Events that a search takes into the archive first, at most: a fraction of a second. More is a worker's."""
-
 ARCHIVE_HITS_MAX: Final = 100
 """Messages that one search gives back. Each is read."""
-
 ARCHIVE_KEPT: Final = 100_000
 """Documents of which an open store keeps in memory what every search needs: about 100 bytes of each."""
-
 ARCHIVE_AROUND_MAX: Final = 100
 """Messages before and after one that are opened with it."""
-
 EXCERPT_CHARS: Final = 200
 """What a hit shows of its message: the passage that fits best."""
+EXCERPT_OCCURRENCES_MAX: Final = 500
+"""Places in one message, the first, among which the passage is looked for that fits best."""
+FACT_QUERY_TERMS: Final = 32
+"""Words of a query, the first, that facts are looked for by."""
+MEMORY_PAGES_MAX: Final = 10_000
+"""Pages of facts that a memory engine over HTTP may give before it is taken to have no end."""
+MEMORY_CHARS_PER_TOKEN_MAX: Final = 16
+"""Characters of a profile for each token that such an engine says it has: more is not believed."""
 MEMORY_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Messages sent to a memory engine in one request, unless one message alone has more."""
-
 MEMORY_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 """The largest answer that is read from a memory engine over HTTP."""
-
 MEMORY_TEXT_CHARS_MAX: Final = 4_000
 """What is taken of one text that a memory engine over HTTP gives back."""
-
 MEMORY_UPLOADS_MAX: Final = 8
 """Conversations that a memory server takes at the same time; the one that has waited longest is broken off."""
 EMBED_PIECES_MAX: Final = 128
 """Word pieces of a text that are embedded: what the model was trained on. Twice as many find no more."""
-
 EMBED_BATCH_PIECES: Final = 2_048
 """Word pieces that go through the model together, 40 messages or so: more are no quicker."""
-
 EMBED_PASSAGE_CHARS: Final = 500
 """What a long message is parted into to be embedded: about as much as the model takes."""
-
 EMBED_PASSAGES_MAX: Final = 8
 """Passages of one message that are embedded, the first: a pasted book must not bury what people said."""
-
 EMBED_EVENTS: Final = 128
 """Events of the log that one step of embedding goes through: some seconds of work at most."""
-
 EMBED_TEXTS: Final = 16
 """Texts that are embedded between two signs of life: well under a second."""
-
 VECTOR_BLOCK: Final = 256
 """Vectors in one row of the shelf, 100 KB: the last row is written anew with every step."""
-
 VECTOR_CACHE_BYTES: Final = 64 * 1024 * 1024
 """Vectors kept in memory for searching, over all users: 40,000 of them, or the user asked last."""
-
 VECTOR_BACKGROUND: Final = 1_024
 """Messages of a user by which it is judged what is said all the time."""
 MODEL_WINDOW: Final = 32_768
 """Tokens that question and answer of a model may have together, unless its adapter is told. Most take more."""
-
 MODEL_TIMEOUT_S: Final = 60.0
 """How long one try of asking a model may take, from the first byte sent to the last one read."""
-
 MODEL_RETRIES: Final = 3
 """Further tries after a model could not be reached. Each is a minute at worst that somebody waits."""
-
 MODEL_PAUSE_S: Final = 0.5
 """The first pause between two tries; the next ones double."""
-
 MODEL_PAUSE_S_MAX: Final = 8.0
 """The longest pause between two tries that nobody asked for."""
-
 MODEL_RETRY_AFTER_S_MAX: Final = 60.0
 """The longest pause that an endpoint may ask for. With a longer one the caller decides what to do meanwhile."""
-
 MODEL_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 """What is read of an answer. A model that writes a summary or facts needs a thousandth of it."""
-
 MODEL_FORMAT_TOKENS: Final = 32
 """What a chat format puts around one question and its answer."""
-
 MODEL_CALLS_MAX: Final = 256
 """Questions for one summary, or for the facts of one chunk. A longer text takes a model with a larger window."""
-
 MODEL_OVERLAP_CHARS: Final = 200
 """By how much the pieces of a message overlap that is larger than a window: what is shorter is whole in one of them."""
-
 SUMMARY_TOKENS: Final = 1_000
 """How long a summary may be that a model writes, unless another number is asked for."""
-
 SUMMARY_PREFIX_CHARS_MAX: Final = 200
 """The words that a summary begins with. They go into every window."""
-
 FACTS_ANSWER_MAX: Final = 200
 """Facts in one answer of a model. More than that is not about what it was shown."""
-
 BOOTSTRAP_TOKENS: Final = 500
 """Of a new session's system prompt may be what is known of its user, fence included."""
-
 BOOTSTRAP_TIMEOUT_S: Final = 1.0
 """How long a new session waits for what is known of its user. A person is waiting too."""
-
 BOOTSTRAP_ASKING_MAX: Final = 8
 """Sessions that may ask a memory engine at the same time. Each takes a thread; the others begin without."""
-
 BOOTSTRAP_FAILURES_MAX: Final = 3
 """Times in a row that a memory engine may fail or be late before new sessions begin without asking it."""
 

@@ -47,10 +47,6 @@ class Handles(Protocol):
         ...
 
 
-PURGE_SESSIONS = 64
-"""Deleted sessions that one step of the background work erases."""
-
-
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """What is to go: sessions whole, of others what was deleted earlier, and what the hooks are told.
 
@@ -401,7 +397,7 @@ class PurgeTask:
         head = self._engine.store.head(tenant)
         erasing = Erasing(self._engine, tenant, self._hooks, elsewhere=self._elsewhere)
         before = self._waiting.get(tenant, set[str]())
-        receipt = erasing.deleted(PURGE_SESSIONS, before)
+        receipt = erasing.deleted(limits.PURGE_SESSIONS, before)
         self._waiting[tenant] = erasing.waiting(before)
         if receipt.sessions or self._waiting[tenant] - before:
             return True
