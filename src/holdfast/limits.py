@@ -6,108 +6,74 @@ from typing import Final
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """One message, as stored. Room for inline media; a larger one stalls every other writer's commit."""
-
 BLOB_BYTES_MIN: Final = 32 * 1024
 """A text of a message that is larger is a blob, kept once. Its rows take half a kilobyte more, which is
 less than 2 % from here on; ordinary messages stay one row, read by one query."""
-
 METADATA_BYTES_MAX: Final = 64 * 1024
 """A session's metadata. It is part of the session's row, which every append rewrites."""
-
 TITLE_BYTES_MAX: Final = 1024
 """A session's title: one line that a list shows."""
-
 ID_BYTES_MAX: Final = 256
 """Ids of tenants, sessions, users, messages, calls and idempotency keys: they are index entries."""
-
 DEPTH_MAX: Final = 64
 """Nesting of any JSON value. Far above real tool arguments, far below the interpreter's recursion."""
-
 NUMBER_BITS_MAX: Final = 8_192
 """Size of a whole number. Python refuses to write much larger ones as text."""
-
 BATCH_MESSAGES_MAX: Final = 10_000
 """Messages in one add_messages: they are decided and committed as one step."""
-
 ESTIMATE_CHARS_MAX: Final = 8 * 1024
 """Characters that a token estimate looks at. Of longer text it takes slices: an append must not wait for it."""
-
 COUNT_CACHED_CHARS_MIN: Final = 256
 """Shorter text is counted anew: that takes no longer than looking it up."""
-
 COUNT_CACHED_CHARS_MAX: Final = 16 * 1024
 """Longer text is counted anew: the cache would hold on to too much of it."""
-
 COUNT_CACHE_ENTRIES: Final = 512
 """Texts whose counts one process remembers, over all counters: at most 8 MiB of ASCII, 32 of anything."""
-
 MEDIA_HEADER_CHARS: Final = 256 * 1024
 """Base64 text that is decoded to find an image's size. Camera pictures carry a preview before it."""
-
 IMAGE_SIDE_MAX: Final = 65_535
 """Width or height that is believed of an image. Formats end there; a larger one is a forged header."""
-
 IMAGE_CROPS_MAX: Final = 16
 """Crops of one image that Gemini is taken to make at most. It publishes no bound."""
-
 FILE_PAGES_ASSUMED: Final = 100
 """Pages that a file is taken to have at most, where it can't be seen from here or does not tell."""
-
 FILE_PAGE_BYTES_MIN: Final = 2_000
 """Bytes that a page takes at least, where a file does not tell its pages."""
-
 MEDIA_BYTES_PER_SECOND_MIN: Final = 2_000
 """Bytes a second (16 kbit/s) that a recording takes at least, where it does not tell its length."""
-
 MEDIA_SECONDS_ASSUMED: Final = 600.0
 """Length of a recording that can't be seen from here."""
-
 TOKENS_MAX: Final = 2**53
 """A policy's budget, or what a provider charged. Parts of it are taken, and up to here floats are exact."""
-
 CALIBRATION_FACTOR_MAX: Final = 4.0
 """How far reported usage may correct a counter, up or (by its inverse) down. Beyond it something else is wrong."""
-
 CALIBRATION_MEMORY: Final = 32
 """Observations that weigh in a calibration; older ones fade, since models change under their names."""
-
 SCRUB_WAIT_S: Final = 10.0
 """How long an erasure waits for readers before it leaves the emptying of the log to later. Writers wait meanwhile."""
-
 PAGE_SIZE_MAX: Final = 1_000
 """Rows of one listing page."""
-
 FILTER_TERMS_MAX: Final = 20
 """Metadata keys in one listing filter."""
-
 COMMIT_BATCH_MAX: Final = 256
 """Commands decided and committed together: bounds how long the turn is held."""
-
 QUEUE_MAX: Final = 10_000
 """Commands that may wait for a commit in one process before submitting blocks or is refused."""
-
 RETRIES_MAX: Final = 8
 """Times the engine decides a command anew after losing a race. Each loss means another's progress."""
-
 TURN_WAIT_S: Final = 30.0
 """How long a writer waits for another process to pass the turn before StoreBusy names the holder."""
-
 READ_CHUNK: Final = 256
 """Events fetched at a time by lazy readers: bounds memory, amortises the query."""
-
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 """A segment of a file store's journal that is larger gets no further line: what a program that shows differences,
 or a rewriting after an erasure, has to hold at a time."""
-
 BLOB_INLINE_BYTES: Final = 8 * 1024
 """A blob of a file store that is larger has a file of its own; smaller ones stand in the journal's line."""
-
 CATCH_UP_COMMITS: Final = 256
 """Commits of a journal that are brought into its index in one transaction."""
-
 SNAPSHOT_EVERY: Final = 128
 """Events of a stream between two snapshots: a cold open folds at most this many."""
-
 IDEMPOTENCY_KEEP_S: Final = 7 * 86_400
 """How long a caller's idempotency key is remembered."""
 
@@ -125,6 +91,50 @@ CACHE_PAGES_KIB: Final = 8_192
 
 READERS_MAX: Final = 4
 """SQLite connections that one process keeps open for reading."""
+
+SERVER_CONNECT_S: Final = 10
+"""How long a server may take to let a connection in."""
+
+SERVER_ANSWER_S: Final = 30.0
+"""How long a server may take for one answer before it counts as slow; ?timeout_s= in a URL says otherwise."""
+
+SERVER_CONNECTIONS: Final = 8
+"""Connections to a server that one process keeps at most; ?connections= in a URL says otherwise."""
+
+REDIS_PREFIX_CHARS_MAX: Final = 64
+"""What all keys of a store on Redis begin with. Every key has it."""
+
+REDIS_CLUSTER_WAIT_S: Final = 5.0
+"""How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
+
+REDIS_PAUSE_S: Final = 0.05
+"""The pause between two such looks, and between two looks at whether a server has rewritten its files."""
+
+REDIS_BUILD_S: Final = 600
+"""A rebuild that was not heard of for so long was left by a process that died; the next one cleans it away."""
+
+REDIS_REWRITE_S: Final = 300.0
+"""How long an erasure waits until a server has rewritten its files, before it leaves that to later."""
+
+NEWS_LOOK_S: Final = 1.0
+"""How often whoever listens for news looks whether it is to stop."""
+
+NEWS_PAUSE_S: Final = 0.2
+"""How long whoever listens waits before it connects anew."""
+
+REDIS_PART: Final = 500
+"""Rows that one script writes or cleans away during a rebuild: nobody else is served meanwhile."""
+SERVER_GRACE_S: Final = 5.0
+"""How much longer the client waits, so that the server's own word comes first."""
+
+SERVER_CONNECTIONS: Final = 8
+"""Connections to a server that one process keeps at most; ?connections= in a URL says otherwise."""
+
+SERVER_PAUSE_S: Final = 0.2
+"""How long a listener that was cut off waits before it tries again."""
+
+SERVER_TRIES_MAX: Final = 20
+"""Times that a migration tries again for a lock that others hold."""
 
 CONTINUE_GRACE: Final = 0.1
 """Share of max_messages_per_session by which a session may overrun to reach the end of its turn."""
@@ -152,124 +162,84 @@ TOOL_NAME_MAX: Final = 64
 
 LIGHT_CHARS: Final = 2_000
 """What light compaction leaves of one text: its head and tail."""
-
 ABBREVIATION_CHARS: Final = 60
 """A text is not shortened to save less than the words that say so."""
-
 NEWEST_MESSAGES: Final = 10
 """Messages that moderate compaction leaves out of its summary."""
-
 SUMMARY_SHARE: Final = 0.15
 """The part of a budget that a summary may take."""
-
 SUMMARY_SHARE_MAX: Final = 0.5
 """The part of a budget that a summary may take which somebody else wrote."""
-
 SUMMARY_LEAVES: Final = 0.6
 """The part of a limit that the newest rounds may take beside a summary of what came before them."""
-
 SUMMARY_CHARS_MAX: Final = 8_000
 """The longest summary that is made without a model."""
-
 SUMMARY_BYTES_MAX: Final = 64 * 1024
 """A summary that somebody else wrote. It is part of the session's state, which is kept in memory."""
-
 CACHED_TAILS: Final = 256
 """Sessions whose newest messages one engine keeps in memory for windows."""
-
 TAIL_MESSAGES_MAX: Final = 4_000
 """Newest messages kept for one session; a window that reaches further back reads them again."""
-
 RECORDED_PAGE: Final = 20
 """Recorded windows on a page unless another number is asked for. Each is read by itself."""
-
 WINDOW_STEP: Final = 0.32
 """By which part of its budget the beginning of a stable window moves on when the window is full."""
-
 FRAME_ID_BYTES_MAX: Final = 200
 """A frame's id that a caller chooses. The ids of its children begin with it, and are ids too."""
-
 FRAME_TEXT_BYTES_MAX: Final = 16 * 1024
 """A frame's goal, or the summary of its result: they are in a row that changes with the frame."""
-
 FRAME_JSON_BYTES_MAX: Final = 256 * 1024
 """A frame's inputs, or what a suspension asks about. They are part of the tree's state, kept in memory."""
-
 FRAME_HANDLES_MAX: Final = 100_000
 """Handles of one frame. All are in memory while the frame is open."""
-
 FRAME_RESULTS_MAX: Final = 10_000
 """Results of one frame. They are part of the tree's state."""
-
 EXPORT_LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 """A line of an exported file: the largest message, or a recorded window with much in it. One is read at a time."""
-
 IMPORT_FILE_BYTES_MAX: Final = 512 * 1024 * 1024
 """A file of another program that holds one JSON value, or one chat with a message a line: it is read whole."""
-
 IMPORT_STEP_EVENTS: Final = 1_000
 """Events of an import that are committed together: others wait as long. A session with more is whole only with its last."""
-
 IMPORT_STEP_BYTES: Final = 8 * 1024 * 1024
 """Bytes of an import that are committed together, unless one message has more."""
-
 IMPORT_AHEAD_S: Final = 86_400
 """How far the times of an imported file may be ahead of the clock here: clocks differ, and zones are mistaken."""
-
 FRAMES_CLOSED_KEPT: Final = 32
 """Frames that a tree keeps after they closed, if they are small, before they are written in rows of their own."""
-
 FRAMES_OPEN_MAX: Final = 1_000
 """Open frames of one tree. Each step of the tree looks at them."""
-
 HANDLE_TOKENS: Final = 100
 """What a handle is taken to have that nobody has counted."""
-
 PACK_TOKENS_MIN: Final = 500
 """The smallest budget that a pack is assembled for."""
-
 BRIEF_TOKENS: Final = 500
 """The part of a pack's budget that is kept for its brief context."""
-
 BREADCRUMB_TOKENS: Final = 40
 """What a pack sets aside for each frame between the root and its own."""
-
 PACK_OVERHEAD: Final = 50
 """What a pack sets aside for what holds its pieces together."""
-
 SUSPENSION_S: Final = 86_400.0
 """How long a suspension can be resumed unless another time is given."""
-
 SUSPENSION_S_MAX: Final = 10 * 366 * 86_400.0
 """How long a suspension may wait at most, unless it waits without end: moments stay within a calendar."""
-
 FRAME_TIMEOUT_MS_MAX: Final = 10 * 366 * 86_400_000
 """A frame's time limit, unless it has none: moments stay within a calendar."""
-
 CACHED_TREES: Final = 1_000
 """Frame trees kept in memory by one engine."""
-
 FAILURES_KEPT: Final = 100
 """Failed children that a frame remembers until somebody has dealt with them, the newest."""
-
 NOTE_BYTES_MAX: Final = 64 * 1024
 """A note's value. Notes change in place, and each change writes the whole of one under the turn."""
-
 NOTE_NAME_BYTES_MAX: Final = 1_024
 """A note's name: room for an id and what it is about. It is an index entry."""
-
 LEASE_S: Final = 30.0
 """How long a worker that is not heard of keeps its work before another takes it over."""
-
 WORKER_LOOK_S: Final = 5.0
 """How often a worker looks for work that no event announces: retries, and sessions whose time is up."""
-
 WORKER_PAUSE_S: Final = 0.1
 """How long a worker lets news gather before it goes to work again."""
-
 BACKOFF_S: Final = 1.0
 """How long work that has failed once is left alone; twice as long after each further failure."""
-
 BACKOFF_S_MAX: Final = 3_600.0
 """How long work that keeps failing is left alone at most."""
 PURGE_SESSIONS: Final = 64
@@ -425,3 +395,6 @@ RECALL_MAX: Final = 100
 
 FUSION_RANK: Final = 60
 """What is added to every rank where two lists are made one, so that no first place outweighs all others."""
+
+MIGRATE_ROUNDS_MAX: Final = 8
+"""How often a copy of a store follows what its source got meanwhile before it is left behind, and says so."""

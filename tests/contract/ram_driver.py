@@ -56,13 +56,14 @@ class Books:
         return self.rows[position - 1].row.place.stream
 
     def taken(self, change: Change) -> bool:
-        names = {stream.name for stream in self.streams.values()}
+        renamed = dict(change.renames)
+        names = {renamed.get(number, stream.name) for number, stream in self.streams.items()}
         claims = {place for place in self.claims if place[0] not in change.drop_claims}
         return (
             any(stream.number in self.streams or stream.name in names for stream in change.streams)
             or any(kept.row.place.position <= len(self.rows) for kept in change.rows)
             or any((stretch, text) in claims for stretch, text, _ in change.claims)
-            or any(each.key in self.keys for each in change.keys)
+            or any(each.key in self.keys.keys() - change.drop_keys for each in change.keys)
         )
 
     def take(self, change: Change) -> None:
@@ -124,6 +125,7 @@ class Server:
         self.lock = threading.RLock()
         self.books: defaultdict[str, Books] = defaultdict(Books)
         self.pending: bytes | None = None
+        self.guards: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.listeners: list[queue.SimpleQueue[tuple[str, int] | None]] = []
 
 
@@ -133,7 +135,7 @@ class RamDriver:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.trips = 0
-        self._closed = False
+        self._closed = self._guarded = False
         self._heard: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
 
     @property
@@ -352,6 +354,15 @@ class RamDriver:
             for piece in pieces:
                 self._of(piece.tenant).derive(piece)
             return True
+
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        self._guarded = self.server.guards[tenant].acquire(timeout=timeout_s)
+        return self._guarded
+
+    def unguard(self, tenant: str) -> None:
+        if self._guarded:
+            self._guarded = False
+            self.server.guards[tenant].release()
 
     def pending(self) -> bytes | None:
         return self.server.pending

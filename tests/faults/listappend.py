@@ -34,7 +34,7 @@ LONG = 40
 """A list that has so many elements is left alone, and another one begun."""
 
 LIMIT = 500
-TENANTS = ("ada", "bob", "cy")
+TENANTS = ("ada", "bob", "cy", "eve")
 _TRIES, _PATIENCE_S, _PAUSE_S = 400, 60.0, 0.01
 _COUNTER_BITS = 24
 _SLOTS = 4_096

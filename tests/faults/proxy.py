@@ -71,6 +71,7 @@ class Proxy:
         self.connections = 0
         self._server_at = (host, port)
         self._passed: dict[Way, int] = {"up": 0, "down": 0}
+        self._pieces: dict[Way, list[int]] = {"up": [], "down": []}
         self._fault: Fault | None = None
         self._away = False
         self._links: set[_Link] = set()
@@ -105,6 +106,10 @@ class Proxy:
         """Return how many bytes have passed since counting began."""
         return self._passed[way]
 
+    def pieces(self, way: Way) -> list[int]:
+        """Return at which bytes the pieces began in which they came: most are one question, or one answer."""
+        return list(self._pieces[way])
+
     @property
     def armed(self) -> bool:
         """Whether a fault is still to come."""
@@ -130,6 +135,7 @@ class Proxy:
     async def _set(self, fault: Fault | None, *, anew: bool = False) -> None:
         if anew:
             self._passed = {"up": 0, "down": 0}
+            self._pieces = {"up": [], "down": []}
         self._fault = fault
 
     async def _cut_all(self, kind: Kind) -> None:
@@ -183,6 +189,7 @@ class Proxy:
     async def _pass_on(
         self, link: _Link, way: Way, data: bytes, writer: asyncio.StreamWriter
     ) -> None:
+        self._pieces[way].append(self._passed[way])
         fault = self._fault
         before = fault.at - self._passed[way] if fault is not None and fault.way == way else None
         if fault is None or before is None or before >= len(data):

@@ -12,8 +12,12 @@ import pytest
 from tests.faults import results
 from tests.faults.listrun import Run
 from tests.faults.misbehaving import CAUGHT_AS
+from tests.faults.proxy import Proxy
+from tests.faults.serving import SERVERS
 
 SEED = 20_260_303
+PATIENCE_S = 2.0
+"""How long a client waits for a server's answer."""
 
 
 def told(run: Run, backend: str, *, keep: bool = True) -> None:
@@ -46,6 +50,37 @@ def test_no_anomaly_on_sqlite(scratch: Path, wanted: int) -> None:
     assert run.verdict.transactions >= wanted
     assert run.happened["kills"] >= wanted // 500
     assert run.verdict.unknown_done and run.verdict.failed
+
+
+@pytest.mark.req("A-20")
+@pytest.mark.parametrize("backend", SERVERS)
+@pytest.mark.parametrize(
+    "wanted",
+    [pytest.param(20_000, marks=pytest.mark.slow), pytest.param(500_000, marks=pytest.mark.long)],
+)
+def test_no_anomaly_on_a_server(scratch: Path, backend: str, wanted: int) -> None:
+    with SERVERS[backend]() as served, Proxy("127.0.0.1", served.port) as proxy:
+        url = served.url(proxy.port, timeout_s=PATIENCE_S)
+        run = Run(scratch, url, SEED, wanted, direct=served.direct, proxy=proxy)
+        run.run()
+        cuts = proxy.faults_happened
+    told(run, backend)
+    assert run.faults == []
+    assert run.verdict.transactions >= wanted
+    assert run.happened["kills"] >= wanted // 500 and cuts >= wanted // 500
+    assert run.verdict.unknown_done and run.verdict.failed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", SERVERS)
+@pytest.mark.parametrize("bent", ["careless", "remembering"])
+def test_a_store_on_a_server_that_breaks_a_promise_is_caught(
+    scratch: Path, backend: str, bent: str
+) -> None:
+    with SERVERS[backend]() as served:
+        run = Run(scratch, served.direct, SEED, 1_500, bent=bent)
+        run.run()
+    assert CAUGHT_AS[bent] & run.verdict.anomalies.keys(), run.faults
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def opened(
     try:
         url = choose(given)
         if opener is not None:
-            _must_exist(url)
+            must_exist(url)
         with opener(url) if opener else connect(url, tenant=common.tenant, create=create) as hf:
             yield hf
     except exits.Failure as failure:
@@ -77,13 +77,14 @@ def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
     """Open the store, which must exist already unless it may be created."""
     path = _file(url)
     if not (create and path is not None and not path.exists() and path.parent.is_dir()):
-        _must_exist(url)
+        must_exist(url)
     import holdfast  # noqa: PLC0415 - the package is loaded by now; this only names it
 
     return holdfast.connect(url, tenant=tenant)
 
 
-def _must_exist(url: str) -> None:
+def must_exist(url: str) -> None:
+    """Raise Failure if there is nothing at a path that a URL names."""
     if url.startswith("volatile:"):
         raise exits.Failure(
             exits.Problem(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import cursors, leases
+from holdfast.engine import arriving, cursors, leases
 from holdfast.engine.attempts import Failed, attempt, backoff_us
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Held, Keeper, Leases
@@ -195,6 +195,8 @@ class Worker:
         if isinstance(task, Lazy) and not task.due(tenant):
             return None
         place = (tenant, task.name)
+        if place not in self._held and arriving.is_arriving(self._engine.store, tenant):
+            return None
         held = self._held.get(place) or self._leases.take(tenant, task.name)
         if held is None:
             lease, _ = leases.read(self._engine.store, tenant, task.name)

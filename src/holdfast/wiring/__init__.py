@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import errors, limits
+from holdfast.engine import arriving
 from holdfast.engine.admin import Admin, Events
 from holdfast.engine.index import StateIndex
 from holdfast.engine.requests import Settings, Write
@@ -21,6 +22,7 @@ from holdfast.values.policy import WindowPolicy
 from holdfast.wiring.background import Background, Extras
 from holdfast.wiring.manager import SessionManager
 from holdfast.wiring.opened import Opened
+from holdfast.wiring.stores import open_store
 
 if TYPE_CHECKING:
     from holdfast.engine.archive import Archive
@@ -36,6 +38,7 @@ class Holdfast:
 
     def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
         engine = opened.engine
+        arriving.refuse(engine.store, settings.tenant)
         self._opened = opened
         self._background = background
         self._tenant = settings.tenant
@@ -43,7 +46,7 @@ class Holdfast:
         self.index = StateIndex(engine, settings)
         self.events = Events(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant, self.sessions)
-        self.admin = Admin(engine, settings.tenant, self._erasing)
+        self.admin = Admin(engine, settings.tenant, self._erasing, open_store)
         with contextlib.suppress(errors.Unavailable, errors.Corrupt):
             self._erasing.finish_here()
         background.check()

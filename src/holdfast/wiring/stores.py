@@ -92,12 +92,19 @@ def _path(url: str, scheme: str = "sqlite") -> str:
     return unquote(parts.path if not relative else url.removeprefix("files:"))
 
 
+def path_of(url: str | Path) -> Path | None:
+    """Return the file of SQLite that a URL or path names; None if it names something else."""
+    if isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:"):
+        return Path(_path(str(url))).expanduser().resolve()
+    return None
+
+
 def open_shelf(url: str | Path) -> Shelf:
     """Return the shelf beside the store that a URL names; one in RAM where the store has no files."""
-    if isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:"):
+    place = path_of(url)
+    if place is not None:
         from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
 
-        place = Path(_path(str(url))).expanduser().resolve()
         return SQLiteShelf(place.with_name(f"{place.name}-memory"))
     if url.startswith("files:"):
         from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above

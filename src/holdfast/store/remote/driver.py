@@ -91,7 +91,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One change to one tenant, applied whole on condition that its head is `before`, else not at all.
 
     What is added must not be there: `streams`, `bases`, `rows`, `claims` and `keys`. What is put takes the place of
-    what is there. Drops of something that is not there do nothing. In this order: drops and blanks, then the rest.
+    what is there. Drops of something that is not there do nothing. In this order: drops, renames and blanks, then the
+    rest: a name, a claim or a key that they give back may be taken by what is added.
     Positions in `blanks` and `rows` are the tenant's; a stretch is named by the position of its first event.
     The head may stay as it is, if only keys are added.
     """
@@ -292,6 +293,20 @@ class Driver(Protocol):
         """
         ...
 
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        """Try to be the only one among all stores that has a tenant's guard; return whether it is had within a time.
+
+        Asked for only while several stores write to one tenant, so that they wait for one another instead of
+        deciding in vain again and again. Nothing rests on it: `apply` does not ask for it. A store has one at a
+        time. It ends by itself soon after its holder died. Before it waits, all others that listen are told, by
+        (tenant, 0): who wins every time hears of nobody otherwise. A driver without all this returns True at once.
+        """
+        ...
+
+    def unguard(self, tenant: str) -> None:
+        """Give the guard back, if it is had."""
+        ...
+
     def pending(self) -> bytes | None:
         """Return what erasures left to do, as the port says."""
         ...
@@ -303,7 +318,7 @@ class Driver(Protocol):
     def listen(self) -> Iterator[tuple[str, int]]:
         """Yield tenant and position whenever a tenant's feed has gone on, by anybody. Ends when the driver is closed.
 
-        Run by one thread. After news may have been missed it yields ("", 0).
+        Run by one thread. After news may have been missed it yields ("", 0); (tenant, 0) if another asks for a guard.
         """
         ...
 

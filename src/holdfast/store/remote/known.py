@@ -3,18 +3,32 @@
 Everything here was so when a tenant's feed ended at the head that stands beside it. If that is its head still, it
 is so now: and that is what the server compares. So nothing here has to be right, but nothing may be trusted
 before the server has said that the head is the same.
+
+While others write to a tenant too, stores take turns at it by a guard. Without, whoever has just committed knows the
+head and wins again, and the others decide in vain.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 
+from holdfast import errors
 from holdfast.store.paths import Span
 from holdfast.store.remote.driver import Driver, Head, Stream
 
 TENANTS_MAX = 1_000
 STREAMS_MAX = 20_000
 """Tenants, and streams of all of them, that are remembered from one turn to the next."""
+
+CROWD_TURNS = 16
+"""For how many turns it is remembered that others write to a tenant, too."""
+
+GUARD_S = 2.0
+"""How long the guard of a tenant is waited for. It only saves deciding in vain."""
+
+TURNS = 64
+"""After how many turns the streams are counted."""
 
 
 class Tenant:
@@ -31,20 +45,17 @@ class Tenant:
         self.streams: dict[str, Stream] = {}
         self.before: dict[int, tuple[Span, ...]] = {}
 
-    def go_on(self, head: Head) -> None:
-        """The head is another: nothing that was known holds any more."""
-        self.head, self.moved = head, None
-        self.streams.clear()
-        self.before.clear()
-
 
 class Known:
-    """The memory of one store object."""
+    """The memory of one store object, and the guard of a tenant that others write to as well."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._tenants: dict[str, Tenant] = {}
+        self._crowd: dict[str, int] = {}
+        self._guarded: str | None = None
         self._doubted = True
+        self._turns = 0
 
     def begin(self, heard: Mapping[str, int]) -> bool:
         """A turn begins; return whether all that callers have cached may be trusted until a commit says otherwise.
@@ -54,22 +65,47 @@ class Known:
         for name, position in heard.items():
             known = self._tenants.get(name)
             if known is not None and position > known.head.position:
-                self.doubt((name,))
+                self._crowd[name] = CROWD_TURNS
+        for name in [name for name in self._crowd if name in self._tenants]:
+            # Others have added to it, as a rule, and it is looked at again once they are held off.
+            self.doubt((name,))
+            self._crowd[name] -= 1
+            if not self._crowd[name]:
+                del self._crowd[name]
         if len(self._tenants) > TENANTS_MAX:
             # What is not known can't be compared: whoever trusts a cache of it would never be told.
             self.doubt(list(self._tenants))
-        elif sum(len(known.streams) for known in self._tenants.values()) > STREAMS_MAX:
-            for known in self._tenants.values():
-                known.streams.clear()
-                known.before.clear()
+        self._turns += 1
+        if self._turns % TURNS == 0:
+            self._forget_streams()
         alone = not self._doubted
         self._doubted = False
         return alone
+
+    def end(self) -> None:
+        """The turn ends."""
+        if self._guarded is not None:
+            guarded, self._guarded = self._guarded, None
+            # It ends by itself if it can't be given back.
+            with contextlib.suppress(errors.Error):
+                self._driver.unguard(guarded)
+
+    def _forget_streams(self) -> None:
+        """Forget streams if there are many. They are asked for again; that their tenant's head is known is enough."""
+        if sum(len(known.streams) for known in self._tenants.values()) > STREAMS_MAX:
+            for known in self._tenants.values():
+                known.streams.clear()
+                known.before.clear()
 
     def of(self, tenant: str) -> Tenant:
         """Return what is known of a tenant; its head is asked for if it is not, before anything else of it is read."""
         found = self._tenants.get(tenant)
         if found is None:
+            # One at a time: two stores that have one each might wait for the other's.
+            if self._guarded is None and tenant in self._crowd:
+                self._guarded = tenant
+                if not self._driver.guard(tenant, GUARD_S):
+                    self._guarded = None
             found = self._tenants[tenant] = Tenant(self._driver.head(tenant))
         return found
 
@@ -77,7 +113,8 @@ class Known:
         """Return what is known of a tenant of which something is read now: what is read follows from its last head."""
         found = self.of(tenant)
         if found.moved is not None:
-            found.go_on(found.moved)
+            del self._tenants[tenant]
+            found = self.of(tenant)
         return found
 
     def held(self, tenant: str) -> bool:
@@ -88,12 +125,16 @@ class Known:
             if head == known.head:
                 return True
             known.moved = head
-            self._doubted = True
+            self._met(tenant)
         return False
 
-    def moved(self, tenant: str, head: Head) -> None:
-        """The server has another head."""
-        self.of(tenant).go_on(head)
+    def moved(self, tenant: str) -> None:
+        """The server has another head: it is asked for again by whoever decides anew."""
+        self._met(tenant)
+        self._tenants.pop(tenant, None)
+
+    def _met(self, tenant: str) -> None:
+        self._crowd[tenant] = CROWD_TURNS
         self._doubted = True
 
     def doubt(self, tenants: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from holdfast import errors, limits
 from holdfast.store import port
 from holdfast.store.remote.committing import Batch
+from holdfast.store.remote.copying import Giving
 from holdfast.store.remote.driver import Driver, Moved, Taken
 from holdfast.store.remote.known import Known, Tenant
 from holdfast.store.remote.upkeep import Upkeep, taken
@@ -45,6 +46,7 @@ class RemoteStore(Upkeep):
         self._driver = driver
         self._random = random
         self._known = Known(driver)
+        self._giving = Giving(driver)
         self._news = News(driver.listen)
         self._lock = threading.RLock()
         self._holder: threading.Thread | None = None
@@ -82,8 +84,12 @@ class RemoteStore(Upkeep):
     def leave_turn(self) -> None:
         """Give the turn back if this thread holds it still."""
         if self._lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-            self._holder = None
-            self._lock.release()
+            try:
+                if self._holder is not None:
+                    self._known.end()
+            finally:
+                self._holder = None
+                self._lock.release()
 
     @property
     def crowded(self) -> bool:
@@ -147,7 +153,7 @@ class RemoteStore(Upkeep):
             elif verdict is None:
                 batches[tenant].committed()
             else:
-                self._known.moved(tenant, verdict.head)
+                self._known.moved(tenant)
                 self._news.attend()
                 stale = port.Stale("", verdict.head.position)
                 outcomes |= dict.fromkeys(groups[tenant], stale)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from holdfast import errors
-from holdfast.store import port
+from holdfast.store import port, portable
 from holdfast.store.erasure import Erased, Erasure
-from holdfast.store.remote import erasing, proving, rebuilding
-from holdfast.store.remote.driver import Moved
+from holdfast.store.remote import copying, erasing, proving, rebuilding
+from holdfast.store.remote.driver import Change, Taken
 from holdfast.store.remote.known import Known
 from holdfast.store.remote.looking import Looking
+from holdfast.store.remote.reading import LATEST
 from holdfast.values.frozen import Json
 
 TRIES = 8
@@ -22,6 +23,7 @@ TRIES = 8
 class Upkeep(Looking):
     """What is done to a store as a whole."""
 
+    _giving: copying.Giving
     _known: Known
     _random: Callable[[int], bytes]
 
@@ -68,12 +70,8 @@ class Upkeep(Looking):
                 if (stale := going.stale()) is not None:
                     return stale
                 change, gone = going.change()
-                (verdict,) = self._driver.apply([change])
-                if verdict is None:
-                    self._news.tell()
+                if self._applied(change):
                     return gone
-                if not isinstance(verdict, Moved):
-                    raise taken(erasure.tenant)
             return port.Stale("", self._driver.head(erasure.tenant).position)
 
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
@@ -85,6 +83,45 @@ class Upkeep(Looking):
         """Drop idempotency keys used before that moment; return how many."""
         with self.turn():
             return self._driver.forget_keys(tenant, before_us=before_us)
+
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.Raw]:
+        """Return the tenant's events with position > after as they are kept; each is checked."""
+        self._check_open()
+        if not 0 <= after < LATEST or limit <= 0:
+            return []
+        return self._giving.page(tenant, after, limit)
+
+    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
+        """Return the tenant's idempotency keys after one, by their text."""
+        self._check_open()
+        return [copying.raw_key(key) for key in self._driver.keys(tenant, after=after, limit=limit)]
+
+    def paste(
+        self,
+        tenant: str,
+        events: Sequence[port.Raw],
+        *,
+        blobs: Mapping[bytes, bytes] = {},
+        keys: Sequence[port.RawKey] = (),
+    ) -> None:
+        """Keep events exactly as they are in one change."""
+        with self.turn():
+            self._known.doubt((tenant,))
+            for _ in range(TRIES):
+                pasting = copying.Pasting(self._driver, tenant, keys)
+                fit = portable.fit(pasting, events, blobs, keys)
+                if not fit or self._applied(pasting.change(fit)):
+                    return
+            raise errors.Conflict("other writers were faster every time.", hint="Retry.")
+
+    def _applied(self, change: Change) -> bool:
+        """Apply a change; False if others were faster."""
+        (verdict,) = self._driver.apply([change])
+        if isinstance(verdict, Taken):
+            raise taken(change.tenant)
+        if verdict is None:
+            self._news.tell()
+        return verdict is None
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: backend, server, versions, durability, counts."""

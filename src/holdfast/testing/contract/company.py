@@ -161,6 +161,10 @@ def _hand_over(store: Store, given: list[Append]) -> bool:
         return isinstance(handed[0], Appended) and handed[1] is None
     with store.turn():
         first, second = store.commit(given)
+        for _ in range(_TRIES_MAX):
+            if not stage.is_passed(first):
+                break
+            first, second = store.commit(given)
     return isinstance(first, (Appended, Stale)) and isinstance(second, Stale)
 
 

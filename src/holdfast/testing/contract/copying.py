@@ -365,6 +365,17 @@ class Copying(stage.Stage):
         assert store.pending() is None
         same(source, store)
 
+    def test_what_stands_in_for_something_erased_can_change(self, store: Store) -> None:
+        source = self._source()
+        copied(source, store)
+        for word in "-=":
+            erased(source, one(source, "a", 1, payload("", word, (b"x3",)), (b"x3",)))
+            head = store.head(TENANT)
+            again = [raw for raw in source.copy(TENANT, limit=head) if raw.erased]
+            store.paste(TENANT, again, blobs=blobs_for(source, again))
+            copied(source, store)
+            same(source, store)
+
     def test_a_name_that_was_given_back_meanwhile_is_free(self, store: Store) -> None:
         source = self._source()
         copied(source, store)
