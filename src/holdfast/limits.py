@@ -390,9 +390,6 @@ STEP_S_MAX: Final = 900.0
 EXPIRE_EVERY_S: Final = 60.0
 """How often a worker looks for sessions and frames whose time is up."""
 
-RECALL_MAX: Final = 100
-"""Things that one search of memory returns at most."""
-
 FUSION_RANK: Final = 60
 """What is added to every rank where two lists are made one, so that no first place outweighs all others."""
 
