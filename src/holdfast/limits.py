@@ -127,9 +127,6 @@ REDIS_PART: Final = 500
 SERVER_GRACE_S: Final = 5.0
 """How much longer the client waits, so that the server's own word comes first."""
 
-SERVER_CONNECTIONS: Final = 8
-"""Connections to a server that one process keeps at most; ?connections= in a URL says otherwise."""
-
 SERVER_PAUSE_S: Final = 0.2
 """How long a listener that was cut off waits before it tries again."""
 
