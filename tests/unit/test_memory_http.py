@@ -212,6 +212,14 @@ def test_pages_are_put_together_and_must_end():
         to(server).facts(ADA)
 
 
+def test_pages_that_always_have_another_are_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "MEMORY_PAGES_MAX", 3)
+    pages = [(200, {"facts": [FACT], "next": str(number)}) for number in range(4)]
+    with scripted(*pages) as server, pytest.raises(errors.Unavailable):
+        to(server).facts(ADA)
+    assert len(server.asked) == 3
+
+
 def test_an_answer_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "MEMORY_ANSWER_BYTES_MAX", 1_000)
     with scripted((200, b" " * 5_000)) as server, pytest.raises(errors.Unavailable, match="large"):

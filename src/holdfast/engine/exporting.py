@@ -47,7 +47,7 @@ class Exported(msgspec.Struct, frozen=True):
     sha256: str
 
 
-Told = portable.Follows | e.SessionCreated | e.SessionForked | e.SessionRewound
+Portable = portable.Follows | e.SessionCreated | e.SessionForked | e.SessionRewound
 """Events of which a file tells."""
 
 
@@ -165,7 +165,7 @@ def _numbered(chosen: Selection, session_id: str, numbers: Numbers) -> Selection
     return replace(chosen, session_id=session_id, version=version, began=began)
 
 
-def _portable(event: Told, session_id: str, numbers: Numbers) -> portable.Fact:
+def _portable(event: Portable, session_id: str, numbers: Numbers) -> portable.Fact:
     if isinstance(event, e.SessionCreated):
         # What a fork has from its source is its own in a file.
         return event if event.id == session_id else replace(event, id=session_id)

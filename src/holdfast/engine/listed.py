@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from holdfast import limits
 from holdfast.store import port
 from holdfast.values.frozen import Json
 from holdfast.values.session import SessionState, info
@@ -12,7 +13,6 @@ from holdfast.wire import codec
 
 KIND: Final = "session"
 DELETED: Final = "deleted"
-TERM_BYTES_MAX: Final = 512
 
 
 def projection(state: SessionState) -> port.Projection:
@@ -48,4 +48,4 @@ def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
         k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))
     }
     texts = (codec.canonical([key, value]).decode() for key, value in plain.items())
-    return tuple(sorted(text for text in texts if len(text) <= TERM_BYTES_MAX))
+    return tuple(sorted(text for text in texts if len(text) <= limits.TERM_CHARS_MAX))

@@ -48,8 +48,8 @@ class Memory:
 
     def search(self, user_id: str, query: str, k: int = 10) -> list[Recalled]:
         """Return up to k things that fit a query, the best first: what is known, and what was said."""
-        if type(cast("object", k)) is not int or not 1 <= k <= limits.RECALL_MAX:
-            raise errors.InvalidRequest(f"k is a number from 1 to {limits.RECALL_MAX}.")
+        if type(cast("object", k)) is not int or not 1 <= k <= limits.RECALLED_MAX:
+            raise errors.InvalidRequest(f"k is a number from 1 to {limits.RECALLED_MAX}.")
         if not isinstance(cast("object", query), str) or not query.strip():
             raise errors.InvalidRequest("a query is a text.")
         who, text = self._who(user_id), checked_text(query)

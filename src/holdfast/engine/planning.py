@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Final, TypeGuard
+from typing import TypeGuard
 
 import msgspec
 
@@ -28,8 +28,6 @@ from holdfast.values.frame_command import AboutFrame, FrameCommand
 from holdfast.values.message import Message
 from holdfast.values.session import EndReason, SessionState, SessionStatus
 from holdfast.wire import codec, frames
-
-CHAIN_MAX: Final = 100_000
 
 
 class Later(Exception):
@@ -207,7 +205,7 @@ class Round:
         last = self._states.tail(tenant, state)
         tail = self.state(tenant, last) if last else None
         tail = state if tail is None or tail.gone else tail
-        for _ in range(CHAIN_MAX):
+        for _ in range(limits.CHAIN_SESSIONS_MAX):
             following = self.following(tenant, tail)
             if following is None:
                 self._states.keep_tail(tenant, state, tail.id)

@@ -28,8 +28,6 @@ from holdfast.values.memory import Fact, History, Profile, Recalled, Said, Who
 T = TypeVar("T")
 
 _AGAIN: Final = (408, 409, 425, 429)
-_CHARS_PER_TOKEN_MAX: Final = 16
-_PAGES_MAX: Final = 10_000
 
 
 class HTTPMemory:
@@ -84,7 +82,7 @@ class HTTPMemory:
         if budget <= 0:
             return Profile("", 0)
         answer = self._ask("profile", schema.ProfileJson(who, budget), schema.ProfileAnswer)
-        if answer.tokens > budget or len(answer.text) > budget * _CHARS_PER_TOKEN_MAX:
+        if answer.tokens > budget or len(answer.text) > budget * limits.MEMORY_CHARS_PER_TOKEN_MAX:
             raise errors.Unavailable("the memory engine answered with more than was asked for.")
         return schema.profile(answer)
 
@@ -99,7 +97,7 @@ class HTTPMemory:
     def facts(self, who: Who) -> list[Fact]:
         """Return everything that the engine knows or knew of a user, asked for page by page."""
         found, after = list[Fact](), None
-        for _ in range(_PAGES_MAX):
+        for _ in range(limits.MEMORY_PAGES_MAX):
             answer = self._ask("facts", schema.FactsJson(who, after), schema.FactsAnswer)
             found += [schema.fact(each) for each in answer.facts]
             if answer.next is None:

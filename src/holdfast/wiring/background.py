@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from holdfast.engine.worker import Worker
     from holdfast.memory.builtin import BuiltIn
 
-STOP_S = 5.0
-"""How long closing waits for a step that is under way; it is taken up again by whoever comes next."""
-
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """What a store is opened with beside its sessions. `memory` and `embedder`: one, or True for the one that comes along.
@@ -355,7 +352,7 @@ class Background:
         """Stop the thread, and close the memory that was opened here. The shelf is whoever's who opened it."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(STOP_S)
+            self._thread.join(limits.WORKER_STOP_S)
         with self._mutex:
             if self._memory is not None:
                 self._memory.close()
