@@ -298,7 +298,8 @@ class Driver(Protocol):
 
         Asked for only while several stores write to one tenant, so that they wait for one another instead of
         deciding in vain again and again. Nothing rests on it: `apply` does not ask for it. A store has one at a
-        time. It ends by itself soon after its holder died. A driver that has no such thing returns True at once.
+        time. It ends by itself soon after its holder died. Before it waits, all others that listen are told, by
+        (tenant, 0): who wins every time hears of nobody otherwise. A driver without all this returns True at once.
         """
         ...
 
@@ -317,7 +318,7 @@ class Driver(Protocol):
     def listen(self) -> Iterator[tuple[str, int]]:
         """Yield tenant and position whenever a tenant's feed has gone on, by anybody. Ends when the driver is closed.
 
-        Run by one thread. After news may have been missed it yields ("", 0).
+        Run by one thread. After news may have been missed it yields ("", 0); (tenant, 0) if another asks for a guard.
         """
         ...
 

@@ -1,0 +1,1 @@
+"""A store on PostgreSQL: `postgresql://user@host/database`. Needs the extra: pip install "holdfast[postgres]"."""
