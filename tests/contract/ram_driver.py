@@ -338,9 +338,14 @@ class RamDriver:
             books.take(change)
             if change.todo is not None:
                 self.server.pending = (self.server.pending or b"") + change.todo
-            for listener in self.server.listeners:
-                listener.put((change.tenant, change.after.position))
+            self._tell((change.tenant, change.after.position))
             return None
+
+    def _tell(self, news: tuple[str, int], but: object = None) -> None:
+        with self.server.lock:
+            for listener in self.server.listeners:
+                if listener is not but:
+                    listener.put(news)
 
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
         pieces = list(derived)
@@ -356,6 +361,7 @@ class RamDriver:
             return True
 
     def guard(self, tenant: str, timeout_s: float) -> bool:
+        self._tell((tenant, 0), but=self._heard)
         self._guarded = self.server.guards[tenant].acquire(timeout=timeout_s)
         return self._guarded
 

@@ -60,11 +60,11 @@ class Known:
     def begin(self, heard: Mapping[str, int]) -> bool:
         """A turn begins; return whether all that callers have cached may be trusted until a commit says otherwise.
 
-        `heard` are positions that tenants' feeds are said to have reached.
+        `heard` are positions that tenants' feeds are said to have reached; 0: others want to write to it.
         """
         for name, position in heard.items():
             known = self._tenants.get(name)
-            if known is not None and position > known.head.position:
+            if known is not None and not 0 < position <= known.head.position:
                 self._crowd[name] = CROWD_TURNS
         for name in [name for name in self._crowd if name in self._tenants]:
             # Others have added to it, as a rule, and it is looked at again once they are held off.

@@ -20,6 +20,9 @@ from holdfast.store.remote.known import Known, Tenant
 from holdfast.store.remote.upkeep import Upkeep, taken
 from holdfast.store.remote.waiting import News
 
+COMMITS_QUIET = 4
+"""Commits after which others are listened to: whoever comes for one or two needs no connection more."""
+
 
 class Turn:
     """A turn, for the body of a `with`. No generator: an interrupt could leave one between its halves."""
@@ -51,6 +54,7 @@ class RemoteStore(Upkeep):
         self._lock = threading.RLock()
         self._holder: threading.Thread | None = None
         self._turn = Turn(self.take_turn, self.leave_turn)
+        self._commits = 0
         self._closed = False
 
     @property
@@ -125,6 +129,9 @@ class RemoteStore(Upkeep):
             # What became of it is not known.
             self._known.doubt(groups)
             raise
+        self._commits += 1
+        if self._commits == COMMITS_QUIET:
+            self._news.attend()
         self._news.tell()
         return [outcomes[at] for at in range(len(appends))]
 

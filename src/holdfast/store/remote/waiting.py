@@ -1,6 +1,6 @@
 """Waiting for commits: those of this store object wake at once, those of others are told by the server.
 
-A thread listens as soon as somebody waits, or others were met. News that is lost only delays: who waits looks
+A thread listens as soon as somebody waits, others were met, or commits come often. News that is lost only delays: who waits looks
 again after a while, and what is decided without it is refused by the server.
 """
 
@@ -46,7 +46,7 @@ class News:
                 self._changed.notify_all()
 
     def heard(self) -> dict[str, int]:
-        """Return the positions that tenants are said to have reached since this was asked."""
+        """Return the positions that tenants are said to have reached since this was asked; 0: others want them."""
         if not self._heard:
             return {}
         with self._changed:
@@ -115,6 +115,8 @@ class News:
             if tenant:
                 if len(self._heard) >= HEARD_MAX:
                     self._heard.clear()
-                self._heard[tenant] = max(position, self._heard.get(tenant, 0))
+                # Who wants it has more to say than whoever has added to it.
+                before = self._heard.get(tenant, position)
+                self._heard[tenant] = max(position, before) if position and before else 0
             self._told += 1
             self._changed.notify_all()
