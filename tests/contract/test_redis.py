@@ -18,12 +18,18 @@ from holdfast.store.redis.links import Call
 from holdfast.store.remote.driver import KeptProjection
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing import contract
-from holdfast.testing.contract.stage import TENANT
+from holdfast.testing.contract.appending import Appending
+from holdfast.testing.contract.company import Company
+from holdfast.testing.contract.copying import Copying
+from holdfast.testing.contract.erasing import Erasing
+from holdfast.testing.contract.noting import Noting
+from holdfast.testing.contract.rebuilding import Rebuilding
+from holdfast.testing.contract.stage import TENANT, Stage
 from tests.servers import valkey
 
 
-class TestRedisStore(contract.StoreContract):
-    walk_steps: ClassVar[int] = 200
+class OnRedis(Stage):
+    """How the suite opens stores on Redis, and changes them beneath."""
 
     @pytest.fixture(autouse=True)
     def _urls(self) -> Iterator[None]:
@@ -81,17 +87,14 @@ class TestRedisStore(contract.StoreContract):
             spoil(store, b"DEL", f"{d}uses:{order}")
 
 
-class TestRedisCluster(TestRedisStore):
+class TestRedisStore(OnRedis, contract.StoreContract):
+    walk_steps: ClassVar[int] = 200
+
+
+class TestRedisCluster(OnRedis, Appending, Company, Copying, Erasing, Noting, Rebuilding):
     """What differs there: scripts find their server, tenants lie apart, and the store's own lists with neither."""
 
     walk_steps: ClassVar[int] = 60
-
-    @pytest.fixture(autouse=True)
-    def _some(self, request: pytest.FixtureRequest) -> None:
-        part = type(self).__mro__
-        owner = next(kind for kind in part if request.function.__name__ in vars(kind))
-        if owner.__name__ not in {"Appending", "Erasing", "Company", "Noting", "Rebuilding"}:
-            pytest.skip("the same on one server")
 
     def server(self) -> str:
         return valkey.shared_cluster().url

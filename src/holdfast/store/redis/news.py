@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
 from collections.abc import Iterator
 from typing import cast
 
 import msgspec
 import redis
-import redis.connection
 
 from holdfast import errors, limits
 from holdfast.store.redis import translate
+from holdfast.store.redis.links import Wire, wake
 from holdfast.store.redis.names import Names
 from holdfast.store.redis.servers import Servers
 
@@ -31,7 +29,7 @@ class News:
         self._names = names
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._connection: redis.connection.Connection | None = None
+        self._connection: Wire | None = None
 
     def listen(self) -> Iterator[tuple[str, int]]:
         """Yield tenant and position of every change, and MISSED whenever the connection is a new one."""
@@ -50,7 +48,7 @@ class News:
             finally:
                 self._drop()
 
-    def _subscribed(self) -> redis.connection.Connection | None:
+    def _subscribed(self) -> Wire | None:
         # Every server of a cluster hears what is told to any of them.
         failure: Exception | None = None
         for link in self._servers.every():
@@ -64,7 +62,9 @@ class News:
                     connection.disconnect()
                     return None
                 self._connection = connection
-            connection.send_command(b"SUBSCRIBE", self._names.channel)
+            connection.send_packed_command(
+                connection.pack_commands([(b"SUBSCRIBE", self._names.channel)])
+            )
             connection.read_response()
             return connection
         raise failure or redis.ConnectionError("no server answers")
@@ -79,19 +79,11 @@ class News:
         """Let `listen` end."""
         self._closed.set()
         with self._lock:
-            connection = self._connection
-            sock = connection._get_socket() if connection else None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            if sock is not None:
-                _shut(sock)
+            if self._connection is not None:
+                wake(self._connection)
 
 
-def _shut(sock: socket.socket) -> None:
-    # Whoever reads from it wakes; the connection is closed by the thread that has it.
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
-
-
-def _told(connection: redis.connection.Connection) -> tuple[str, int] | None:
+def _told(connection: Wire) -> tuple[str, int] | None:
     if not connection.can_read(limits.NEWS_LOOK_S):
         return None
     kind, _, content = cast("list[bytes]", connection.read_response())

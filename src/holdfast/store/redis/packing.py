@@ -48,16 +48,10 @@ def change(change: driver.Change) -> bytes:
             (before.position, raw(before.link), before.epoch),
             (after.position, raw(after.link), after.epoch),
             [(one.number, one.name, one.first) for one in sorted(change.streams, key=_number)],
-            [
-                (number, raw(base(one)), one.source, one.version)
-                for number, one in change.bases
-            ],
+            [(number, raw(base(one)), one.source, one.version) for number, one in change.bases],
             [_row(kept) for kept in change.rows],
             change.claims,
-            [
-                (one.key, raw(key(one)), one.first, one.time_us)
-                for one in change.keys
-            ],
+            [(one.key, raw(key(one)), one.first, one.time_us) for one in change.keys],
             [(raw(hash_), raw(content)) for hash_, content in change.blobs.items()],
             [(position, raw(hash_)) for position, hash_ in change.uses],
             rows(change.projections),
@@ -157,7 +151,9 @@ def _kept(one: driver.KeptProjection) -> bytes:
     row = one.projection
     score, member = rank(row.time_us, row.id)
     kind = encoded(row.kind)
-    places = pack((score, raw(member), *indexes(kind, row.owner, row.status, row.lookup, row.terms)))
+    places = pack(
+        (score, raw(member), *indexes(kind, row.owner, row.status, row.lookup, row.terms))
+    )
     content = pack(
         (row.kind, row.id, row.owner, row.status, row.time_us, row.lookup, row.terms, row.document, one.mark)
     )  # fmt: skip
@@ -174,9 +170,7 @@ def row_beginning(kind: str) -> bytes:
     return kind.encode().replace(b"\0", b"\0\xff") + b"\0\0"
 
 
-def indexes(
-    kind: str, owner: str, status: str, lookup: str, terms: Sequence[str]
-) -> list[str]:
+def indexes(kind: str, owner: str, status: str, lookup: str, terms: Sequence[str]) -> list[str]:
     """Return the indexes that a row is in. A text that is empty has none."""
     named = [f"i:{kind}"]
     for letter, text in (("o", owner), ("s", status), ("l", lookup)):

@@ -55,7 +55,9 @@ def of(url: str) -> Place:
     try:
         parts = urlsplit(url)
         port = parts.port or 6379
-        given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+        given = dict(
+            parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        )
     except ValueError as error:
         raise _wrong(f"the URL can't be read: {error}") from error
     cluster = parts.scheme.endswith("+cluster")

@@ -120,8 +120,10 @@ class Reading:
         return None if answer is None else unpacking.key(key.encode(), answer)
 
     def _page(
-        self, tenant: str, hash_: str, order: str, span: tuple[bytes, bytes], limit: int, where: str = ""
+        self, tenant: str, book: str, order: str, span: tuple[bytes, bytes], limit: int
     ) -> list[list[object]]:
+        """Return names and values of a hash in the order of its names; `derived/` names one that is derived."""
+        where, _, hash_ = book.rpartition("/")
         answer = self._script("page", tenant, hash_, order, *span, limit, where)
         return cast("list[list[object]]", answer)
 
@@ -152,7 +154,7 @@ class Reading:
     ) -> list[driver.KeptProjection]:
         """Return rows of all kinds by (kind, id), those after one."""
         first = b"-" if after == ("", "") else b"(" + packing.row_id(*after)
-        page = self._page(tenant, "rows", "rows:id", (first, b"+"), limit, "derived")
+        page = self._page(tenant, "derived/rows", "rows:id", (first, b"+"), limit)
         return [unpacking.projection(row) for _, row in page if row is not None]
 
     def snapshot(self, tenant: str, stream: str) -> driver.KeptSnapshot | None:

@@ -24,7 +24,9 @@ _WRITES: Final = frozenset(
     }
 )
 _DERIVES: Final = frozenset({"apply", "build", "clean"})
-_ALONE: Final = frozenset({"add_pending", "set_pending", "shelf_write", "shelf_scan", "shelf_lasts"})
+_ALONE: Final = frozenset(
+    {"add_pending", "set_pending", "shelf_write", "shelf_scan", "shelf_lasts"}
+)
 """Scripts about no tenant."""
 
 

@@ -117,7 +117,7 @@ class Servers:
         for index in left:
             answer = answers[index]
             link = (
-                self._at(answer.host, answer.port)
+                self._at(str(cast("object", answer.host)), answer.port)
                 if isinstance(answer, AskError)
                 else self._of(calls[index].key)
             )
@@ -197,4 +197,3 @@ class Servers:
             links = list(self._links.values())
         for link in links:
             link.close()
-

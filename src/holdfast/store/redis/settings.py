@@ -185,4 +185,3 @@ def level_of(found: Mapping[str, str], *, synced: bool) -> str:
         return "power-loss"
     # Without CONFIG it is not known whether the file is synced; that it is written is.
     return "process-crash"
-

@@ -120,5 +120,3 @@ def _packed(change: Put | Drop) -> tuple[object, ...]:
         return "put", encoded(put.book), packing.raw(put.key), packing.raw(put.value)
     drop = cast("Drop", change)
     return "drop", encoded(drop.book), packing.raw(drop.first), packing.raw(drop.last)
-
-

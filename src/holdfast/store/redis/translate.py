@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import redis
+from redis import exceptions
 
 from holdfast import errors
 
@@ -94,17 +95,17 @@ _CODES: Final = {
 }  # fmt: skip
 
 _KINDS: Final[tuple[tuple[type[Exception], _Case], ...]] = (
-    (redis.exceptions.BusyLoadingError, _LOADING),
-    (redis.exceptions.AuthenticationError, _LOGIN),
-    (redis.exceptions.NoPermissionError, _RIGHTS),
-    (redis.exceptions.ReadOnlyError, _READ_ONLY),
-    (redis.exceptions.OutOfMemoryError, _MEMORY),
-    (redis.exceptions.MovedError, _ONE_OF_MANY),
-    (redis.exceptions.ClusterError, _CLUSTER),
-    (redis.exceptions.ClusterDownError, _CLUSTER),
-    (redis.exceptions.AskError, _CLUSTER),
-    (redis.exceptions.TryAgainError, _CLUSTER),
-    (redis.exceptions.TimeoutError, _SLOW),
+    (exceptions.BusyLoadingError, _LOADING),
+    (exceptions.AuthenticationError, _LOGIN),
+    (exceptions.NoPermissionError, _RIGHTS),
+    (exceptions.ReadOnlyError, _READ_ONLY),
+    (exceptions.OutOfMemoryError, _MEMORY),
+    (exceptions.MovedError, _ONE_OF_MANY),
+    (exceptions.ClusterError, _CLUSTER),
+    (exceptions.ClusterDownError, _CLUSTER),
+    (exceptions.AskError, _CLUSTER),
+    (exceptions.TryAgainError, _CLUSTER),
+    (exceptions.TimeoutError, _SLOW),
     (TimeoutError, _SLOW),
 )
 """The driver takes the code off some messages, and tells it by the class."""

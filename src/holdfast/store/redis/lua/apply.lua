@@ -31,12 +31,13 @@ for _, stream in ipairs(streams) do
   if call('HEXISTS', base .. 'streams', text(stream[1])) == 1 then return {'taken'} end
   next_version[stream[1]] = stream[3]
 end
+local based = call('EXISTS', base .. 'firsts') == 1
 for _, row in ipairs(rows) do
   local number, version = row[2], row[3]
   if not next_version[number] then
-    local _, name, first, count = stream_of(nil, text(number))
-    if not name then return redis.error_reply('HOLDFAST a row of a stream that is not there') end
-    next_version[number] = first + count
+    local count = call('LLEN', base .. 'own:' .. text(number))
+    if count == 0 then return redis.error_reply('HOLDFAST a row of a stream that is not there') end
+    next_version[number] = count + (based and tonumber(call('HGET', base .. 'firsts', number)) or 1)
   end
   if version ~= next_version[number] then return {'taken'} end
   next_version[number] = version + 1
@@ -128,7 +129,7 @@ for _, blob in ipairs(blobs) do
   end
 end
 put_uses(d, uses, numbers)
-for _, row in ipairs(projections) do put_row(d, row[1], row[2]) end
+put_rows(d, projections)
 put_snapshots(d, snapshots)
 if rare[9] then call('HSET', base .. 'todo', after[1], rare[9]) end
 if after[1] ~= before[1] or after[3] ~= before[3] then

@@ -5,7 +5,7 @@ local numbers = {}
 if not find_streams(part[2], numbers) then return redis.error_reply('HOLDFAST an event is not in the log') end
 put_claims(d, part[1])
 put_uses(d, part[2], numbers)
-for _, row in ipairs(part[3]) do put_row(d, row[1], row[2]) end
+put_rows(d, part[3])
 put_snapshots(d, part[4])
 call('ZADD', base .. 'builds', call('TIME')[1], ARGV[1])
 return 1

@@ -22,27 +22,40 @@ local function drop_row(d, id)
   call('ZREM', d .. 'rows:id', id)
 end
 
-local function put_row(d, id, row)
-  local old = call('HGET', d .. 'rows', id)
-  local now, beginning = places(row)
-  local same = false
-  if old then
-    local was, began = old_places(old)
-    same = began == beginning
-    if not same then
-      local stays = {}
-      for at = 3, #now do stays[now[at]] = was[2] == now[2] end
+-- Put rows, each by its id; of one that comes twice the last. Rows that share an index go into it together.
+local function put_rows(d, rows)
+  if #rows == 0 then return end
+  local last, ids = {}, {}
+  for _, row in ipairs(rows) do
+    if not last[row[1]] then ids[#ids + 1] = row[1] end
+    last[row[1]] = row[2]
+  end
+  local added, new, kept = {}, {}, {}
+  for _, id in ipairs(ids) do
+    local row, old = last[id], call('HGET', d .. 'rows', id)
+    local now, beginning = places(row)
+    local was, began = {}, nil
+    if old then was, began = old_places(old) else new[#new + 1] = 0; new[#new + 1] = id end
+    if began ~= beginning then
+      local score, member, stays = now[1], now[2], {}
+      for at = 3, #now do
+        local index = now[at]
+        stays[index] = was[2] == member
+        local list = added[index]
+        if not list then list = {}; added[index] = list end
+        list[#list + 1] = score
+        list[#list + 1] = member
+      end
       for at = 3, #was do
         if not stays[was[at]] then call('ZREM', d .. was[at], was[2]) end
       end
     end
-  else
-    call('ZADD', d .. 'rows:id', 0, id)
+    kept[#kept + 1] = id
+    kept[#kept + 1] = row
   end
-  if not same then
-    for at = 3, #now do call('ZADD', d .. now[at], now[1], now[2]) end
-  end
-  call('HSET', d .. 'rows', id, row)
+  for index, list in pairs(added) do many('ZADD', d .. index, list) end
+  many('ZADD', d .. 'rows:id', new)
+  many('HSET', d .. 'rows', kept)
 end
 
 local function put_claims(d, claims)
