@@ -79,6 +79,7 @@ class Server:
             raise
         with _lock:
             _everything.add(self)
+        self._guard: subprocess.Popen[bytes] | None = None
         self.start()
 
     def _usable(self, programs: Path) -> Path:
@@ -125,7 +126,22 @@ class Server:
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
             cwd=self._folder, start_new_session=True, **_somebody(),
         )  # fmt: skip
+        self._watch()
         self._wait()
+
+    def _watch(self) -> None:
+        """Have it ended, and its folder removed, should this process be killed."""
+        assert self._process is not None
+        self._unwatch()
+        self._guard = subprocess.Popen(
+            ["sh", "-c", f"read end; [ x$end = xend ] || {{ kill -QUIT {self._process.pid}; sleep 1; rm -rf {self._folder}; }}"],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    def _unwatch(self) -> None:
+        if self._guard is not None:
+            self._guard.communicate(b"end\n")
+            self._guard = None
 
     def _wait(self) -> None:
         until = time.monotonic() + START_S
@@ -197,6 +213,7 @@ class Server:
         if self.running:
             self.resume()
             self._end(signal.SIGQUIT)
+        self._unwatch()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def url(self, database: str = "postgres", user: str = "postgres", **options: str | int) -> str:

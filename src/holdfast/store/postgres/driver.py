@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import psycopg
 from psycopg import Cursor
 
 from holdfast import errors
 from holdfast.store import port
-from holdfast.store.postgres import listening, names, opening, scrubbing, writing
+from holdfast.store.postgres import guarding, listening, names, opening, scrubbing, writing
 from holdfast.store.postgres.connections import Connection, Connections, Rows
 from holdfast.store.postgres.place import Place
 from holdfast.store.postgres.reading import Reading, looked
@@ -18,8 +18,7 @@ from holdfast.store.remote import marks
 from holdfast.store.remote.driver import Change, Head, Moved, Taken
 from holdfast.values.frozen import Json
 
-_APPLY_ARGUMENTS = 56
-_UNMAKE_ARGUMENTS = 16
+_TAKEN = -1
 
 
 class PostgresDriver(Reading):
@@ -31,8 +30,7 @@ class PostgresDriver(Reading):
         self._server = opening.prepare(place)
         self._connections = Connections(place, self._checked)
         self._listener = listening.Listener(place)
-        self._apply = self._sql["apply"].format(arguments=writing.arguments(_APPLY_ARGUMENTS))
-        self._unmake = self._sql["unmake"].format(arguments=writing.arguments(_UNMAKE_ARGUMENTS))
+        self._guard = guarding.Guard(place)
 
     def _checked(self, connection: Connection) -> None:
         # A server that was restarted, or promoted, may be another one now.
@@ -48,42 +46,21 @@ class PostgresDriver(Reading):
     def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
         """Apply changes of different tenants, each in its own transaction; None: it was applied."""
         with self._connections.borrow() as connection:
-            if len(changes) == 1 and not writing.takes_away(changes[0]):
-                return [self._applied(connection, changes[0])]
-            return self._piped(connection, changes)
-
-    def _applied(self, connection: Connection, change: Change) -> Moved | Taken | None:
-        cursor = connection.cursor(binary=True)
-        try:
-            cursor.execute(self._apply.encode(), writing.added(change, self._place.channel))
-        except psycopg.errors.UniqueViolation:
-            return Taken()
-        return _moved(cursor.fetchall())
-
-    def _piped(
-        self, connection: Connection, changes: Sequence[Change]
-    ) -> list[Moved | Taken | None]:
-        """Send all changes before the first answer is read. What is sent between two syncs is one transaction."""
-        outcomes: list[Moved | Taken | None] = []
-        with connection.pipeline() as pipeline:
-            cursors: list[Cursor[tuple[object, ...]]] = []
-            for change in changes:
-                cursors.append(self._sent(connection, change))
-                with contextlib.suppress(psycopg.errors.UniqueViolation):
+            if len(changes) == 1:
+                return [_outcome(self._sent(connection, changes[0]).fetchall())]
+            # All are sent before the first answer is read. What is sent between two syncs is one transaction.
+            with connection.pipeline() as pipeline:
+                cursors: list[Cursor[tuple[Any, ...]]] = []
+                for change in changes:
+                    cursors.append(self._sent(connection, change))
                     pipeline.sync()
-            for cursor in cursors:
-                try:
-                    outcomes.append(_moved(cursor.fetchall()))
-                except (psycopg.errors.UniqueViolation, psycopg.errors.PipelineAborted):
-                    outcomes.append(Taken())
-        return outcomes
+            return [_outcome(cursor.fetchall()) for cursor in cursors]
 
-    def _sent(self, connection: Connection, change: Change) -> Cursor[tuple[object, ...]]:
-        if writing.takes_away(change):
-            connection.execute(self._unmake.encode(), writing.taken_away(change))
-        cursor = connection.cursor(binary=True)
-        cursor.execute(self._apply.encode(), writing.added(change, self._place.channel))
-        return cursor
+    def _sent(self, connection: Connection, change: Change) -> Cursor[tuple[Any, ...]]:
+        arguments = writing.arguments(change, self._place.channel)
+        placeholders = ", ".join(["%s"] * len(arguments))
+        statement = self._sql["apply"].format(arguments=placeholders)
+        return connection.cursor(binary=True).execute(statement.encode(), arguments)
 
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
         """Drop all that is derived of tenants and put what changes bring, in one transaction."""
@@ -94,7 +71,7 @@ class PostgresDriver(Reading):
                         raise psycopg.Rollback(transaction)
                 for change in derived:
                     still = writing.only_derived(change, before[change.tenant])
-                    connection.execute(self._apply.encode(), writing.added(still, self._place.channel))
+                    self._sent(connection, still)
                 for tenant, head in before.items():
                     self._run(connection, tenant, "next_epoch")
                     news = f"{head.position} {names.kept(tenant)}"
@@ -131,6 +108,14 @@ class PostgresDriver(Reading):
             )  # fmt: skip
             if rows[0][0] != "counted":
                 return bool(rows[0][0] == "put")
+
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        """Try to be the only one that has a tenant's guard; return whether it is had within a time."""
+        return self._guard.take(tenant, timeout_s)
+
+    def unguard(self, tenant: str) -> None:
+        """Give the guard back, if it is had."""
+        self._guard.give_back(tenant)
 
     def pending(self) -> bytes | None:
         """Return what erasures left to do."""
@@ -181,8 +166,11 @@ class PostgresDriver(Reading):
     def close(self) -> None:
         """Give back every connection. Closing twice is fine."""
         self._listener.close()
+        self._guard.close()
         self._connections.close()
 
 
-def _moved(rows: Rows) -> Moved | None:
-    return Moved(Head(*rows[0])) if rows else None
+def _outcome(rows: Rows) -> Moved | Taken | None:
+    if not rows:
+        return None
+    return Taken() if rows[0][0] == _TAKEN else Moved(Head(*rows[0]))

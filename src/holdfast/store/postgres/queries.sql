@@ -145,8 +145,6 @@ UPDATE store SET value = %(value)s WHERE name = 'pending'
 DELETE FROM store WHERE name = 'pending'
 -- name: apply
 SELECT at_position, at_link, at_epoch FROM apply({arguments})
--- name: unmake
-SELECT unmake({arguments})
 -- name: seek
 SELECT seek(%(tenant)s, %(number)s, %(low)s, %(high)s, %(ordinal)s)
 -- name: heads

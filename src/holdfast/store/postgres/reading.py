@@ -57,15 +57,16 @@ class Reading:
 
     def stream(self, tenant: str, stream: str | int) -> Stream | None:
         """Return a stream by name or number."""
-        rows = self._look(tenant, self._sql["stream"] + self._which(stream), **_named(stream))
+        rows = self._look(tenant, self._stream_sql(stream), **_named(stream))
         return _stream(rows[0]) if rows else None
 
-    def _which(self, stream: str | int) -> str:
-        return self._sql["stream_by_name" if isinstance(stream, str) else "stream_by_number"]
+    def _stream_sql(self, stream: str | int) -> str:
+        which = "stream_by_name" if isinstance(stream, str) else "stream_by_number"
+        return f"{self._sql['stream']} {self._sql[which]}"
 
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[Stream]:
         """Return streams by number, those after one."""
-        statement = self._sql["stream"] + self._sql["streams"]
+        statement = f"{self._sql['stream']} {self._sql['streams']}"
         return [_stream(row) for row in self._look(tenant, statement, after=after, limit=limit)]
 
     def own(
@@ -80,7 +81,7 @@ class Reading:
     ) -> tuple[Stream | None, list[Kept]]:
         """Return a stream, and its own events with low <= version <= high by version; one look."""
         statement = self._sql["own"].format(
-            stream=self._sql["stream"] + self._which(stream), direction="DESC" if newest else "ASC"
+            stream=self._stream_sql(stream), direction="DESC" if newest else "ASC"
         )
         values = {"low": low, "high": min(high, _LAST), "limit": limit, **_named(stream)}
         rows = self._look(tenant, statement, **values)

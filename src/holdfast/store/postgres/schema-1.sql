@@ -285,8 +285,34 @@ BEGIN
     WHERE p.tenant = p_tenant AND p.kind = n.kind AND p.id = n.id;
 END $$;
 
--- What a change adds, if the tenant's head is the one it was made for; returns the head if it is another, else nothing.
--- What has to be new and is not ends it with a unique violation. An array that is NULL brings nothing.
+-- What a change takes away; `apply` calls it first.
+CREATE FUNCTION unmake(
+    p_tenant text, x_positions bigint[], x_notices bigint[], x_causes bigint[], x_payloads bytea[],
+    r_numbers bigint[], r_names bytea[], d_claims bigint[], d_snapshots bigint[], d_uses bigint[],
+    d_keys bytea[], d_blobs bytea[], p_todo bytea
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE events AS e SET payload = NULL, salt = NULL, notice = n.notice, cause = n.cause, stand_in = n.payload
+    FROM unnest(x_positions, x_notices, x_causes, x_payloads) AS n (position, notice, cause, payload)
+    WHERE e.tenant = p_tenant AND e.position = n.position;
+    UPDATE streams AS s SET name = n.name FROM unnest(r_numbers, r_names) AS n (number, name)
+    WHERE s.tenant = p_tenant AND s.number = n.number;
+    DELETE FROM claims WHERE tenant = p_tenant AND stretch = ANY (d_claims);
+    DELETE FROM snapshots WHERE tenant = p_tenant AND stream = ANY (d_snapshots);
+    DELETE FROM uses AS u USING events AS e WHERE u.tenant = p_tenant AND e.tenant = p_tenant
+        AND e.stream = ANY (d_uses) AND u.position = e.position;
+    DELETE FROM keys WHERE tenant = p_tenant AND key = ANY (d_keys);
+    DELETE FROM blobs WHERE tenant = p_tenant AND hash = ANY (d_blobs);
+    IF p_todo IS NOT NULL THEN
+        INSERT INTO erasures (tenant) VALUES (p_tenant) ON CONFLICT DO NOTHING;
+        INSERT INTO store AS s (name, value) VALUES ('pending', p_todo)
+        ON CONFLICT (name) DO UPDATE SET value = s.value || excluded.value;
+    END IF;
+END $$;
+
+-- One change, if the tenant's head is the one it was made for; returns the head if it is another, else nothing. If
+-- something has to be new and is not, nothing is changed, and the position returned is -1. An array that is NULL
+-- brings nothing.
 CREATE FUNCTION apply(
     p_tenant text, p_position bigint, p_link bytea, p_epoch bigint,
     p_new_position bigint, p_new_link bytea, p_new_epoch bigint, p_channel text,
@@ -301,7 +327,12 @@ CREATE FUNCTION apply(
     d_kinds bytea[], d_ids bytea[],
     p_kinds bytea[], p_ids bytea[], p_owners bytea[], p_statuses bytea[], p_times bigint[], p_lookups bytea[],
     p_terms text[], p_documents bytea[], p_marks bytea[],
-    n_streams bytea[], n_versions bigint[], n_folds bigint[], n_states bytea[], n_marks bytea[]
+    n_streams bytea[], n_versions bigint[], n_folds bigint[], n_states bytea[], n_marks bytea[],
+    p_unmakes boolean DEFAULT false,
+    x_positions bigint[] DEFAULT NULL, x_notices bigint[] DEFAULT NULL, x_causes bigint[] DEFAULT NULL,
+    x_payloads bytea[] DEFAULT NULL, r_numbers bigint[] DEFAULT NULL, r_names bytea[] DEFAULT NULL,
+    d_claims bigint[] DEFAULT NULL, d_snapshots bigint[] DEFAULT NULL, d_uses bigint[] DEFAULT NULL,
+    d_keys bytea[] DEFAULT NULL, d_blobs bytea[] DEFAULT NULL, p_todo bytea DEFAULT NULL
 ) RETURNS TABLE (at_position bigint, at_link bytea, at_epoch bigint) LANGUAGE plpgsql AS $$
 BEGIN
     SELECT h.at_position, h.at_link, h.at_epoch INTO at_position, at_link, at_epoch
@@ -310,51 +341,63 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    IF d_kinds IS NOT NULL THEN
-        PERFORM drop_projections(p_tenant, d_kinds, d_ids);
-    END IF;
-    IF s_numbers IS NOT NULL THEN
-        INSERT INTO streams (tenant, number, name, first)
-        SELECT p_tenant, n.* FROM unnest(s_numbers, s_names, s_firsts) AS n;
-    END IF;
-    IF b_streams IS NOT NULL THEN
-        INSERT INTO bases (tenant, stream, stretch, first, source, version)
-        SELECT p_tenant, n.* FROM unnest(b_streams, b_stretches, b_firsts, b_sources, b_versions) AS n;
-    END IF;
-    IF e_positions IS NOT NULL THEN
-        INSERT INTO events (tenant, position, stream, version, ordinal, header, payload, salt, digest, link,
-                            notice, cause, stand_in)
-        SELECT p_tenant, n.* FROM unnest(e_positions, e_streams, e_versions, e_ordinals, e_headers, e_payloads,
-                                         e_salts, e_digests, e_links, e_notices, e_causes, e_stand_ins) AS n;
-    END IF;
-    IF c_stretches IS NOT NULL THEN
-        INSERT INTO claims (tenant, stretch, claim, version)
-        SELECT p_tenant, n.* FROM unnest(c_stretches, c_texts, c_versions) AS n;
-    END IF;
-    IF k_keys IS NOT NULL THEN
-        INSERT INTO keys (tenant, key, command_hash, first, last, time_us)
-        SELECT p_tenant, n.* FROM unnest(k_keys, k_hashes, k_firsts, k_lasts, k_times) AS n;
-    END IF;
-    IF l_hashes IS NOT NULL THEN
-        INSERT INTO blobs AS b (tenant, hash, content) SELECT p_tenant, n.* FROM unnest(l_hashes, l_contents) AS n
-        ON CONFLICT (tenant, hash) DO UPDATE SET content = excluded.content WHERE b.content <> excluded.content;
-    END IF;
-    IF u_positions IS NOT NULL THEN
-        INSERT INTO uses (tenant, position, hash) SELECT p_tenant, n.* FROM unnest(u_positions, u_hashes) AS n
-        ON CONFLICT DO NOTHING;
-    END IF;
-    IF p_kinds IS NOT NULL THEN
-        PERFORM put_projections(p_tenant, p_kinds, p_ids, p_owners, p_statuses, p_times, p_lookups, p_terms,
-                                p_documents, p_marks);
-    END IF;
-    IF n_streams IS NOT NULL THEN
-        INSERT INTO snapshots (tenant, stream, version, fold, state, mark)
-        SELECT p_tenant, s.number, n.version, n.fold, n.state, n.mark
-        FROM unnest(n_streams, n_versions, n_folds, n_states, n_marks) AS n (name, version, fold, state, mark)
-        JOIN streams AS s ON s.tenant = p_tenant AND s.name = n.name
-        ON CONFLICT (tenant, stream) DO UPDATE SET version = excluded.version, fold = excluded.fold,
-            state = excluded.state, mark = excluded.mark;
-    END IF;
+    BEGIN
+        IF p_unmakes THEN
+            PERFORM unmake(p_tenant, x_positions, x_notices, x_causes, x_payloads, r_numbers, r_names, d_claims,
+                           d_snapshots, d_uses, d_keys, d_blobs, p_todo);
+        END IF;
+        IF d_kinds IS NOT NULL THEN
+            PERFORM drop_projections(p_tenant, d_kinds, d_ids);
+        END IF;
+        IF s_numbers IS NOT NULL THEN
+            INSERT INTO streams (tenant, number, name, first)
+            SELECT p_tenant, n.* FROM unnest(s_numbers, s_names, s_firsts) AS n;
+        END IF;
+        IF b_streams IS NOT NULL THEN
+            INSERT INTO bases (tenant, stream, stretch, first, source, version)
+            SELECT p_tenant, n.* FROM unnest(b_streams, b_stretches, b_firsts, b_sources, b_versions) AS n;
+        END IF;
+        IF e_positions IS NOT NULL THEN
+            INSERT INTO events (tenant, position, stream, version, ordinal, header, payload, salt, digest, link,
+                                notice, cause, stand_in)
+            SELECT p_tenant, n.* FROM unnest(e_positions, e_streams, e_versions, e_ordinals, e_headers, e_payloads,
+                                             e_salts, e_digests, e_links, e_notices, e_causes, e_stand_ins) AS n;
+        END IF;
+        IF c_stretches IS NOT NULL THEN
+            INSERT INTO claims (tenant, stretch, claim, version)
+            SELECT p_tenant, n.* FROM unnest(c_stretches, c_texts, c_versions) AS n;
+        END IF;
+        IF k_keys IS NOT NULL THEN
+            INSERT INTO keys (tenant, key, command_hash, first, last, time_us)
+            SELECT p_tenant, n.* FROM unnest(k_keys, k_hashes, k_firsts, k_lasts, k_times) AS n;
+        END IF;
+        IF l_hashes IS NOT NULL THEN
+            INSERT INTO blobs AS b (tenant, hash, content) SELECT p_tenant, n.* FROM unnest(l_hashes, l_contents) AS n
+            ON CONFLICT (tenant, hash) DO UPDATE SET content = excluded.content WHERE b.content <> excluded.content;
+        END IF;
+        IF u_positions IS NOT NULL THEN
+            INSERT INTO uses (tenant, position, hash) SELECT p_tenant, n.* FROM unnest(u_positions, u_hashes) AS n
+            ON CONFLICT DO NOTHING;
+        END IF;
+        IF p_kinds IS NOT NULL THEN
+            PERFORM put_projections(p_tenant, p_kinds, p_ids, p_owners, p_statuses, p_times, p_lookups, p_terms,
+                                    p_documents, p_marks);
+        END IF;
+        IF n_streams IS NOT NULL THEN
+            INSERT INTO snapshots (tenant, stream, version, fold, state, mark)
+            SELECT p_tenant, s.number, n.version, n.fold, n.state, n.mark
+            FROM unnest(n_streams, n_versions, n_folds, n_states, n_marks) AS n (name, version, fold, state, mark)
+            JOIN streams AS s ON s.tenant = p_tenant AND s.name = n.name
+            ON CONFLICT (tenant, stream) DO UPDATE SET version = excluded.version, fold = excluded.fold,
+                state = excluded.state, mark = excluded.mark;
+        END IF;
+    EXCEPTION WHEN unique_violation THEN
+        at_position := -1;
+        at_link := '';
+        at_epoch := 0;
+        RETURN NEXT;
+        RETURN;
+    END;
     UPDATE heads SET position = p_new_position, link = p_new_link, epoch = p_new_epoch WHERE tenant = p_tenant;
     IF p_new_position <> p_position OR p_new_epoch <> p_epoch THEN
         PERFORM pg_notify(p_channel, p_new_position || ' ' || p_tenant);
@@ -384,35 +427,6 @@ BEGIN
     ON CONFLICT (tenant, name) DO UPDATE SET version = excluded.version, value = excluded.value,
         mark = excluded.mark;
     RETURN 'put';
-END $$;
-
--- What a change takes away, before `apply` in the same transaction. Says nothing: `apply` finds the head as it was.
-CREATE FUNCTION unmake(
-    p_tenant text, p_position bigint, p_link bytea, p_epoch bigint,
-    x_positions bigint[], x_notices bigint[], x_causes bigint[], x_payloads bytea[],
-    r_numbers bigint[], r_names bytea[], d_claims bigint[], d_snapshots bigint[], d_uses bigint[],
-    d_keys bytea[], d_blobs bytea[], p_todo bytea
-) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF EXISTS (SELECT 1 FROM hold(p_tenant, p_position, p_link, p_epoch)) THEN
-        RETURN;
-    END IF;
-    UPDATE events AS e SET payload = NULL, salt = NULL, notice = n.notice, cause = n.cause, stand_in = n.payload
-    FROM unnest(x_positions, x_notices, x_causes, x_payloads) AS n (position, notice, cause, payload)
-    WHERE e.tenant = p_tenant AND e.position = n.position;
-    UPDATE streams AS s SET name = n.name FROM unnest(r_numbers, r_names) AS n (number, name)
-    WHERE s.tenant = p_tenant AND s.number = n.number;
-    DELETE FROM claims WHERE tenant = p_tenant AND stretch = ANY (d_claims);
-    DELETE FROM snapshots WHERE tenant = p_tenant AND stream = ANY (d_snapshots);
-    DELETE FROM uses AS u USING events AS e WHERE u.tenant = p_tenant AND e.tenant = p_tenant
-        AND e.stream = ANY (d_uses) AND u.position = e.position;
-    DELETE FROM keys WHERE tenant = p_tenant AND key = ANY (d_keys);
-    DELETE FROM blobs WHERE tenant = p_tenant AND hash = ANY (d_blobs);
-    IF p_todo IS NOT NULL THEN
-        INSERT INTO erasures (tenant) VALUES (p_tenant) ON CONFLICT DO NOTHING;
-        INSERT INTO store AS s (name, value) VALUES ('pending', p_todo)
-        ON CONFLICT (name) DO UPDATE SET value = s.value || excluded.value;
-    END IF;
 END $$;
 
 -- For people with psql. Read-only by nature; Holdfast itself never uses them. They obey the same row-level security:

@@ -13,24 +13,21 @@ _Value = object
 _bytes, _integers = packing.of_bytes, packing.of_integers
 
 
-def added(change: Change, channel: str, *, still: bool = False) -> list[_Value]:
-    """Return the arguments of `apply`; `still`: the head stays as it is."""
-    after = change.before if still else change.after
-    return [
+def arguments(change: Change, channel: str) -> list[_Value]:
+    """Return the arguments of `apply`; the last of them only if something is taken away."""
+    after = change.after
+    found: list[_Value] = [
         *_heads(change.tenant, change.before),
         after.position, after.link, after.epoch, channel,
         *_rows(change), *_streams(change), *_bases(change), *_claims(change), *_keys(change),
         *_blobs(change), *_dropped(change), *_projections(change), *_snapshots(change),
     ]  # fmt: skip
+    if _takes_away(change):
+        found += (True, *_taken_away(change))
+    return found
 
 
-def arguments(count: int) -> str:
-    """Return the placeholders of so many arguments."""
-    return ", ".join(["%s"] * count)
-
-
-def takes_away(change: Change) -> bool:
-    """Whether a change takes something away that `apply` does not."""
+def _takes_away(change: Change) -> bool:
     return change.todo is not None or any(
         (
             change.blanks, change.renames, change.drop_claims, change.drop_snapshots,
@@ -39,11 +36,9 @@ def takes_away(change: Change) -> bool:
     )  # fmt: skip
 
 
-def taken_away(change: Change) -> list[_Value]:
-    """Return the arguments of `unmake`."""
+def _taken_away(change: Change) -> list[_Value]:
     blanks = [blank for _, blank in change.blanks]
     return [
-        *_heads(change.tenant, change.before),
         _integers([position for position, _ in change.blanks]),
         _integers([blank.notice for blank in blanks]),
         _integers([blank.cause for blank in blanks]),
