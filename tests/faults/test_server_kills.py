@@ -31,7 +31,7 @@ WEAK: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
 @pytest.mark.parametrize("backend", SERVERS)
 @pytest.mark.parametrize(
     "wanted",
-    [pytest.param(4_000, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)],
+    [pytest.param(2_500, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)],
 )
 def test_nothing_acknowledged_is_lost_to_kills_of_a_server(
     scratch: Path, backend: str, wanted: int
@@ -41,7 +41,7 @@ def test_nothing_acknowledged_is_lost_to_kills_of_a_server(
             assert store.durability == "power-loss"
         run = Run(
             scratch, served.url(timeout_s=PATIENCE_S), SEED, wanted, direct=served.direct,
-            kill_every=600, restart=served.restart, restart_every=250,
+            kill_every=600, restart=served.restart, restart_every=200,
         )  # fmt: skip
         run.run()
     kills = run.happened["server kills"]
