@@ -298,8 +298,9 @@ class Driver(Protocol):
 
         Asked for only while several stores write to one tenant, so that they wait for one another instead of
         deciding in vain again and again. Nothing rests on it: `apply` does not ask for it. A store has one at a
-        time. It ends by itself soon after its holder died. Before it waits, all others that listen are told, by
-        (tenant, 0): who wins every time hears of nobody otherwise. A driver without all this returns True at once.
+        time. It ends by itself soon after its holder died. First of all, also if it is free, all others that listen
+        are told, by (tenant, 0): who wins every time hears of nobody otherwise. Who waits looks every few
+        milliseconds at least, or is woken. A driver without all this returns True at once.
         """
         ...
 

@@ -11,6 +11,7 @@ head and wins again, and the others decide in vain.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Mapping
 
 from holdfast import errors
@@ -26,6 +27,9 @@ CROWD_TURNS = 16
 
 GUARD_S = 2.0
 """How long the guard of a tenant is waited for. It only saves deciding in vain."""
+
+PAUSE_S, PAUSE_S_MAX = 0.002, 0.1
+"""How long whoever has the guard waits when it was passed all the same, at first and at most."""
 
 TURNS = 64
 """After how many turns the streams are counted."""
@@ -56,12 +60,16 @@ class Known:
         self._guarded: str | None = None
         self._doubted = True
         self._turns = 0
+        self._pause_s = PAUSE_S
 
     def begin(self, heard: Mapping[str, int]) -> bool:
         """A turn begins; return whether all that callers have cached may be trusted until a commit says otherwise.
 
         `heard` are positions that tenants' feeds are said to have reached; 0: others want to write to it.
         """
+        if "" in heard:
+            # Somebody may have asked for a guard unheard: whoever has it is waited for once.
+            self._crowd = dict.fromkeys(self._tenants, 1) | self._crowd
         for name, position in heard.items():
             known = self._tenants.get(name)
             if known is not None and not 0 < position <= known.head.position:
@@ -78,6 +86,7 @@ class Known:
         self._turns += 1
         if self._turns % TURNS == 0:
             self._forget_streams()
+        self._pause_s = PAUSE_S
         alone = not self._doubted
         self._doubted = False
         return alone
@@ -132,6 +141,10 @@ class Known:
         """The server has another head: it is asked for again by whoever decides anew."""
         self._met(tenant)
         self._tenants.pop(tenant, None)
+        if self._guarded == tenant:
+            # Somebody writes without the guard, and will hear of it.
+            time.sleep(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
     def _met(self, tenant: str) -> None:
         self._crowd[tenant] = CROWD_TURNS

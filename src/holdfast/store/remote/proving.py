@@ -44,7 +44,7 @@ class _Gone:
 
 
 class Proof:
-    """One tenant's log, and what is wrong with it. Memory: a few bytes for each event, and the hashes of blobs."""
+    """One tenant's log, and what is wrong with it. Memory: four bytes for each event, and the hashes of blobs."""
 
     def __init__(self, driver: Driver, tenant: str) -> None:
         self._driver = driver
@@ -160,6 +160,7 @@ class Proof:
         for number, last in enumerate(self._versions):
             if last:
                 self.faults.append(reading.nameless(number).message)
+        self._versions = array("I")
 
     def _strays(self, stream: Stream, at: int) -> bool:
         base = stream.bases[at]

@@ -20,8 +20,8 @@ from holdfast.store.remote.known import Known, Tenant
 from holdfast.store.remote.upkeep import Upkeep, taken
 from holdfast.store.remote.waiting import News
 
-COMMITS_QUIET = 4
-"""Commits after which others are listened to: whoever comes for one or two needs no connection more."""
+COMMITS_QUIET = 2
+"""Commits after which others are listened to: whoever comes for one needs no connection more."""
 
 
 class Turn:

@@ -20,7 +20,7 @@ AGAIN_S = 0.5
 """How long after a failure the server is listened to again."""
 
 HEARD_MAX = 10_000
-"""Tenants that were heard of between two turns. Beyond, all are forgotten."""
+"""Tenants that were heard of between two turns. Beyond, it is only known that news was missed."""
 
 END_S = 5.0
 """How long closing waits for the thread that listens."""
@@ -46,7 +46,10 @@ class News:
                 self._changed.notify_all()
 
     def heard(self) -> dict[str, int]:
-        """Return the positions that tenants are said to have reached since this was asked; 0: others want them."""
+        """Return the positions that tenants are said to have reached since this was asked; 0: others want them.
+
+        Without a name: news may have been missed.
+        """
         if not self._heard:
             return {}
         with self._changed:
@@ -112,11 +115,11 @@ class News:
 
     def _hear(self, tenant: str, position: int) -> None:
         with self._changed:
-            if tenant:
-                if len(self._heard) >= HEARD_MAX:
-                    self._heard.clear()
-                # Who wants it has more to say than whoever has added to it.
-                before = self._heard.get(tenant, position)
-                self._heard[tenant] = max(position, before) if position and before else 0
+            if len(self._heard) >= HEARD_MAX:
+                self._heard.clear()
+                tenant = ""
+            # Who wants it has more to say than whoever has added to it.
+            before = self._heard.get(tenant, position)
+            self._heard[tenant] = max(position, before) if position and before else 0
             self._told += 1
             self._changed.notify_all()
