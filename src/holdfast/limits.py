@@ -134,29 +134,11 @@ SERVER_PAUSE_S: Final = 0.2
 SERVER_TRIES_MAX: Final = 20
 """Times that a migration tries again for a lock that others hold."""
 
-REDIS_PREFIX_CHARS_MAX: Final = 64
-"""What all keys of a store on Redis begin with. Every key has it."""
-
 REDIS_CLUSTER_WAIT_S: Final = 5.0
 """How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
 
-REDIS_PAUSE_S: Final = 0.05
-"""The pause between two such looks, and between two looks at whether a server has rewritten its files."""
-
-REDIS_BUILD_S: Final = 600
-"""A rebuild that was not heard of for so long was left by a process that died; the next one cleans it away."""
-
 REDIS_REWRITE_S: Final = 300.0
 """How long an erasure waits until a server has rewritten its files, before it leaves that to later."""
-
-NEWS_LOOK_S: Final = 1.0
-"""How often whoever listens for news looks whether it is to stop."""
-
-NEWS_PAUSE_S: Final = 0.2
-"""How long whoever listens waits before it connects anew."""
-
-REDIS_PART: Final = 500
-"""Rows that one script writes or cleans away during a rebuild: nobody else is served meanwhile."""
 
 CONTINUE_GRACE: Final = 0.1
 """Share of max_messages_per_session by which a session may overrun to reach the end of its turn."""

@@ -70,7 +70,7 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> Server:
+    def start(self, *, wait: bool = True) -> Server:
         """Start it, and wait until it answers."""
         command = [str(_binary.get_binary_path()), "--port", str(self.port)]
         for name, value in self.settings.items():
@@ -79,7 +79,8 @@ class Server:
             self._process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self.wait()
+        if wait:
+            self.wait()
         return self
 
     def wait(self) -> None:

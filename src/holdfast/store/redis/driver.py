@@ -5,11 +5,13 @@ Read `lua/apply.lua` first, then this, then `servers.py`: what is sent where, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
 
 from holdfast.store import port
 from holdfast.store.redis import packing, unpacking
+from holdfast.store.redis.guards import Guards
 from holdfast.store.redis.links import Answer, Call
 from holdfast.store.redis.names import Names
 from holdfast.store.redis.news import News
@@ -31,13 +33,14 @@ _FORGOTTEN: Final = 1_000
 class RedisDriver(Reading):
     """One server or cluster as one store sees it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._servers = Servers(place)
         self._names = Names(place.prefix)
         self._listed: set[tuple[bytes, str]] = set()
         self._note_counts: dict[str, int] = {}
         self._settings = Settings(self._servers)
         self._todo = Todo(self._servers, self._names)
+        self._guards = Guards(self._servers, self._names, random)
         self._news = News(self._servers, self._names)
 
     def check(self) -> None:
@@ -105,6 +108,14 @@ class RedisDriver(Reading):
     def replace(self, before: Mapping[str, driver.Head], derived: Iterable[driver.Change]) -> bool:
         """Put what changes bring in the place of all that is derived; each tenant whole or not at all."""
         return Rebuild(self._servers, self._names, before).replace(derived)
+
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        """Try to be the only one among all stores that has a tenant's guard."""
+        return self._guards.take(tenant, timeout_s)
+
+    def unguard(self, tenant: str) -> None:
+        """Give the guard back, if it is had."""
+        self._guards.give_back(tenant)
 
     def pending(self) -> bytes | None:
         """Return what erasures left to do."""

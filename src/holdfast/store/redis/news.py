@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 import redis
 
-from holdfast import errors, limits
+from holdfast import errors
 from holdfast.store.redis import translate
 from holdfast.store.redis.links import Wire, wake
 from holdfast.store.redis.names import Names
@@ -17,6 +17,12 @@ from holdfast.store.redis.servers import Servers
 
 MISSED = ("", 0)
 """What is told after news may have been missed."""
+
+_LOOK_S: Final = 1.0
+"""How often whoever listens looks whether it is to stop."""
+
+_PAUSE_S: Final = 0.2
+"""How long it waits before it connects anew."""
 
 _decoder = msgspec.msgpack.Decoder(tuple[str, int])
 
@@ -44,7 +50,7 @@ class News:
                     if told is not None:
                         yield told
             except (*translate.KINDS, errors.Error):
-                self._closed.wait(limits.NEWS_PAUSE_S)
+                self._closed.wait(_PAUSE_S)
             finally:
                 self._drop()
 
@@ -84,7 +90,7 @@ class News:
 
 
 def _told(connection: Wire) -> tuple[str, int] | None:
-    if not connection.can_read(limits.NEWS_LOOK_S):
+    if not connection.can_read(_LOOK_S):
         return None
     kind, _, content = cast("list[bytes]", connection.read_response())
     if kind != b"message":

@@ -14,6 +14,7 @@ from holdfast import errors, limits
 SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 _PREFIX: Final = "holdfast"
+_PREFIX_CHARS_MAX: Final = 64
 _LEVELS: Final = ("power-loss", "process-crash", "none")
 _TLS: Final = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
 _OPTIONS: Final = ("prefix", "durability", "waitaof", "timeout_s", "connections", *_TLS)
@@ -93,7 +94,7 @@ def _database(path: str, *, cluster: bool) -> int:
 
 def _prefix(text: str) -> str:
     # A brace would be taken for the part of a key that says where in a cluster it lies.
-    if len(text) > limits.REDIS_PREFIX_CHARS_MAX or not _NAME.fullmatch(text):
+    if len(text) > _PREFIX_CHARS_MAX or not _NAME.fullmatch(text):
         raise _wrong("a prefix is made of letters, digits, - and _")
     return text
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
-from holdfast import errors, limits
+from holdfast import errors
 from holdfast.store.redis import packing, unpacking
 from holdfast.store.redis.links import Call
 from holdfast.store.redis.names import Names
 from holdfast.store.redis.scripts import named
 from holdfast.store.redis.servers import Servers
 from holdfast.store.remote import driver
+
+_PART: Final = 500
+"""Rows that one script writes or cleans away: nobody else is served meanwhile."""
+
+_DEAD_S: Final = 600
+"""A rebuild that was not heard of for so long was left by a process that died; the next one cleans it away."""
 
 
 class Rebuild:
@@ -71,19 +77,19 @@ class Rebuild:
         return Call(self._names.head(tenant), words, named("swap"))
 
     def _clean_leftovers(self, tenant: str) -> None:
-        found = self._script("leftovers", tenant, limits.REDIS_BUILD_S)
+        found = self._script("leftovers", tenant, _DEAD_S)
         for number in cast("list[bytes]", found):
             self._clean(tenant, int(number))
 
     def _clean(self, tenant: str, number: int) -> None:
         with contextlib.suppress(errors.Unavailable):
-            while self._script("clean", tenant, number, limits.REDIS_PART):
+            while self._script("clean", tenant, number, _PART):
                 pass
 
 
 def _parts(change: driver.Change) -> Iterator[driver.Change]:
     """Yield what is derived of a change in parts that do not keep others waiting."""
-    size = limits.REDIS_PART
+    size = _PART
     fields = ("claims", "uses", "projections", "snapshots")
     longest = max(len(getattr(change, name)) for name in fields)
     for first in range(0, longest, size):

@@ -14,6 +14,7 @@ _WRITES: Final = frozenset(
         "apply",
         "forget_keys",
         "put_note",
+        "unguard",
         "build_begin",
         "build",
         "swap",
@@ -30,8 +31,12 @@ _ALONE: Final = frozenset(
 """Scripts about no tenant."""
 
 
+_REPEATABLE: Final = frozenset({"unguard"})
+"""Scripts that write, but nothing that has to be kept, and that may be sent again."""
+
+
 class Script(msgspec.Struct, frozen=True):
-    """A script and its sum."""
+    """A script, its sum, and whether it changes what has to be kept."""
 
     source: bytes
     sum: bytes
@@ -46,7 +51,8 @@ def named(name: str) -> Script:
     parts = [] if name in _ALONE else ["common"]
     parts += ["deriving"] * (name in _DERIVES)
     source = (first + "".join(_text(part) for part in (*parts, name))).encode()
-    return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), name in _WRITES)  # fmt: skip
+    sum_ = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+    return Script(source, sum_, name in _WRITES - _REPEATABLE)
 
 
 def _text(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, cast
 
 import redis
 import redis.crc
@@ -16,6 +16,9 @@ from holdfast.store.redis import translate
 from holdfast.store.redis.links import Answer, Call, Link
 from holdfast.store.redis.place import Place
 from holdfast.store.redis.scripts import named
+
+PAUSE_S: Final = 0.05
+"""Between two looks at whether a server has got ready for something."""
 
 _SENT_ANYWHERE = (MovedError, AskError, TryAgainError, NoScriptError, ClusterDownError)
 """Answers that say that nothing was done, and that it may be done elsewhere, later, or sent whole."""
@@ -131,7 +134,7 @@ class Servers:
         if any(isinstance(each, MovedError) for each in refusals):
             self._forget()
         if any(isinstance(each, (TryAgainError, ClusterDownError)) for each in refusals):
-            time.sleep(limits.REDIS_PAUSE_S)
+            time.sleep(PAUSE_S)
             self._forget()
         return whole or any(isinstance(each, NoScriptError) for each in refusals)
 

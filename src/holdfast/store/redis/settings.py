@@ -12,7 +12,7 @@ import redis
 from holdfast import errors, limits
 from holdfast.store.redis import translate, unpacking
 from holdfast.store.redis.links import Link
-from holdfast.store.redis.servers import Servers
+from holdfast.store.redis.servers import PAUSE_S, Servers
 from holdfast.values.frozen import Json
 
 LEVELS: Final = ("none", "process-crash", "power-loss")
@@ -160,7 +160,7 @@ class Settings:
                     hint="Wait, then erase() once more; a worker does it too.",
                     facts={"pending": True},
                 )
-            time.sleep(limits.REDIS_PAUSE_S)
+            time.sleep(PAUSE_S)
 
 
 def check_version(found: Mapping[str, str], shown: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import cast
 
 from holdfast.store.redis import packing, unpacking
+from holdfast.store.redis.links import Call
 from holdfast.store.redis.names import Names
 from holdfast.store.redis.servers import Servers
 
@@ -33,9 +34,14 @@ class Todo:
 
     def _gathered(self) -> list[bytes]:
         announced, key = self._names.erasing, self._names.pending
-        for member in sorted(cast("list[bytes]", self._servers.command(announced, b"SMEMBERS", announced)), key=_order):  # fmt: skip
+        look = Call(key, (b"LRANGE", key, 0, -1))
+        calls = [Call(announced, (b"SMEMBERS", announced)), look]
+        members, entries = cast("list[list[bytes]]", self._servers.run(calls))
+        if not members:
+            return entries
+        for member in sorted(members, key=_order):
             self._gather(member)
-        return cast("list[bytes]", self._servers.command(key, b"LRANGE", key, 0, -1))
+        return cast("list[bytes]", self._servers.run([look])[0])
 
     def _gather(self, member: bytes) -> None:
         position, _, name = member.partition(b" ")
