@@ -144,6 +144,7 @@ class PostgresDriver(Reading):
             connection.execute(self._sql["register"].encode())
             rows = connection.execute(self._sql["heads"].encode()).fetchall()
             size = connection.execute(self._sql["size"].encode()).fetchone()
+            counts = connection.execute(self._sql["census"].encode()).fetchall()
             self._server = server = opening.look(connection)
         return {
             "backend": "postgres",
@@ -157,6 +158,8 @@ class PostgresDriver(Reading):
             "bytes": int(size[0]) if size else 0,
             "tenants": len(rows),
             "events": sum(position for _, position, _ in rows),
+            "blobs": sum(count for kind, _, count in counts if not kind),
+            "holds": _held(counts),
             "heads": {
                 names.read(tenant): {"position": position, "link": bytes(link).hex()}
                 for tenant, position, link in rows
@@ -174,3 +177,11 @@ def _outcome(rows: Rows) -> Moved | Taken | None:
     if not rows:
         return None
     return Taken() if rows[0][0] == _TAKEN else Moved(Head(*rows[0]))
+
+
+def _held(counts: Rows) -> dict[str, Json]:
+    held: dict[str, dict[str, int]] = {}
+    for kind, status, count in counts:
+        if kind:
+            held.setdefault(kind.decode(), {})[status.decode()] = count
+    return dict(held)

@@ -152,3 +152,5 @@ SELECT tenant, position, link FROM heads WHERE position > 0 ORDER BY tenant
 -- name: size
 SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class AS c
 WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
+-- name: census
+SELECT kind, status, sum(count)::bigint FROM census() GROUP BY kind, status

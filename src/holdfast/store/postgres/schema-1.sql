@@ -429,6 +429,24 @@ BEGIN
     RETURN 'put';
 END $$;
 
+-- How many rows of which kind and status each tenant has; of blobs, with an empty kind. Tenant by tenant, as row-level
+-- security has it.
+CREATE FUNCTION census() RETURNS TABLE (kind bytea, status bytea, count bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    one text;
+    every text[];
+BEGIN
+    PERFORM set_config('holdfast.register', 'on', true);
+    every := ARRAY(SELECT h.tenant FROM heads AS h);
+    PERFORM set_config('holdfast.register', 'off', true);
+    FOREACH one IN ARRAY every LOOP
+        PERFORM set_config('holdfast.tenant', one, true);
+        RETURN QUERY SELECT p.kind, p.status, count(*) FROM projections AS p WHERE p.tenant = one GROUP BY 1, 2;
+        RETURN QUERY SELECT ''::bytea, ''::bytea, count(*) FROM blobs AS b WHERE b.tenant = one;
+    END LOOP;
+    PERFORM set_config('holdfast.tenant', '', true);
+END $$;
+
 -- For people with psql. Read-only by nature; Holdfast itself never uses them. They obey the same row-level security:
 --     SELECT set_config('holdfast.tenant', 'default', false);
 CREATE VIEW sessions AS
