@@ -98,23 +98,6 @@ SERVER_CONNECT_S: Final = 10
 SERVER_ANSWER_S: Final = 30.0
 """How long a server may take for one answer before it counts as slow; ?timeout_s= in a URL says otherwise."""
 
-SERVER_CONNECTIONS: Final = 8
-"""Connections to a server that one process keeps at most; ?connections= in a URL says otherwise."""
-
-REDIS_CLUSTER_WAIT_S: Final = 5.0
-"""How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
-
-REDIS_REWRITE_S: Final = 300.0
-"""How long an erasure waits until a server has rewritten its files, before it leaves that to later."""
-
-NEWS_LOOK_S: Final = 1.0
-"""How often whoever listens for news looks whether it is to stop."""
-
-NEWS_PAUSE_S: Final = 0.2
-"""How long whoever listens waits before it connects anew."""
-
-REDIS_PART: Final = 500
-"""Rows that one script writes or cleans away during a rebuild: nobody else is served meanwhile."""
 SERVER_GRACE_S: Final = 5.0
 """How much longer the client waits, so that the server's own word comes first."""
 
@@ -123,6 +106,12 @@ SERVER_PAUSE_S: Final = 0.2
 
 SERVER_TRIES_MAX: Final = 20
 """Times that a migration tries again for a lock that others hold."""
+
+REDIS_CLUSTER_WAIT_S: Final = 5.0
+"""How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
+
+REDIS_REWRITE_S: Final = 300.0
+"""How long an erasure waits until a server has rewritten its files, before it leaves that to later."""
 
 CONTINUE_GRACE: Final = 0.1
 """Share of max_messages_per_session by which a session may overrun to reach the end of its turn."""

@@ -35,7 +35,7 @@ LONG = 40
 
 LIMIT = 500
 TENANTS = ("ada", "bob", "cy", "eve")
-_TRIES, _PATIENCE_S, _PAUSE_S = 400, 60.0, 0.01
+_TRIES, _PATIENCE_S, _PAUSE_S = 400, 60.0, 0.03
 _COUNTER_BITS = 24
 _SLOTS = 4_096
 

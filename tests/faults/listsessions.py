@@ -18,7 +18,7 @@ from tests.faults import misbehaving
 from tests.faults.history import Status, Writer
 
 TENANT = "dee"
-_LONG, _TRIES, _PAUSE_S = 40, 400, 0.01
+_LONG, _TRIES, _PAUSE_S = 40, 400, 0.03
 
 
 class Desk(Protocol):

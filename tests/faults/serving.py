@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from tests.faults import holding
 from tests.servers import postgres, valkey
 
 
@@ -21,6 +23,8 @@ class Served:
     start: Callable[[], object]
     forget: Callable[[], object] = bool
     """Makes the server forget what it may: then all of it has to be sent again."""
+    held: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    """Transactions take their time to commit."""
 
     def url(self, port: int = 0, **options: str | float) -> str:
         """Return the store's URL, by way of another port, and with options."""
@@ -42,7 +46,10 @@ def on_postgres(*settings: str) -> Iterator[Served]:
     server = postgres.Server(*settings)
     try:
         url = server.url(postgres.create(server))
-        yield Served("postgres", url, server.port, server.kill, server.start)
+        yield Served(
+            "postgres", url, server.port, server.kill, server.start,
+            held=lambda: holding.on_postgres(url),
+        )  # fmt: skip
     finally:
         server.close()
 
@@ -57,10 +64,13 @@ def on_valkey(**settings: str) -> Iterator[Served]:
             with server.client() as client:
                 client.script_flush()
 
-        yield Served("redis", url, server.port, server.kill, server.start, forget)
+        yield Served(
+            "redis", url, server.port, server.kill, server.start, forget,
+            held=lambda: holding.on_valkey(server),
+        )  # fmt: skip
 
 
-SERVERS: dict[str, Callable[..., contextlib.AbstractContextManager[Served]]] = {
+SERVERS: dict[str, Callable[..., AbstractContextManager[Served]]] = {
     "postgres": on_postgres,
     "redis": on_valkey,
 }

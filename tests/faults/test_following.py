@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.wiring import stores
 from tests.faults import results
 from tests.faults.following import Followers
 from tests.faults.listappend import TENANTS
 from tests.faults.listrun import Run
+from tests.faults.serving import SERVERS
 
 SEED = 20_260_404
 READERS = 2
@@ -40,6 +42,24 @@ def test_every_event_once_and_in_order_on_sqlite(scratch: Path) -> None:
     told(run, followers, "sqlite")
     assert run.faults == []
     assert min(len(reader.links) for reader in followers.readers) > 500
+
+
+@pytest.mark.slow
+@pytest.mark.req("A-20")
+@pytest.mark.parametrize("backend", SERVERS)
+def test_every_event_once_and_in_order_while_transactions_are_held_open(
+    scratch: Path, backend: str
+) -> None:
+    with SERVERS[backend]() as served:
+        # Somebody has to have made the tables.
+        stores.open_store(served.direct).close()
+        run = Run(scratch, served.direct, SEED, 2_500)
+        with served.held(), Followers(served.direct, TENANTS, READERS) as followers:
+            run.run()
+        run.faults += followers.faults(served.direct)
+    told(run, followers, backend)
+    assert run.faults == []
+    assert min(len(reader.links) for reader in followers.readers) > 300
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ WEAK: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
 @pytest.mark.parametrize("backend", SERVERS)
 @pytest.mark.parametrize(
     "wanted",
-    [pytest.param(4_000, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)],
+    [pytest.param(2_500, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)],
 )
 def test_nothing_acknowledged_is_lost_to_kills_of_a_server(
     scratch: Path, backend: str, wanted: int
@@ -41,7 +41,7 @@ def test_nothing_acknowledged_is_lost_to_kills_of_a_server(
             assert store.durability == "power-loss"
         run = Run(
             scratch, served.url(timeout_s=PATIENCE_S), SEED, wanted, direct=served.direct,
-            kill_every=600, restart=served.restart, restart_every=250,
+            kill_every=600, restart=served.restart, restart_every=200,
         )  # fmt: skip
         run.run()
     kills = run.happened["server kills"]
@@ -75,4 +75,4 @@ def test_a_level_that_a_server_can_not_hold_is_refused_and_would_have_cost(
             scratch, weak, SEED, 1_500, kill_every=0, restart=served.restart, restart_every=300
         )
         run.run()
-    assert run.faults, "a server that keeps nothing was killed, and nothing was missed"
+    assert {"lost", "vanished"} & run.verdict.anomalies.keys(), run.faults

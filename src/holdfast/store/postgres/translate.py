@@ -77,6 +77,7 @@ _CASES = {
 
 # Of a connection that was refused libpq tells no code, only the text.
 _TEXTS = (
+    ("the database system is", _STARTING),
     ("password authentication failed", _LOGIN),
     ("authentication failed", _LOGIN),
     ("no password supplied", _LOGIN),
@@ -85,7 +86,6 @@ _TEXTS = (
     ("database ", _NO_DATABASE),
     ("too many", _CROWDED),
     ("connection slots", _CROWDED),
-    ("the database system is", _STARTING),
     ("session is read-only", _READ_ONLY),
     ("server is in hot standby mode", _READ_ONLY),
     ("timeout expired", _SLOW),
