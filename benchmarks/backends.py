@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psycopg
 import redis
-from tests.servers import postgres, valkey
 
 from benchmarks import append_many, harness, ours, raw, windows
 from benchmarks.harness import Bench, Figure, Slice
 from benchmarks.loads import Load
+from tests.servers import postgres, valkey
 
 TOGETHER = append_many.CALLERS
 LONG, SHORT = 50_000, windows.SHORT

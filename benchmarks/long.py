@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.servers import postgres
-
 from benchmarks import machine
 from benchmarks.__main__ import REPOSITORY, RESULTS, print_table, write_result
 from benchmarks.harness import Figure
 from benchmarks.long_work import MESSAGES
+from tests.servers import postgres
 
 SESSIONS = 1_000_000
 RESIDENT_MIB_MAX = 256

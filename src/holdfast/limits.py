@@ -92,6 +92,9 @@ CACHE_PAGES_KIB: Final = 8_192
 READERS_MAX: Final = 4
 """SQLite connections that one process keeps open for reading."""
 
+SERVER_CONNECTIONS: Final = 8
+"""Connections to a server that one process keeps at most; ?connections= in a URL says otherwise."""
+
 SERVER_CONNECT_S: Final = 10
 """How long a server may take to let a connection in."""
 

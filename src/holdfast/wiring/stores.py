@@ -130,17 +130,13 @@ def path_of(url: str | Path) -> Path | None:
 
 
 def open_shelf(url: str | Path) -> Shelf:
-    """Return the shelf beside the store that a URL names; one in RAM where the store has no files."""
-    place = path_of(url)
+    """Return the shelf beside the store that a URL names; one in RAM where it has neither files nor a server."""
+    named, database = str(url), path_of(url)
+    place = database and database.with_name(f"{database.name}-memory")
+    if named.startswith("files:"):
+        place = Path(_path(named, "files")).expanduser().resolve() / ".index" / "memory"
     if place is not None:
         from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
 
-        return SQLiteShelf(place.with_name(f"{place.name}-memory"))
-    if url.startswith("files:"):
-        from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
-
-        folder = Path(_path(url, "files")).expanduser().resolve()
-        return SQLiteShelf(folder / ".index" / "memory")
-    if urlsplit(url).scheme in _SERVERS:
-        return _room(url).open_shelf(url)
-    return VolatileShelf()
+        return SQLiteShelf(place)
+    return _room(named).open_shelf(named) if urlsplit(named).scheme in _SERVERS else VolatileShelf()
