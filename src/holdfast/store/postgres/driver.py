@@ -29,8 +29,8 @@ class PostgresDriver(Reading):
         self._sql: Mapping[str, str] = names.named("queries.sql")
         self._server = opening.prepare(place)
         self._connections = Connections(place, self._checked)
-        self._listener = listening.Listener(place)
         self._guard = guarding.Guard(place)
+        self._listener = listening.Listener(place, self._guard)
 
     def _checked(self, connection: Connection) -> None:
         # A server that was restarted, or promoted, may be another one now.
