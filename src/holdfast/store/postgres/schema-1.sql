@@ -156,6 +156,15 @@ CREATE TABLE shelf (
     PRIMARY KEY (book, key)
 );
 
+-- Contents are in no statistics: what is erased must not be left there.
+ALTER TABLE events ALTER header SET STATISTICS 0, ALTER payload SET STATISTICS 0, ALTER salt SET STATISTICS 0,
+    ALTER digest SET STATISTICS 0, ALTER link SET STATISTICS 0, ALTER stand_in SET STATISTICS 0;
+ALTER TABLE projections ALTER document SET STATISTICS 0, ALTER terms SET STATISTICS 0, ALTER mark SET STATISTICS 0;
+ALTER TABLE snapshots ALTER state SET STATISTICS 0, ALTER mark SET STATISTICS 0;
+ALTER TABLE blobs ALTER content SET STATISTICS 0;
+ALTER TABLE notes ALTER value SET STATISTICS 0, ALTER mark SET STATISTICS 0;
+ALTER TABLE shelf ALTER value SET STATISTICS 0;
+
 -- What a partition is: one of eight. And who may see which rows of which table.
 DO $$
 DECLARE
