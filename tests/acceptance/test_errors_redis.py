@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,8 @@ from holdfast.store.port import KeyUse, Replayed, Store
 from holdfast.store.redis import place, settings
 from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
 from tests.servers import valkey
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextlib.contextmanager
@@ -242,6 +247,27 @@ def test_a_user_that_is_not_let_in(own: valkey.Server):
     with opened(f"redis://shy:right@{host}") as store:
         assert store.durability == "process-crash", "whether it syncs can't be asked"
     refused(f"redis://shy:right@{host}?durability=power-loss", errors.UnsafeStore, "appendfsync")
+
+
+def test_a_user_with_the_rights_that_the_documentation_names(own: valkey.Server):
+    page = (ROOT / "docs/how-to/use-redis.md").read_text()
+    (line,) = re.findall(r"^ACL SETUSER .*$", page, re.MULTILINE)
+    with own.client() as client:
+        client.execute_command(*line.split())
+    name, password = line.split()[2], next(word[1:] for word in line.split() if word[0] == ">")
+    url = f"redis://{name}:{password}@{own.url.removeprefix('redis://')}"
+    with holdfast.connect(url, memory=True) as hf:
+        session = hf.sessions.create_session(user_id="ada")
+        session.add_message(Message(role="user", content="I live in Oslo."))
+        assert hf.admin.status()["durability"] == "power-loss"
+        hf.admin.rebuild()
+        hf.admin.erase(session_id=session.id)
+        assert hf.admin.verify().ok
+    with opened(url) as one, opened(url) as two, ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(one.wait, TENANT, 0, 5)
+        take(two, step(write("a", 0, b"1")))
+        assert waits.result()
+    refused(f"{url}?prefix=another", errors.StoreReadOnly, "forbids")
 
 
 def test_no_error_tells_a_password():

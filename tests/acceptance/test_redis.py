@@ -16,7 +16,9 @@ import holdfast
 from holdfast import Message, Scope, TokenBudget, errors
 from holdfast.store import redis as ours
 from holdfast.store.redis import packing
+from holdfast.store.redis.rebuilding import Rebuild
 from holdfast.store.remote.driver import Change, Head
+from holdfast.testing.contract import erasing
 from holdfast.testing.contract.stage import TENANT, feed_all, step, take, verified, write
 from tests.contract.test_redis import client_of, driver_of
 from tests.servers import valkey
@@ -231,6 +233,34 @@ def test_what_was_erased_is_in_no_file_of_the_server():
         assert b"canary" not in left
         assert texts(hf.sessions.get_session(kept.id)) == ["stays"]
         assert hf.admin.verify().ok
+
+
+def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
+    with valkey.server() as server, contextlib.closing(ours.open_store(server.url)) as store:
+        erasing.said(store, "a", erasing.event("canary-claim", "canary-word", (b"canary-blob",)))
+        erasing.said(store, "b", erasing.event("c1", "stays"))
+        erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
+        assert b"canary-word" in server.files()
+        store.scrub(b"todo")
+        assert b"canary" not in server.files()
+        assert store.pending() is None
+        assert verified(store).ok
+
+
+def test_a_rebuild_is_not_put_into_place_if_others_write_at_the_last_moment(url: str):
+    with contextlib.closing(ours.open_store(url)) as store:
+        take(store, step(write("a", 0, b"1", claims=(("c", 0),))))
+        driver = driver_of(store)
+
+        class Late(Rebuild):
+            def _current(self) -> bool:
+                take(store, step(write("a", 1, b"2")))
+                return True
+
+        before = {TENANT: driver.head(TENANT)}
+        assert not Late(driver._servers, driver._names, before).replace(iter(()))
+        assert store.find_claim(TENANT, "a", "c") == 1
+        assert derived_keys(url) == {b"d0"}
 
 
 def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):

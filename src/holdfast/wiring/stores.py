@@ -47,12 +47,17 @@ def _redis(url: str) -> Store:
 def _redis_room() -> ModuleType:
     try:
         from holdfast.store import redis  # noqa: PLC0415 - as above
-    except ModuleNotFoundError as error:
-        raise errors.NotInstalled(
-            f"a store on Redis takes the library {error.name}.",
-            hint='Install it with: pip install "holdfast[redis]"',
-        ) from error
+    except ImportError as error:
+        raise _missing("Redis", "redis", error) from error
     return redis
+
+
+def _missing(what: str, extra: str, error: ImportError) -> errors.NotInstalled:
+    return errors.NotInstalled(
+        f"a store on {what} needs a library that is not installed: {error.name or error}.",
+        hint=f'Install it with: pip install "holdfast[{extra}]"',
+        facts={"extra": extra},
+    )
 
 
 _REDIS = ("redis", "rediss", "redis+cluster", "rediss+cluster")

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.store.redis import packing
+from holdfast.store.redis.links import Call
 from holdfast.store.redis.names import Names
 from holdfast.store.redis.servers import Servers
 
 _HELD_MS: Final = 2_000
 """How long one that is not given back is held: its holder died, or takes too long."""
 
-_PAUSES_S: Final = (0.001, 0.02)
+_PAUSES_S: Final = (0.001, 0.005)
 """Between two tries, the first and the longest."""
 
 
@@ -27,21 +28,20 @@ class Guards:
         self._token = b""
 
     def take(self, tenant: str, timeout_s: float) -> bool:
-        """Try to have the guard within a time; whoever has to wait tells the others first."""
+        """Try to have the guard within a time; all others that listen are told first."""
         key, token = self._names.base(tenant) + b"guard", self._random(16)
         until, pause = time.monotonic() + timeout_s, _PAUSES_S[0]
-        told = False
-        while True:
-            if self._servers.command(key, b"SET", key, token, b"NX", b"PX", _HELD_MS):
-                self._token = token
-                return True
-            if not told:
-                words = (b"PUBLISH", self._names.channel, packing.news(tenant, 0))
-                told = self._servers.command(key, *words) is not None
+        tell = Call(key, (b"PUBLISH", self._names.channel, packing.news(tenant, 0)))
+        take = Call(key, (b"SET", key, token, b"NX", b"PX", _HELD_MS))
+        _, taken = self._servers.run([tell, take])
+        while not taken:
             if time.monotonic() + pause > until:
                 return False
             time.sleep(pause)
             pause = min(pause * 2, _PAUSES_S[1])
+            (taken,) = self._servers.run([take])
+        self._token = token
+        return True
 
     def give_back(self, tenant: str) -> None:
         """Give it back, if it is had still."""

@@ -32,7 +32,7 @@ _LOGIN = _Case(
 _RIGHTS = _Case(
     errors.StoreReadOnly,
     "forbids it to this user",
-    "Grant what docs/how-to/use-redis.md lists: ACL SETUSER name ~holdfast:* &holdfast:* +@all -@dangerous.",
+    "Grant it: ACL SETUSER name ~holdfast:* &holdfast:* +@all -@dangerous +info +config|get +bgrewriteaof +bgsave.",
 )
 _CROWDED = _Case(
     errors.StoreBusy,
