@@ -58,7 +58,7 @@ class Server:
     def __init__(self, *settings: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
         self._log: IO[bytes] | None = None
         self._owner = os.getpid()
         self.port = 0
@@ -235,7 +235,8 @@ class Elsewhere:
         if user:
             netloc = f"{user}@{netloc.rpartition('@')[2]}"
         query = "&".join(
-            [parts.query] * bool(parts.query) + [f"{name}={value}" for name, value in options.items()]
+            [parts.query] * bool(parts.query)
+            + [f"{name}={value}" for name, value in options.items()]
         )
         path = f"/{database}" if database else parts.path
         return urlunsplit((parts.scheme, netloc, path, query, ""))
@@ -321,7 +322,7 @@ _free: list[str] = []
 
 
 def _made(server: Server | Elsewhere) -> str:
-    from holdfast.store.postgres import opening, place  # noqa: PLC0415 - only whoever needs a store
+    from holdfast.store.postgres import opening, place
 
     name = create(server)
     opening.prepare(place.of(server.url(name)))
@@ -340,16 +341,18 @@ def _empty(url: str) -> None:
             "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace"
             " AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> 'store'"
         ).fetchall()
-        statements = [f"DELETE FROM holdfast.{table}" for (table,) in tables]
-        connection.execute(
-            ";".join(["SET synchronous_commit = off", *statements, "DELETE FROM holdfast.store WHERE name <> 'schema'"])  # pyright: ignore[reportArgumentType]
-        )
+        for statement in (
+            "SET synchronous_commit = off",
+            *(f"DELETE FROM holdfast.{table}" for (table,) in tables),
+            "DELETE FROM holdfast.store WHERE name <> 'schema'",
+        ):
+            connection.execute(statement.encode())
 
 
 def run(url: str, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
     """Run a statement as whoever the URL names, beneath any store."""
     with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(statement, parameters or None)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        cursor = connection.execute(statement.encode(), parameters or None)
         return cursor.fetchall() if cursor.description else []
 
 

@@ -52,6 +52,18 @@ def _redis_room() -> ModuleType:
     return redis
 
 
+def _postgres(url: str) -> Store:
+    return _postgres_room().open_store(url)
+
+
+def _postgres_room() -> ModuleType:
+    try:
+        from holdfast.store import postgres  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise _missing("PostgreSQL", "postgres", error) from error
+    return postgres
+
+
 def _missing(what: str, extra: str, error: ImportError) -> errors.NotInstalled:
     return errors.NotInstalled(
         f"a store on {what} needs a library that is not installed: {error.name or error}.",
@@ -66,6 +78,8 @@ _OURS: Mapping[str, Callable[[str], Store]] = {
     "sqlite": _sqlite,
     "volatile": _volatile,
     **dict.fromkeys(_REDIS, _redis),
+    "postgresql": _postgres,
+    "postgres": _postgres,
 }
 
 
@@ -89,7 +103,7 @@ def open_store(url: str | Path) -> Store:
         return entry.load()(url)
     raise errors.UnknownScheme(
         f"no store is registered for {scheme}://.",
-        hint="Use a path such as state.db, sqlite:///path, redis://host, or volatile:.",
+        hint="Use a path such as state.db, sqlite:///path, postgresql://host/database, redis://host, or volatile:.",
         facts={"scheme": scheme},
     )
 
@@ -116,4 +130,6 @@ def open_shelf(url: str | Path) -> Shelf:
         return SQLiteShelf(place.with_name(f"{place.name}-memory"))
     if urlsplit(str(url)).scheme in _REDIS:
         return _redis_room().open_shelf(url)
+    if urlsplit(str(url)).scheme in ("postgresql", "postgres"):
+        return _postgres_room().open_shelf(url)
     return VolatileShelf()

@@ -62,7 +62,9 @@ def check(server: Server, place: Place) -> None:
             hint="Create the database with: createdb -E UTF8 -T template0 NAME",
         )
     if server.recovering or server.read_only:
-        what = "is a replica" if server.recovering else "is read-only (default_transaction_read_only)"
+        what = (
+            "is a replica" if server.recovering else "is read-only (default_transaction_read_only)"
+        )
         raise errors.StoreReadOnly(
             f"{place.shown} {what} and takes no writes.",
             hint="Name the primary in the URL, or all hosts and target_session_attrs=read-write.",
@@ -90,7 +92,10 @@ def _weakness(server: Server) -> str:
 
 def prepare(place: Place) -> Server:
     """Look at the server, lift the schema if it is older, and make sure that tenants are apart."""
-    with translate.at(place.shown), contextlib.closing(connections.connect(place, role=False)) as owner:
+    with (
+        translate.at(place.shown),
+        contextlib.closing(connections.connect(place, role=False)) as owner,
+    ):
         server = look(owner)
         check(server, place)
         if version(owner, place) < len(MIGRATIONS):
@@ -127,7 +132,9 @@ def lift(owner: Connection, place: Place, steps: Mapping[int, str]) -> None:
     """
     with _alone(owner, place):
         try:
-            owner.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(place.schema)))
+            owner.execute(
+                sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(place.schema))
+            )
         except psycopg.errors.InsufficientPrivilege as error:
             raise errors.StoreReadOnly(
                 f"there is no schema {place.schema} in {place.shown}, and this user may not create it.",
@@ -136,7 +143,9 @@ def lift(owner: Connection, place: Place, steps: Mapping[int, str]) -> None:
         _make_role(owner, place)
         for step in sorted(steps):
             for last in (*[False] * limits.SERVER_TRIES_MAX, True):
-                if version(owner, place) >= step or _stepped(owner, place, step, steps[step], last=last):
+                if version(owner, place) >= step or _stepped(
+                    owner, place, step, steps[step], last=last
+                ):
                     break
 
 
@@ -170,7 +179,9 @@ def _make_role(owner: Connection, place: Place) -> None:
     roles = names.named("roles.sql")
     if not _found(owner, roles["role"], role=place.role):
         if not _found(owner, roles["may_create_roles"]):
-            raise _no_role(place, f"CREATE ROLE {place.role} NOLOGIN; GRANT {place.role} TO your_user")
+            raise _no_role(
+                place, f"CREATE ROLE {place.role} NOLOGIN; GRANT {place.role} TO your_user"
+            )
         # Roles are one for all databases of a server: somebody may be at it in another one.
         with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
             owner.execute(_role_sql("create_role", place))
@@ -219,18 +230,29 @@ def check_isolation(user: Connection, place: Place) -> None:
     who, mighty, owns, bare = _one(user, "isolation", tables=list(OURS))
     wrong = None
     if mighty:
-        wrong, fix = f"the role {who} is a superuser or has BYPASSRLS", f"ALTER ROLE {who} NOSUPERUSER NOBYPASSRLS"
+        wrong, fix = (
+            f"the role {who} is a superuser or has BYPASSRLS",
+            f"ALTER ROLE {who} NOSUPERUSER NOBYPASSRLS",
+        )
     elif owns:
-        wrong, fix = f"the role {who} owns the store's tables", "Name a role that owns nothing with ?role=NAME in the URL"
+        wrong, fix = (
+            f"the role {who} owns the store's tables",
+            "Name a role that owns nothing with ?role=NAME in the URL",
+        )
     elif bare:
         wrong = f"row-level security is not forced on {', '.join(bare)}"
         fix = f"ALTER TABLE {place.schema}.{bare[0]} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
     elif _one(user, "anything")[0]:
-        wrong, fix = "rows are seen though no tenant is named", f"drop every policy but those of Holdfast in {place.schema}"
+        wrong, fix = (
+            "rows are seen though no tenant is named",
+            f"drop every policy but those of Holdfast in {place.schema}",
+        )
     else:
         return
     raise errors.UnsafeStore(
-        f"tenants of {place.shown} would not be kept apart: {wrong}.", hint=f"{fix}.", facts={"role": str(who)}
+        f"tenants of {place.shown} would not be kept apart: {wrong}.",
+        hint=f"{fix}.",
+        facts={"role": str(who)},
     )
 
 

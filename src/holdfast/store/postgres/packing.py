@@ -51,7 +51,7 @@ def of_integers(values: Sequence[int | None]) -> Integers | None:
         packed = [None if value is None else _BIG.pack(value) for value in values]
         return Integers(_packed(_INTEGERS, packed))
     count = len(values)
-    flat = [8] * (2 * count)
+    flat: list[int | None] = [8] * (2 * count)
     flat[1::2] = values
     return Integers(_HEAD.pack(1, 0, _INTEGERS, count, 1) + struct.pack("!" + "iq" * count, *flat))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -88,7 +89,7 @@ _KEEPALIVE: Final = {
 }
 
 
-def _shown(told: dict[str, object]) -> str:
+def _shown(told: Mapping[str, object]) -> str:
     host = told.get("host") or told.get("hostaddr") or "the local socket"
     port = f":{told['port']}" if told.get("port") else ""
     return f"PostgreSQL at {host}{port}/{told.get('dbname') or ''}".rstrip("/")

@@ -105,7 +105,12 @@ class Reading:
     def seek(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
         """Return the lowest own version within low … high whose event has at least this ordinal; 0: none."""
         rows = self._look(
-            tenant, self._sql["seek"], number=number, low=low, high=min(high, _LAST), ordinal=ordinal
+            tenant,
+            self._sql["seek"],
+            number=number,
+            low=low,
+            high=min(high, _LAST),
+            ordinal=ordinal,
         )
         return int(rows[0][0] or 0)
 
@@ -177,7 +182,10 @@ class Reading:
                 values[name] = _bounded(bound)
         if query.after is not None:
             parts.append("query_after")
-            values["after_time"], values["after_id"] = _bounded(query.after[0]), query.after[1].encode()
+            values["after_time"], values["after_id"] = (
+                _bounded(query.after[0]),
+                query.after[1].encode(),
+            )
         if query.terms:
             parts.append("query_terms")
             terms = sorted({term.encode() for term in query.terms})
@@ -204,7 +212,7 @@ class Reading:
         """Return contents by hash, those that are there; unchecked."""
         if not hashes:
             return {}
-        return dict(self._look(tenant, self._sql["blobs"], hashes=packing.of_bytes(list(hashes))))  # pyright: ignore[reportArgumentType] - two columns
+        return dict(self._look(tenant, self._sql["blobs"], hashes=packing.of_bytes(list(hashes))))
 
     def every_blob(
         self, tenant: str, *, after: bytes = b"", limit: int = 100
@@ -274,9 +282,7 @@ def _stream(row: Sequence[Any]) -> Stream:
 
 def _kept(row: Sequence[Any]) -> Kept:
     position, stream, version, header, payload, salt, digest, link, name, ordinal, notice = row[:11]
-    found = chain.Row(
-        chain.Place(position, stream, version), header, payload, salt, digest, link
-    )
+    found = chain.Row(chain.Place(position, stream, version), header, payload, salt, digest, link)
     blank = None if notice is None else Blank(notice, row[11] or 0, row[12])
     # A stream that lost its name is damage, which whoever reads finds by the number.
     return Kept(_text(name) if name is not None else "", found, ordinal, blank)

@@ -22,7 +22,10 @@ def scrub(place: Place) -> None:
 
     Raises StoreBusy if a transaction that could still see it goes on for too long; StoreReadOnly if this user may not.
     """
-    with translate.at(place.shown), contextlib.closing(connections.connect(place, role=False)) as owner:
+    with (
+        translate.at(place.shown),
+        contextlib.closing(connections.connect(place, role=False)) as owner,
+    ):
         tenants = [tenant for (tenant,) in _rows(owner, "erased_tenants")]
         if not tenants:
             return
@@ -31,6 +34,16 @@ def scrub(place: Place) -> None:
             for (part,) in _rows(owner, "partitions", table=table, tenants=tenants):
                 _rewrite(owner, place, str(part))
         owner.execute(_sql("scrubbed"), {"tenants": tenants}, prepare=False)
+
+
+def scrub_table(place: Place, table: str) -> None:
+    """Write one table anew, as above."""
+    with (
+        translate.at(place.shown),
+        contextlib.closing(connections.connect(place, role=False)) as owner,
+    ):
+        _wait_for_readers(owner, place)
+        _rewrite(owner, place, table)
 
 
 def _rewrite(owner: Connection, place: Place, part: str) -> None:
