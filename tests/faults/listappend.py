@@ -36,6 +36,7 @@ LONG = 40
 LIMIT = 500
 TENANTS = ("ada", "bob", "cy", "eve")
 _TRIES, _PATIENCE_S, _PAUSE_S = 400, 60.0, 0.03
+_THINKS, _THINK_S = 0.2, 0.003
 _COUNTER_BITS = 24
 _SLOTS = 4_096
 
@@ -103,6 +104,9 @@ class Shared:
                 orders.url, lossy=orders.bent in misbehaving.LOSSY, seed=orders.seed
             )
         )
+        if orders.number % 2:
+            misbehaving.unguarded(self.store)
+            misbehaving.unguarded(self.engine._opened.engine.store)
         self.base: dict[str, int] = dict.fromkeys((*TENANTS, listsessions.TENANT), 0)
         self._begun = self._ended = 0
         self._lock = threading.Lock()
@@ -208,7 +212,11 @@ class Client:
     def read(self, lists: list[str]) -> Reads:
         """Read lists, one after the other."""
         reads: list[tuple[str, tuple[int, ...]]] = []
+        thinks = self._rng.random() < _THINKS
         for each in lists:
+            if thinks and reads:
+                # Time for others to come in between, if they can.
+                time.sleep(_THINK_S)
             events = self._store.read(self._tenant, each, limit=LIMIT)
             elements = tuple(int(event.payload or b"") for event in events)
             reads.append((self._name(each), elements))
