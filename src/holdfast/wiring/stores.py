@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
 from holdfast.engine import deriving, stand_ins
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.port import Store
+
+if TYPE_CHECKING:
+    from holdfast.store.files.documents import Documents
 
 STORES = "holdfast.stores"
 """Entry-point group: a URL scheme's name and a callable that takes the URL and returns a Store."""
@@ -90,6 +93,11 @@ def _path(url: str, scheme: str = "sqlite") -> str:
         ways = "files:///absolute/folder, or files:folder" if scheme == "files" else ""
         raise errors.InvalidRequest(f"write {ways or 'sqlite:///absolute/path, or just a path'}.")
     return unquote(parts.path if not relative else url.removeprefix("files:"))
+
+
+def documents_of(store: Store) -> Documents | None:
+    """Return where a store keeps readable files of its sessions; None if it has no such place."""
+    return cast("Documents | None", getattr(store, "documents", None))
 
 
 def open_shelf(url: str | Path) -> Shelf:

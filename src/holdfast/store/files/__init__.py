@@ -12,7 +12,8 @@ import apsw
 
 from holdfast import errors
 from holdfast.store.erasure import Again
-from holdfast.store.files.folder import Folder, safe_name
+from holdfast.store.files.folder import Folder
+from holdfast.store.files.naming import safe_name
 from holdfast.store.files.store import FilesStore
 from holdfast.store.sqlite import opening, translate
 from holdfast.store.sqlite.files import Files

@@ -13,6 +13,7 @@ import msgspec
 from holdfast import errors
 from holdfast.store import port
 from holdfast.store.erasure import Again
+from holdfast.store.files.documents import Documents
 from holdfast.store.files.folder import Folder
 from holdfast.store.files.following import Anew, Following
 from holdfast.store.sqlite.files import MEMORY, Files
@@ -35,6 +36,7 @@ class FilesStore(SQLiteStore):
         again: Again | None = None,
     ) -> None:
         self.folder = folder
+        self.documents = Documents(files, folder.sessions)
         self._following = Following(files, folder, again)
         super().__init__(
             folder.index / INDEX, files=files, random=random, again=again, witness=self._following
@@ -108,6 +110,7 @@ class FilesStore(SQLiteStore):
             "backend": "files",
             "bytes": sum(path.stat().st_size for path in held),
             "commits": self._following.commits,
+            "session_files": self.documents.survey(self.version),
             "segments": len(self._following.journal.segments()),
         }
 
