@@ -68,7 +68,7 @@ class SessionManager(Sessions):
         )
         folder = Path(base_path).expanduser()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise errors.InvalidRequest(
                 f"{folder} can't be a folder of conversations: {error}."

@@ -17,7 +17,7 @@ from holdfast import errors
 from holdfast.store import chain
 from holdfast.store.sqlite.files import NETWORK, Files
 
-_IGNORED: Final = "/.index/\n/journal/.lock\n*.new\n"
+_IGNORED: Final = "/.index/\n.lock\n*.new\n"
 _EXACT: Final = "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
 """For git: lines end as they were written."""
 

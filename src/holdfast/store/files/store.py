@@ -80,19 +80,29 @@ class FilesStore(SQLiteStore):
                 yield step
 
     def _journal_faults(self) -> Iterator[str]:
-        # Whoever erases writes segments anew: what seems wrong is looked at once more in a turn.
-        with self._translated:
-            if not list(self._following.faults()):
-                return
-        with self.turn(), self._translated:
-            yield from self._following.faults()
+        proof = self._following.proof()
+        try:
+            with self._translated:
+                for _ in proof.run():
+                    pass
+        except errors.Corrupt:
+            # Whoever erases writes segments anew: what seems wrong is looked at once more in a turn.
+            proof = self._following.proof()
+        with self.turn(), self._reading() as connection:
+            proof = proof if proof.holds else self._following.proof()
+            try:
+                for _ in proof.run():
+                    pass
+                yield from proof.differences(connection)
+            except errors.Corrupt as error:
+                yield error.message
 
     def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
         """Prove the journal, then make the whole index again from it, in one transaction."""
         self._check_open()
         proved, made = 0, port.Rebuilt()
         with self._translated:
-            for proved in self._following.prove():
+            for proved in self._following.proof().run():
                 yield proved
         with self._changing() as writer:
             for made in self._following.refill(writer, derive):
