@@ -87,6 +87,9 @@ def lines(facts: Mapping[str, Json], glyphs: Glyphs) -> list[tuple[str, str]]:
     heads: Mapping[str, Mapping[str, Json]] = facts.get("heads", {})
     checksums = "page checksums" if facts.get("page_checksums") else "no page checksums"
     synchronous = {2: "FULL", 3: "EXTRA"}.get(facts.get("synchronous", 0), "not FULL")
+    how = f"{str(facts.get('journal_mode', '?')).upper()}, synchronous {synchronous}, {checksums}"
+    if facts.get("backend") == "files":
+        how = "each line of the journal synced and checksummed"
     return [
         ("store", f"{facts.get('store')}  ({facts.get('backend')} {facts.get('sqlite', '')})"),
         (
@@ -95,11 +98,11 @@ def lines(facts: Mapping[str, Json], glyphs: Glyphs) -> list[tuple[str, str]]:
         ),
         (
             "durability",
-            f"{_DURABILITY.get(str(facts.get('durability')), '?')} {dot}"
-            f" {str(facts.get('journal_mode', '?')).upper()}, synchronous {synchronous}, {checksums}",
+            f"{_DURABILITY.get(str(facts.get('durability')), '?')} {dot} {how}",
         ),
         ("log", _log(facts, heads, cut)),
         ("holds", _holds(facts, dot)),
+        *_files(facts, dot),
         *_late(facts, dot),
         ("versions", f"schema {facts.get('schema')} {dot} holdfast {facts.get('holdfast')}"),
     ]
@@ -118,6 +121,17 @@ def _holds(facts: Mapping[str, Json], dot: str) -> str:
         asked = held.get("suspension", {}).get(SuspensionStatus.WAITING, 0)
         told.append(f"{figures.count(asked, 'approval')} waiting")
     return f" {dot} ".join(told)
+
+
+def _files(facts: Mapping[str, Json], dot: str) -> Iterator[tuple[str, str]]:
+    match facts.get("session_files"):
+        case {"files": int(files), "lagging": int(lagging), "edited": int(edited)}:
+            told = [figures.count(files, "session file")]
+            told += [f"{lagging:,} behind the log"] if lagging else []
+            told += [f"{edited:,} changed by hand, or damaged"] if edited else []
+            yield "files", f" {dot} ".join(told)
+        case _:
+            return
 
 
 def _late(facts: Mapping[str, Json], dot: str) -> Iterator[tuple[str, str]]:

@@ -64,7 +64,7 @@ def open_store(url: str | Path) -> Store:
             f"{url!s} is no path of a store.", hint="Write volatile: for one in RAM."
         )
     if isinstance(url, Path) or _is_path(url):
-        return _sqlite(str(url))
+        return _files(str(url)) if is_folder(url) else _sqlite(str(url))
     scheme = urlsplit(url).scheme
     opener = _OURS.get(scheme)
     if opener is not None:
@@ -78,6 +78,28 @@ def open_store(url: str | Path) -> Store:
         hint="Use a path such as state.db, sqlite:///path, files:///folder, or volatile:.",
         facts={"scheme": scheme},
     )
+
+
+def is_folder(url: str | Path) -> bool:
+    """Whether a path, or a URL, names a folder that holds a file store."""
+    path = folder_of(str(url)) or (Path(url).expanduser() if "://" not in str(url) else None)
+    return path is not None and (path / "journal" / "000001.jsonl").is_file()
+
+
+def folder_of(url: str) -> Path | None:
+    """Return the folder that a files: URL names; None for others."""
+    return Path(_path(url, "files")).expanduser() if url.startswith("files:") else None
+
+
+def take_journal(url: str) -> bool:
+    """Have the journal of a file store taken as it is, whatever its index knows; False for other stores."""
+    folder = folder_of(url) or (Path(url).expanduser() if is_folder(url) else None)
+    if folder is None:
+        return False
+    from holdfast.store import files  # noqa: PLC0415 - as above
+
+    files.forget_index(folder)
+    return True
 
 
 def _is_path(url: str) -> bool:
@@ -102,14 +124,14 @@ def documents_of(store: Store) -> Documents | None:
 
 def open_shelf(url: str | Path) -> Shelf:
     """Return the shelf beside the store that a URL names; one in RAM where the store has no files."""
+    folder = folder_of(str(url)) or (Path(url).expanduser() if is_folder(url) else None)
+    if folder is not None:
+        from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
+
+        return SQLiteShelf(folder.resolve() / ".index" / "memory")
     if isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:"):
         from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
 
         place = Path(_path(str(url))).expanduser().resolve()
         return SQLiteShelf(place.with_name(f"{place.name}-memory"))
-    if url.startswith("files:"):
-        from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
-
-        folder = Path(_path(url, "files")).expanduser().resolve()
-        return SQLiteShelf(folder / ".index" / "memory")
     return VolatileShelf()

@@ -17,6 +17,7 @@ from holdfast import errors
 from holdfast.store import chain
 from holdfast.store.sqlite.files import NETWORK, Files
 
+LOCK: Final = ".lock"
 _IGNORED: Final = "/.index/\n.lock\n*.new\n"
 _EXACT: Final = "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
 """For git: lines end as they were written."""
@@ -79,10 +80,10 @@ class Folder:
             raise errors.Corrupt(
                 f"the blob {name} is missing: {self.blobs / name} is not there.",
                 hint="Nothing was changed. Put the file back from a backup or from git.",
-                facts={"blob": name, "journal": True},
+                facts={"blob": name, "journal": "damaged"},
             ) from None
         if not chain.is_blob(hash_, content):
             found = chain.damaged_blob(hash_)
-            found.facts["journal"] = True
+            found.facts["journal"] = "damaged"
             raise found
         return content

@@ -18,7 +18,7 @@ from holdfast import errors, limits
 from holdfast.store import port
 from holdfast.store.erasure import Again
 from holdfast.store.files import applying, journal
-from holdfast.store.files.folder import Folder
+from holdfast.store.files.folder import LOCK, Folder
 from holdfast.store.files.journal import START, Journal, Point, Step
 from holdfast.store.files.proving import Proof
 from holdfast.store.files.recording import Recording
@@ -59,7 +59,7 @@ class Following(Witness):
     def lock_path(self, store: Path) -> Path:
         """Return the file whose lock is the turn: beside the journal, since an index may be thrown away."""
         del store
-        return self._folder.journal / ".lock"
+        return self._folder.journal / LOCK
 
     def list_path(self, store: Path) -> Path:
         """Return where the list of what was erased is."""

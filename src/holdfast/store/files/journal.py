@@ -277,7 +277,7 @@ def cut_off(folder: Path, lost: int = 0) -> errors.Corrupt:
     return errors.Corrupt(
         f"{folder} does not have {more} acknowledged in it: it was cut off, or an older one was put here.",
         hint="Put the journal back. To take it as it is: holdfast rebuild, or remove the folder .index.",
-        facts={"path": str(folder), "journal": True},
+        facts={"path": str(folder), "journal": "cut off"},
     )
 
 
@@ -285,5 +285,5 @@ def _damaged(path: Path, line: int, why: str) -> errors.Corrupt:
     return errors.Corrupt(
         f"{path}, line {line:,}, is damaged: {why}.",
         hint="Nothing was changed. Put the file back from a backup or from git.",
-        facts={"path": str(path), "line": line, "journal": True},
+        facts={"path": str(path), "line": line, "journal": "damaged"},
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import apsw
 
 from holdfast.store import chain
-from holdfast.store.files import applying, lines
+from holdfast.store.files import applying
 from holdfast.store.files.folder import Folder
 from holdfast.store.files.journal import START, Journal
 from holdfast.store.sqlite import checks
@@ -21,7 +21,7 @@ class Proof:
         self._folder = folder
         self._point = START
         self._heads: dict[int, tuple[int, str]] = {}
-        self._blobs: dict[str, lines.Blob] = {}
+        self._blobs: dict[bytes, bool | None] = {}
         self._seen = 0
 
     def run(self) -> Iterator[int]:
@@ -33,20 +33,20 @@ class Proof:
                 head = (row.place.position, event.link)
                 self._heads[event.tenant] = max(self._heads.get(event.tenant, (0, "")), head)
             for blob in step.change.blobs:
-                self._blobs[blob.sha256] = blob
+                inline = blob.content.bytes if blob.content else None
+                hash_ = bytes.fromhex(blob.sha256)
+                self._blobs[hash_] = None if inline is None else chain.is_blob(hash_, inline)
             for _, gone in step.change.dropped_blobs:
-                self._blobs.pop(gone, None)
+                self._blobs.pop(bytes.fromhex(gone), None)
             self._seen += len(step.change.events)
             self._point = step.end
             yield self._seen
-        for hash_, blob in self._blobs.items():
-            self._check(bytes.fromhex(hash_), blob)
-
-    def _check(self, hash_: bytes, blob: lines.Blob) -> None:
-        if blob.content is None:
-            self._folder.blob(hash_.hex())
-        elif not chain.is_blob(hash_, blob.content.bytes):
-            raise chain.damaged_blob(hash_)
+        # Of a blob that was brought again the last content counts.
+        for hash_, sound in self._blobs.items():
+            if sound is None:
+                self._folder.blob(hash_.hex())
+            elif not sound:
+                raise chain.damaged_blob(hash_)
 
     @property
     def holds(self) -> bool:

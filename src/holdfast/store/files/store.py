@@ -75,7 +75,9 @@ class FilesStore(SQLiteStore):
         faults = tuple(self._journal_faults())
         for step in super().verify():
             if isinstance(step, port.Report):
-                yield msgspec.structs.replace(step, faults=(*faults, *step.faults))
+                yield msgspec.structs.replace(
+                    step, faults=tuple(dict.fromkeys((*faults, *step.faults)))
+                )
             else:
                 yield step
 
