@@ -148,12 +148,13 @@ def test_a_backup_is_used_when_the_file_does_not_verify_and_an_edited_file_is_no
         assert hf.admin.status()["session_files"] == {"files": 1, "lagging": 0, "edited": 1}
         session = hf.sessions.load_session("tides")
         assert session is not None and texts(session)[0] == "tides 0"
+        session.add_message(say("tides 5"))
     assert documents.opened((folder / "sessions" / "tides.json.bak").read_bytes()) is not None
     (folder / "sessions" / "tides.json").write_bytes(path.read_bytes()[:-40])
     damage(folder, "tides")
     with SessionManager(base_path=folder) as manager:
         session = manager.load_session("tides")
-        assert session is not None and texts(session) == [f"tides {at}" for at in range(5)]
+        assert session is not None and texts(session) == [f"tides {at}" for at in range(6)]
 
 
 @pytest.mark.req("B-19")
