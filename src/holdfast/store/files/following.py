@@ -212,6 +212,8 @@ class Following(Witness):
     def rewrite(self, connection: apsw.Connection, edit: Edit) -> None:
         """Write every line of the journal anew; the index follows."""
         self._point = self._rewriting.run(self._store_id, edit)
+        # Other files lie there by now than the one that is open.
+        self.journal.close()
         with connection:
             self._put_point(connection, self._point)
 
