@@ -42,7 +42,9 @@ class Holdfast:
         self._opened = opened
         self._background = background
         self._tenant = settings.tenant
-        self.sessions = SessionManager.over(engine, settings, background.bootstrap)
+        self.sessions = SessionManager.over(
+            engine, settings, background.bootstrap, opened.files(settings.auto_save_interval)
+        )
         self.index = StateIndex(engine, settings)
         self.events = Events(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant, self.sessions)
@@ -117,7 +119,7 @@ def connect(
     keep_ended_days: float | None = None,
     worker: bool = False,
 ) -> Holdfast:
-    """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, or volatile:.
+    """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, files:///folder, or volatile:.
 
     `policy` is what new sessions get that are not given their own; it is kept with each of them.
     `cached_trees` is how many frame trees are kept in memory; None: HOLDFAST_CACHED_TREES, or 1,000.

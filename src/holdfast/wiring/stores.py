@@ -6,13 +6,16 @@ import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
 from holdfast.engine import deriving, stand_ins
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.port import Store
+
+if TYPE_CHECKING:
+    from holdfast.store.files.documents import Documents
 
 STORES = "holdfast.stores"
 """Entry-point group: a URL scheme's name and a callable that takes the URL and returns a Store."""
@@ -91,7 +94,7 @@ def open_store(url: str | Path) -> Store:
             f"{url!s} is no path of a store.", hint="Write volatile: for one in RAM."
         )
     if isinstance(url, Path) or _is_path(url):
-        return _sqlite(str(url))
+        return _files(str(url)) if is_folder(url) else _sqlite(str(url))
     scheme = urlsplit(url).scheme
     opener = _OURS.get(scheme)
     if opener is not None:
@@ -105,6 +108,28 @@ def open_store(url: str | Path) -> Store:
         hint="Use a path such as state.db, files:///folder, postgresql://…, redis://…, or volatile:.",
         facts={"scheme": scheme},
     )
+
+
+def is_folder(url: str | Path) -> bool:
+    """Whether a path, or a URL, names a folder that holds a file store."""
+    path = folder_of(str(url)) or (Path(url).expanduser() if "://" not in str(url) else None)
+    return path is not None and (path / "journal" / "000001.jsonl").is_file()
+
+
+def folder_of(url: str) -> Path | None:
+    """Return the folder that a files: URL names; None for others."""
+    return Path(_path(url, "files")).expanduser() if url.startswith("files:") else None
+
+
+def take_journal(url: str) -> bool:
+    """Have the journal of a file store taken as it is, whatever its index knows; False for other stores."""
+    folder = folder_of(url) or (Path(url).expanduser() if is_folder(url) else None)
+    if folder is None:
+        return False
+    from holdfast.store import files  # noqa: PLC0415 - as above
+
+    files.forget_index(folder)
+    return True
 
 
 def _is_path(url: str) -> bool:
@@ -122,19 +147,23 @@ def _path(url: str, scheme: str = "sqlite") -> str:
     return unquote(parts.path if not relative else url.removeprefix("files:"))
 
 
+def documents_of(store: Store) -> Documents | None:
+    """Return where a store keeps readable files of its sessions; None if it has no such place."""
+    return cast("Documents | None", getattr(store, "documents", None))
+
+
 def path_of(url: str | Path) -> Path | None:
     """Return the file of SQLite that a URL or path names; None if it names something else."""
-    if isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:"):
-        return Path(_path(str(url))).expanduser().resolve()
-    return None
+    named = isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:")
+    return Path(_path(str(url))).expanduser().resolve() if named and not is_folder(url) else None
 
 
 def open_shelf(url: str | Path) -> Shelf:
     """Return the shelf beside the store that a URL names; one in RAM where it has neither files nor a server."""
     named, database = str(url), path_of(url)
     place = database and database.with_name(f"{database.name}-memory")
-    if named.startswith("files:"):
-        place = Path(_path(named, "files")).expanduser().resolve() / ".index" / "memory"
+    if folder := folder_of(named) or (Path(url).expanduser() if is_folder(url) else None):
+        place = folder.resolve() / ".index" / "memory"
     if place is not None:
         from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
 

@@ -8,9 +8,7 @@ sessions/   one readable file for each session: made from the log
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import stat
 from pathlib import Path
 from typing import Final
@@ -19,12 +17,10 @@ from holdfast import errors
 from holdfast.store import chain
 from holdfast.store.sqlite.files import NETWORK, Files
 
-_IGNORED: Final = "/.index/\n/journal/.lock\n*.new\n"
+LOCK: Final = ".lock"
+_IGNORED: Final = "/.index/\n.lock\n*.new\n"
 _EXACT: Final = "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
 """For git: lines end as they were written."""
-
-_SAFE: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
-_RESERVED: Final = frozenset(("index",))
 
 
 class Folder:
@@ -84,23 +80,10 @@ class Folder:
             raise errors.Corrupt(
                 f"the blob {name} is missing: {self.blobs / name} is not there.",
                 hint="Nothing was changed. Put the file back from a backup or from git.",
-                facts={"blob": name, "journal": True},
+                facts={"blob": name, "journal": "damaged"},
             ) from None
         if not chain.is_blob(hash_, content):
             found = chain.damaged_blob(hash_)
-            found.facts["journal"] = True
+            found.facts["journal"] = "damaged"
             raise found
         return content
-
-
-def safe_name(text: str, apart: str = "") -> str:
-    """Return a file name for any text: itself where that is plain, else what is plain of it, and a hash.
-
-    `apart` keeps texts apart that are the same in different tenants. No two texts have one name, on no file system.
-    """
-    if not apart and _SAFE.fullmatch(text) and text not in _RESERVED and not text.endswith("."):
-        return text
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-")
-    digest = hashlib.sha256(f"{apart}\0{text}".encode(errors="surrogatepass")).hexdigest()[:32]
-    # An exclamation mark is in no plain name: nobody can choose an id that has another's file.
-    return f"{plain}!{digest}"

@@ -15,11 +15,12 @@ import apsw
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.store import chain, port
+from holdfast.store import port
 from holdfast.store.erasure import Again
 from holdfast.store.files import applying, journal
-from holdfast.store.files.folder import Folder
+from holdfast.store.files.folder import LOCK, Folder
 from holdfast.store.files.journal import START, Journal, Point, Step
+from holdfast.store.files.proving import Proof
 from holdfast.store.files.recording import Recording
 from holdfast.store.files.rewriting import Edit, Kept, Rewriting
 from holdfast.store.sqlite import checks, opening, rebuilding
@@ -58,7 +59,7 @@ class Following(Witness):
     def lock_path(self, store: Path) -> Path:
         """Return the file whose lock is the turn: beside the journal, since an index may be thrown away."""
         del store
-        return self._folder.journal / ".lock"
+        return self._folder.journal / LOCK
 
     def list_path(self, store: Path) -> Path:
         """Return where the list of what was erased is."""
@@ -204,13 +205,15 @@ class Following(Witness):
                 self._files.remove(path)
         self._files.sync(self._folder.blobs)
         # Any session may have quoted what went; they are written again as they are needed.
-        for path in self._folder.sessions.iterdir():
+        for path in self._folder.sessions.glob("[!.]*"):
             self._files.remove(path)
         self._files.sync(self._folder.sessions)
 
     def rewrite(self, connection: apsw.Connection, edit: Edit) -> None:
         """Write every line of the journal anew; the index follows."""
         self._point = self._rewriting.run(self._store_id, edit)
+        # Other files lie there by now than the one that is open.
+        self.journal.close()
         with connection:
             self._put_point(connection, self._point)
 
@@ -226,27 +229,9 @@ class Following(Witness):
         """How many commits the journal had when this process last looked."""
         return self._point.n
 
-    def prove(self) -> Iterator[int]:
-        """Yield events of the journal checked so far; raise Corrupt unless every line and every blob is as written."""
-        seen, blobs = 0, dict[str, None]()
-        for step in self.journal.walk():
-            for event in step.change.events:
-                chain.opened(applying.row_of(event), event.stream)
-            seen += len(step.change.events)
-            blobs |= {blob.sha256: None for blob in step.change.blobs if blob.content is None}
-            for _, gone in step.change.dropped_blobs:
-                blobs.pop(gone, None)
-            yield seen
-        for hash_ in blobs:
-            self._folder.blob(hash_)
-
-    def faults(self) -> Iterator[str]:
-        """Yield what is wrong with the journal: the first line that is damaged, or a blob's file."""
-        try:
-            for _ in self.prove():
-                pass
-        except errors.Corrupt as error:
-            yield error.message
+    def proof(self) -> Proof:
+        """Return a look through the journal."""
+        return Proof(self.journal, self._folder)
 
     def refill(self, connection: apsw.Connection, derive: port.Derive) -> Iterator[port.Rebuilt]:
         """Make the whole index again from the journal, in the open transaction; yield what is made so far."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from holdfast import errors, limits
 from holdfast.store.files import lines
 from holdfast.store.files.lines import Bad, Change, Head
 from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.place import tick_ns
 
 _NAME: Final = re.compile(r"(\d{6,})\.jsonl")
 
@@ -58,6 +60,8 @@ class Journal:
         self.folder = folder
         self._fd: int | None = None
         self._open: tuple[int, tuple[int, int] | None] = (0, None)
+        self._text = str(folder)
+        self._quiet: tuple[int, int, int] | None = None
 
     def path(self, segment: int) -> Path:
         """Return where a segment is."""
@@ -179,12 +183,33 @@ class Journal:
 
     def is_end(self, point: Point) -> bool:
         """Whether nothing comes after a point; raise Corrupt if the journal does not reach it."""
-        fd = self._reach(point.segment)
-        size = self._files.size(fd)
-        if size < point.offset or (self._open[1] is None and not self.has(point)):
+        look = self._look()
+        if self._fd is not None and self._open[0] == point.segment and self._is_still(look):
+            size = self._files.end(self._fd)
+        else:
+            size = self._files.end(self._reach(point.segment))
+            if self._open[1] is None and not self.has(point):
+                raise cut_off(self.folder)
+            self._open = (point.segment, self._files.identity(str(self.path(point.segment))))
+            if self.path(point.segment + 1).exists():
+                return False
+            self._settle_look(look)
+        if size < point.offset:
             raise cut_off(self.folder)
-        self._open = (point.segment, self._files.identity(str(self.path(point.segment))))
-        return size == point.offset and not self.path(point.segment + 1).exists()
+        return size == point.offset
+
+    def _look(self) -> tuple[int, tuple[int, int, int] | None]:
+        # First the clock, then the folder: whatever changes while the files are looked at is seen the next time.
+        return time.time_ns(), self._files.stamp(self._text)
+
+    def _is_still(self, look: tuple[int, tuple[int, int, int] | None]) -> bool:
+        """Whether nothing has come, gone or been replaced in the folder since its files were looked at."""
+        return look[1] is not None and look[1] == self._quiet
+
+    def _settle_look(self, look: tuple[int, tuple[int, int, int] | None]) -> None:
+        now_ns, stamp = look
+        settled = stamp is not None and now_ns - stamp[2] > tick_ns(stamp[2])
+        self._quiet = stamp if settled else None
 
     def settle(self, after: Point, last: Step | None) -> int:
         """Bring the last line that another wrote to the disk, and cut off what comes after; return how much went.
@@ -212,7 +237,9 @@ class Journal:
         if point.offset >= limits.SEGMENT_BYTES:
             return self._append_new(point, store_id, change)
         line, check = lines.summed(point.sum, change)
-        fd = self._reach(point.segment)
+        # Whoever took the turn has looked whether it is still the one that lies there.
+        here = self._fd is not None and self._open[0] == point.segment
+        fd = self._fd if here and self._fd is not None else self._reach(point.segment)
         try:
             self._files.write(fd, line, point.offset)
             self._files.datasync(fd)
@@ -256,6 +283,9 @@ class Journal:
 
     def _check_place(self, segment: int) -> None:
         assert self._fd is not None
+        look = self._look()
+        if self._is_still(look) and self._open[1] is not None:
+            return
         found = self._files.identity(str(self.path(segment)))
         if found is None or found != self._files.identity_of(self._fd):
             raise errors.Unavailable(
@@ -263,10 +293,11 @@ class Journal:
                 hint="Put the file back, or connect again.",
             )
         self._open = (segment, found)
+        self._settle_look(look)
 
     def close(self) -> None:
         """Close the segment that is open."""
-        fd, self._fd = self._fd, None
+        fd, self._fd, self._quiet = self._fd, None, None
         if fd is not None:
             self._files.close(fd)
 
@@ -277,7 +308,7 @@ def cut_off(folder: Path, lost: int = 0) -> errors.Corrupt:
     return errors.Corrupt(
         f"{folder} does not have {more} acknowledged in it: it was cut off, or an older one was put here.",
         hint="Put the journal back. To take it as it is: holdfast rebuild, or remove the folder .index.",
-        facts={"path": str(folder), "journal": True},
+        facts={"path": str(folder), "journal": "cut off"},
     )
 
 
@@ -285,5 +316,5 @@ def _damaged(path: Path, line: int, why: str) -> errors.Corrupt:
     return errors.Corrupt(
         f"{path}, line {line:,}, is damaged: {why}.",
         hint="Nothing was changed. Put the file back from a backup or from git.",
-        facts={"path": str(path), "line": line, "journal": True},
+        facts={"path": str(path), "line": line, "journal": "damaged"},
     )

@@ -26,7 +26,7 @@ WIDTHS: Final[dict[str, int]] = {
 }  # fmt: skip
 """Tables of the truth, and how many of their first columns a row is known by."""
 
-TODO: Final = ("pending",)
+LEFT: Final = ("pending",)
 """Of what a store says of itself, the row that is kept in the journal too."""
 
 
@@ -63,8 +63,8 @@ class Recording:
         rows, self._rows = self._rows, {}
         put = {table: [row for row in found.values() if row] for table, found in rows.items()}
         gone = {table: [k for k, row in found.items() if not row] for table, found in rows.items()}
-        todo = [row for row in put.get("store", ()) if row[:1] == TODO]
-        cleared = TODO in gone.get("store", ())
+        todo = [row for row in put.get("store", ()) if row[:1] == LEFT]
+        cleared = LEFT in gone.get("store", ())
         if not (todo or cleared or any(rows.keys() - {"store"})):
             return None
         return lines.Change(

@@ -13,6 +13,7 @@ import msgspec
 from holdfast import errors
 from holdfast.store import port
 from holdfast.store.erasure import Again
+from holdfast.store.files.documents import Documents
 from holdfast.store.files.folder import Folder
 from holdfast.store.files.following import Anew, Following
 from holdfast.store.sqlite.files import MEMORY, Files
@@ -35,6 +36,7 @@ class FilesStore(SQLiteStore):
         again: Again | None = None,
     ) -> None:
         self.folder = folder
+        self.documents = Documents(files, folder.sessions)
         self._following = Following(files, folder, again)
         super().__init__(
             folder.index / INDEX, files=files, random=random, again=again, witness=self._following
@@ -73,24 +75,36 @@ class FilesStore(SQLiteStore):
         faults = tuple(self._journal_faults())
         for step in super().verify():
             if isinstance(step, port.Report):
-                yield msgspec.structs.replace(step, faults=(*faults, *step.faults))
+                yield msgspec.structs.replace(
+                    step, faults=tuple(dict.fromkeys((*faults, *step.faults)))
+                )
             else:
                 yield step
 
     def _journal_faults(self) -> Iterator[str]:
-        # Whoever erases writes segments anew: what seems wrong is looked at once more in a turn.
-        with self._translated:
-            if not list(self._following.faults()):
-                return
-        with self.turn(), self._translated:
-            yield from self._following.faults()
+        proof = self._following.proof()
+        try:
+            with self._translated:
+                for _ in proof.run():
+                    pass
+        except errors.Corrupt:
+            # Whoever erases writes segments anew: what seems wrong is looked at once more in a turn.
+            proof = self._following.proof()
+        with self.turn(), self._reading() as connection:
+            proof = proof if proof.holds else self._following.proof()
+            try:
+                for _ in proof.run():
+                    pass
+                yield from proof.differences(connection)
+            except errors.Corrupt as error:
+                yield error.message
 
     def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
         """Prove the journal, then make the whole index again from it, in one transaction."""
         self._check_open()
         proved, made = 0, port.Rebuilt()
         with self._translated:
-            for proved in self._following.prove():
+            for proved in self._following.proof().run():
                 yield proved
         with self._changing() as writer:
             for made in self._following.refill(writer, derive):
@@ -108,6 +122,7 @@ class FilesStore(SQLiteStore):
             "backend": "files",
             "bytes": sum(path.stat().st_size for path in held),
             "commits": self._following.commits,
+            "session_files": self.documents.survey(self.version),
             "segments": len(self._following.journal.segments()),
         }
 
