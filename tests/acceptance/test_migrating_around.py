@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,7 +16,7 @@ WAY = ("postgres", "redis", "files", "sqlite")
 
 
 @pytest.fixture
-def sample(tmp_path: Path, data_dir: Path | None) -> Iterator[Path]:
+def sample(tmp_path: Path, data_dir: Path | None) -> Path:
     """A store with a bit of everything, and conversations: generated ones, and recorded ones where they are."""
     path = tmp_path / "sample.db"
     lived(path)
@@ -27,7 +26,7 @@ def sample(tmp_path: Path, data_dir: Path | None) -> Iterator[Path]:
     with holdfast.connect(path) as hf:
         for number, chat in enumerate(chats):
             hf.sessions.create_session(f"chat-{number}", user_id="ada").add_messages(chat)
-    yield path
+    return path
 
 
 @pytest.mark.req("A-20")
