@@ -125,9 +125,6 @@ SERVER_ANSWER_S: Final = 30.0
 SERVER_CONNECTIONS: Final = 8
 """Connections to a server that one process keeps at most; ?connections= in a URL says otherwise."""
 
-REDIS_CLUSTER_WAIT_S: Final = 5.0
-"""How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
-
 REDIS_REWRITE_S: Final = 300.0
 """How long an erasure waits until a server has rewritten its files, before it leaves that to later."""
 
