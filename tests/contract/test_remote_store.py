@@ -3,7 +3,7 @@
 import queue
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -17,16 +17,13 @@ from holdfast.store.port import (
     Appended,
     Claimed,
     KeyUse,
-    Rebuilt,
     Replayed,
     Stale,
 )
 from holdfast.store.remote import known
-from holdfast.store.remote.driver import Change, Kept, Moved, Taken
+from holdfast.store.remote.driver import Change, Moved, Taken
 from holdfast.store.remote.store import RemoteStore
 from holdfast.store.remote.waiting import News
-from holdfast.testing.contract import erasing
-from holdfast.testing.contract.erasing import derive, event, said, whole
 from holdfast.testing.contract.noting import LONG_S
 from holdfast.testing.contract.stage import OTHER, TENANT, commit, step, take, verified, write
 from tests.contract.ram_driver import RamDriver, Server
@@ -34,32 +31,17 @@ from tests.contract.ram_driver import RamDriver, Server
 replace = msgspec.structs.replace
 
 
-class Hooked(RamDriver):
-    """A driver with something that happens before a change, once or each time."""
+class Forgetful(RamDriver):
+    """A driver that can lose an answer."""
 
-    before_apply: Callable[[], object] | None = None
-    before_replace: Callable[[], object] | None = None
-    before_feed: Callable[[], object] | None = None
     loses_answers = False
 
     def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
-        if self.before_apply:
-            self.before_apply()
         verdicts = super().apply(changes)
         if self.loses_answers:
             self.loses_answers = False
             raise errors.Unavailable("the answer is lost.")
         return verdicts
-
-    def replace(self, before, derived) -> bool:
-        if self.before_replace:
-            self.before_replace()
-        return super().replace(before, derived)
-
-    def feed(self, tenant: str, *, after: int, limit: int) -> list[Kept]:
-        if self.before_feed:
-            self.before_feed()
-        return super().feed(tenant, after=after, limit=limit)
 
 
 @pytest.fixture
@@ -68,12 +50,12 @@ def server() -> Server:
 
 
 @pytest.fixture
-def driver(server: Server) -> Hooked:
-    return Hooked(server)
+def driver(server: Server) -> Forgetful:
+    return Forgetful(server)
 
 
 @pytest.fixture
-def mine(driver: Hooked) -> Iterator[RemoteStore]:
+def mine(driver: Forgetful) -> Iterator[RemoteStore]:
     with closing(RemoteStore(driver)) as store:
         yield store
 
@@ -91,7 +73,7 @@ def once(store: RemoteStore, append: Append) -> object:
     return outcome
 
 
-def test_a_commit_on_what_is_known_is_one_round_trip(mine: RemoteStore, driver: Hooked):
+def test_a_commit_on_what_is_known_is_one_round_trip(mine: RemoteStore, driver: Forgetful):
     take(mine, step(write("a", 0, b"1"), write("b", 0, b"1")))
     for version in range(1, 4):
         before = driver.trips
@@ -151,11 +133,10 @@ def test_who_was_refused_holds_the_others_off(
         assert mine.version(TENANT, "a") == 1
         assert guard.locked()
     assert not guard.locked()
-    for version in range(1, 1 + known.CROWD_TURNS):
+    for version in range(1, 2 + known.CROWD_TURNS):
         with mine.turn():
-            assert mine.commit([step(write("a", version, b"x"))]) != []
-            assert guard.locked() is (version < known.CROWD_TURNS)
-    assert mine.version(TENANT, "a") == 1 + known.CROWD_TURNS
+            assert isinstance(mine.commit([step(write("a", version, b"x"))])[0], Appended)
+            assert guard.locked() is (version <= known.CROWD_TURNS)
 
 
 def test_who_is_wanted_waits_for_the_guard(mine: RemoteStore, server: Server):
@@ -165,6 +146,18 @@ def test_who_is_wanted_waits_for_the_guard(mine: RemoteStore, server: Server):
         assert not alone
         assert mine.version(TENANT, "a") == 1
         assert server.guards[TENANT].locked()
+
+
+def test_after_missed_news_the_guard_is_waited_for_once(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1")))
+    mine._news._hear("", 0)
+    for version, guarded in ((1, True), (2, False)):
+        with mine.turn():
+            assert mine.version(TENANT, "a") == version
+            assert server.guards[TENANT].locked() is guarded
+            assert mine.commit([step(write("a", version, b"x"))]) == [
+                Appended(version + 1, version + 1)
+            ]
 
 
 def test_a_guard_that_is_not_had_hinders_nobody(
@@ -229,7 +222,7 @@ def test_a_refusal_holds_until_something_is_read(mine: RemoteStore, theirs: Remo
         assert mine.commit([step(write("a", 1, b"3"))]) == [Appended(3, 3)]
 
 
-def test_a_lost_answer_is_found_again_by_its_key(mine: RemoteStore, driver: Hooked):
+def test_a_lost_answer_is_found_again_by_its_key(mine: RemoteStore, driver: Forgetful):
     take(mine, step(write("a", 0, b"1")))
     append = step(write("a", 1, b"2"), key=KeyUse("k", b"hash"))
     driver.loses_answers = True
@@ -330,90 +323,6 @@ def test_news_is_told_once_and_wanted_comes_first():
     news.close()
     told.put(None)
     news.join()
-
-
-def test_a_rebuild_begins_anew_when_others_have_written(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
-):
-    said(mine, "a", event("c1", "one"))
-    left = iter([b"2"])
-
-    def interfere() -> None:
-        for _ in left:
-            said(theirs, "a", event("c2", "two"))
-
-    driver.before_replace = interfere
-    *progress, made = mine.rebuild(derive)
-    assert made == Rebuilt(events=2, tenants=1, streams=1, claims=2, projections=1)
-    assert progress == sorted(progress, key=str)
-    row = mine.find(TENANT, "row", "a")
-    assert row is not None and row.document == b"one two"
-
-
-def test_a_rebuild_gives_up_when_others_write_every_time(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
-):
-    said(mine, "a", event("c1", "one"))
-    driver.before_replace = lambda: said(theirs, "b", event("", "more"))
-    with pytest.raises(errors.Conflict):
-        list(mine.rebuild(derive))
-    assert mine.rebuilt(TENANT) == 0
-    assert verified(mine).ok
-
-
-def test_an_erasure_begins_anew_when_others_have_written(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
-):
-    said(mine, "a", event("c1", "one"))
-    left = iter([b"2"])
-
-    def interfere() -> None:
-        for _ in left:
-            said(theirs, "b", event("c2", "two"))
-
-    erasure = whole(mine, "a")
-    driver.before_apply = interfere
-    gone = erasing.erased(mine, erasure)
-    assert gone.events == 1
-    assert mine.head(TENANT) == 3
-    assert verified(mine).ok
-
-
-def test_an_erasure_that_is_passed_every_time_says_so(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
-):
-    said(mine, "a", event("c1", "one"))
-    erasure = whole(mine, "a")
-    driver.before_apply = lambda: said(theirs, "b", event("", "more"))
-    assert mine.erase(erasure, derive) == Stale("", mine.head(TENANT))
-    assert len(mine.read(TENANT, "a")) == 1
-    late = replace(erasure, head=1)
-    assert isinstance(mine.erase(late, derive), Stale)
-
-
-def test_an_erasure_by_another_is_noticed(mine: RemoteStore, theirs: RemoteStore):
-    said(mine, "a", event("c1", "one"))
-    count = mine.rebuilt(TENANT)
-    erasing.erased(theirs, whole(theirs, "a"))
-    with mine.turn():
-        assert mine.rebuilt(TENANT) == count, "inside a turn it is what is known"
-        assert not mine.held(TENANT)
-        assert mine.rebuilt(TENANT) == count + 1
-        assert mine.version(TENANT, "a") == 0
-
-
-def test_verify_looks_again_at_what_was_erased_meanwhile(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
-):
-    said(mine, "a", *(event("", f"w{n}") for n in range(600)))
-    pages = iter(range(2))
-
-    def erase_between() -> None:
-        if next(pages, None) == 1:
-            erasing.erased(theirs, whole(theirs, "a"))
-
-    driver.before_feed = erase_between
-    assert verified(mine).ok
 
 
 def test_a_backup_is_refused_with_what_to_do_instead(mine: RemoteStore, tmp_path: Path):

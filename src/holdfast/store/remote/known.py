@@ -75,11 +75,12 @@ class Known:
             if known is not None and not 0 < position <= known.head.position:
                 self._crowd[name] = CROWD_TURNS
         for name in [name for name in self._crowd if name in self._tenants]:
-            # Others have added to it, as a rule, and it is looked at again once they are held off.
-            self.doubt((name,))
-            self._crowd[name] -= 1
             if not self._crowd[name]:
                 del self._crowd[name]
+            else:
+                # Others have added to it, as a rule, and it is looked at again once they are held off.
+                self.doubt((name,))
+                self._crowd[name] -= 1
         if len(self._tenants) > TENANTS_MAX:
             # What is not known can't be compared: whoever trusts a cache of it would never be told.
             self.doubt(list(self._tenants))
