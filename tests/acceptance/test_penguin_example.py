@@ -95,7 +95,7 @@ def test_the_constructor_has_the_documents_names_defaults_and_attributes(tmp_pat
         assert manager.max_messages_per_session == 5000
         assert manager.max_sessions_in_memory == 20
         assert manager.current_session is None and dict(manager.sessions) == {}
-    assert (tmp_path / "deep" / "folder" / "state.db").exists()
+    assert (tmp_path / "deep" / "folder" / "journal" / "000001.jsonl").exists()
 
 
 @pytest.mark.req("B-9")

@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.store.files import documents
 from tests.faults import images, oracle, recording, results
 from tests.faults.images import Image, Planned
 from tests.faults.journal import Journal
@@ -31,6 +32,7 @@ class Run:
     seed: int
     wanted: int
     plant: str = ""
+    backend: str = "sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,12 @@ def judge_all(runs: Sequence[Run]) -> Iterator[Outcome]:
 def judge(run: Run) -> Outcome:
     """Make a run and judge its images until one is bad."""
     folder = Path(tempfile.mkdtemp(dir=run.folder))
-    ops = recording.record(folder, seed=run.seed, steps=STEPS, plant=run.plant)
+    ops = recording.record(folder, seed=run.seed, steps=STEPS, plant=run.plant, backend=run.backend)
     journal = recording.journal_of(ops)
     plan = images.plan(ops, run.wanted, run.seed)
     rendered = images.render(ops, [planned.cut for planned in plan])
     for planned, (_, image) in zip(plan, rendered, strict=True):
-        what = _faults(folder / "image", image, planned, journal)
+        what = _faults(folder / "image", image, planned, journal, run.backend)
         if what:
             fault = f"{planned}: {'; '.join(what)}"
             if not run.plant:
@@ -69,13 +71,23 @@ def judge(run: Run) -> Outcome:
     return Outcome(run.seed, len(plan), len(ops))
 
 
-def _faults(folder: Path, image: Image, planned: Planned, journal: Journal) -> list[str]:
+def _faults(
+    folder: Path, image: Image, planned: Planned, journal: Journal, backend: str
+) -> list[str]:
     folder.mkdir()
     try:
+        root = folder if backend == "sqlite" else folder / "state"
+        for name in recording.FOLDERS if backend == "files" else ():
+            (root / name).mkdir(parents=True)
         for name, content in image.items():
-            (folder / name).write_bytes(content)
+            (root / name).write_bytes(content)
         known = journal.between(planned.first, planned.last)
-        return oracle.check(folder / recording.STORE, known).faults
+        faults = [
+            f"{path.name} can't be read"
+            for path in (root / "sessions").glob("*.json")
+            if documents.opened(path.read_bytes()) is None
+        ]
+        return [*faults, *oracle.check(recording.url(folder, backend), known).faults]
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
     finally:

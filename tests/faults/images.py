@@ -2,8 +2,8 @@
 
 The model of the disk is strict. A file's synced bytes are there. Of what was written since its
 last sync, any subset of sectors may be there, in any order, each file for itself. A new name, a
-rename or a deletion is sure only once the directory has been synced; directory operations keep
-their order, as every journalling file system does.
+rename or a deletion is sure only once its directory has been synced; directory operations keep
+their order, as every journalling file system does. Directories themselves are there from the start.
 
 An image is named by a `Cut`: after which operation, and a seed that decides what survived. The
 same log, operation and seed always give the same bytes.
@@ -12,6 +12,7 @@ same log, operation and seed always give the same bytes.
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ class _File:
 
 @dataclass(slots=True)
 class Disk:
-    """One directory on a disk with a volatile cache, fed with operations in order."""
+    """Directories on a disk with a volatile cache, fed with operations in order."""
 
     files: dict[int, _File] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
@@ -60,8 +61,23 @@ class Disk:
             case Kind.DIRSYNC | Kind.NOTE:
                 pass
         if op.kind is Kind.DIRSYNC or op.flag:
-            self.names = self._names(len(self.renames))
-            self.renames.clear()
+            self._sync_folder(self._folder(op))
+
+    def _folder(self, op: Op) -> str:
+        """The folder that an operation has brought to the disk."""
+        if op.kind is Kind.DIRSYNC:
+            return op.data.decode()
+        if op.kind is Kind.DELETE:
+            return posixpath.dirname(op.data.decode())
+        names = {inode: name for name, inode in self._names(len(self.renames)).items()}
+        return posixpath.dirname(names.get(op.inode, ""))
+
+    def _sync_folder(self, folder: str) -> None:
+        """Make sure what happened to names in one folder; no name goes from one to another."""
+        waiting = self.renames
+        self.renames = [each for each in waiting if _folder_of(each) == folder]
+        self.names = self._names(len(self.renames))
+        self.renames = [each for each in waiting if _folder_of(each) != folder]
 
     def _create(self, op: Op) -> None:
         name = op.data.decode()
@@ -88,6 +104,10 @@ class Disk:
             name: _survivor(self.files[inode], _style(cut.style, rng), rng)
             for name, inode in sorted(self._names(count).items())
         }
+
+
+def _folder_of(rename: tuple[str | None, str | None, int]) -> str:
+    return posixpath.dirname(rename[0] or rename[1] or "")
 
 
 def _apply(content: bytearray, op: Op) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast import limits
-from tests.faults import oracle, workload
+from tests.faults import oracle, recording, workload
 from tests.faults.journal import Diary, Entry, Journal, Step
 
 THREADS = 3
@@ -33,7 +33,7 @@ CHECK_ALL_AT = (25, 50, 100, 200, 400, 800)
 class Orders:
     """What a child is to do."""
 
-    store: Path
+    store: str
     diary: Path
     name: str
     seed: int
@@ -46,7 +46,7 @@ def write_until_killed(orders: Orders) -> None:
     """Write with several threads for ever; exit with 1 if anything goes wrong."""
     try:
         limits.BLOB_BYTES_MIN = workload.LARGE_BYTES
-        engine = holdfast.connect(str(orders.store))
+        engine = holdfast.connect(orders.store)
         sink = Diary(orders.diary)
         threads = [
             threading.Thread(target=_write, args=(engine, sink, orders, number))
@@ -87,6 +87,7 @@ class Siege:
     folder: Path
     seed: int
     early_ack: bool = False
+    backend: str = "sqlite"
     kills: int = 0
     steps: int = 0
     faults: list[str] = field(default_factory=list)
@@ -94,9 +95,9 @@ class Siege:
     _children: int = 0
 
     @property
-    def store(self) -> Path:
-        """The file that lives on."""
-        return self.folder / "state.db"
+    def store(self) -> str:
+        """The store that lives on."""
+        return recording.url(self.folder, self.backend)
 
     def run(self, kills: int) -> None:
         """Kill until so many are dead or something is wrong."""
@@ -161,7 +162,7 @@ class Siege:
     def _shared_sessions(self) -> list[str]:
         """Fresh ones from time to time: a check reads them whole."""
         ids = [f"{workload.SHARED}{self.kills // 20}-{number}" for number in range(2)]
-        with holdfast.connect(str(self.store)) as engine:
+        with holdfast.connect(self.store) as engine:
             for each in ids:
                 engine.sessions.get_or_create_session(each)
                 made = Entry(Step(f"create {each}", "siege", each, "create"), 0, 0)

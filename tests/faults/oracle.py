@@ -77,7 +77,7 @@ class Verdict:
     happened: dict[str, set[str]] = field(default_factory=dict)
 
 
-def check(path: Path, known: Journal, *, only: set[str] | None = None) -> Verdict:
+def check(path: Path | str, known: Journal, *, only: set[str] | None = None) -> Verdict:
     """Open the store and judge it, or `only` these sessions of it, by all that is known of it.
 
     It is closed again, with one more session in it.

@@ -8,9 +8,12 @@ from pathlib import Path
 import apsw
 
 from holdfast.store import chain, port
+from holdfast.store.files import following, lines
+from holdfast.store.files.journal import Point
 from holdfast.store.sqlite import checks, opening, store, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.files import Files
+from tests.faults.recorder import RecordingFiles
 
 # Author, who notes every acknowledgement before the engine is asked, plants this one by itself.
 EARLY_ACK = "early-ack"
@@ -28,8 +31,10 @@ def _synchronous(level: str) -> Callable[[], None]:
     def bug() -> None:
         sound = opening.connect
 
-        def connect(path: Path, *, write: bool) -> apsw.Connection:
-            connection = sound(path, write=write)
+        def connect(
+            path: Path, *, write: bool, synchronous: opening.Synchronous = "FULL"
+        ) -> apsw.Connection:
+            connection = sound(path, write=write, synchronous=synchronous)
             connection.execute(f"PRAGMA synchronous = {level}")
             return connection
 
@@ -84,6 +89,45 @@ def _no_anchor() -> None:
     checks.anchor_faults = lambda connection, anchor, store_id: ([], ())
 
 
+def _journal_not_synced() -> None:
+    """A line of the journal is acknowledged while only memory has it."""
+    RecordingFiles.datasync = lambda self, fd: None
+
+
+def _folder_not_synced() -> None:
+    """A new segment is acknowledged before its name is sure."""
+    sound = RecordingFiles.sync
+
+    def sync(self: RecordingFiles, path: Path) -> None:
+        if path.name != "journal":
+            sound(self, path)
+
+    RecordingFiles.sync = sync
+
+
+def _index_first() -> None:
+    """The index has a commit before the journal does."""
+    sound = following.Following.commit
+
+    def commit(self: following.Following, connection: apsw.Connection) -> None:
+        cursor = connection.cursor()
+        sound_append = self.journal.append
+
+        def append(point: Point, store_id: bytes, change: lines.Change) -> Point:
+            cursor.execute("COMMIT")
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
+            cursor.execute("BEGIN IMMEDIATE")
+            return sound_append(point, store_id, change)
+
+        self.journal.append = append
+        try:
+            sound(self, connection)
+        finally:
+            self.journal.append = sound_append
+
+    following.Following.commit = commit
+
+
 _BUGS: dict[str, Callable[[], None]] = {
     "synchronous-normal": _synchronous("NORMAL"),
     "synchronous-off": _synchronous("OFF"),
@@ -91,4 +135,7 @@ _BUGS: dict[str, Callable[[], None]] = {
     "no-page-sums": _no_page_sums,
     "no-digests": _no_digests,
     "no-anchor": _no_anchor,
+    "journal-not-synced": _journal_not_synced,
+    "folder-not-synced": _folder_not_synced,
+    "index-first": _index_first,
 }

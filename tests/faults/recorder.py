@@ -24,6 +24,12 @@ from tests.faults.oplog import Kind, OpLog
 NAME = "holdfast-recorder"
 
 
+def named(path: str | Path, root: Path | None) -> bytes:
+    """What a file is called in the log: its own name, or its path in a store that has folders."""
+    text = os.path.basename(path) if root is None else os.path.relpath(path, root)  # noqa: PTH119
+    return (b"" if text == "." else text.encode()) if root else text.encode()
+
+
 def _path(name: str | apsw.URIFilename | None) -> str | None:
     return name.filename() if isinstance(name, apsw.URIFilename) else name
 
@@ -32,7 +38,12 @@ class RecordingFile(apsw.VFSFile):
     """A file of the `unix` VFS whose changes are logged under its inode number."""
 
     def __init__(
-        self, log: OpLog, base: str, name: str | apsw.URIFilename | None, flags: list[int]
+        self,
+        log: OpLog,
+        base: str,
+        name: str | apsw.URIFilename | None,
+        flags: list[int],
+        root: Path | None = None,
     ) -> None:
         path = _path(name)
         existed = path is not None and os.path.exists(path)  # noqa: PTH110  # hot, and a str
@@ -48,7 +59,7 @@ class RecordingFile(apsw.VFSFile):
             flags[0] & apsw.SQLITE_OPEN_MAIN_DB
         )
         if not existed:
-            log.add(Kind.CREATE, inode=self._inode, data=os.path.basename(path).encode())  # noqa: PTH119
+            log.add(Kind.CREATE, inode=self._inode, data=named(path, root))
 
     # Buffer, as the driver declares it, is known by name to Python 3.12 only.
     def xWrite(self, data: bytes, offset: int) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -71,41 +82,49 @@ class RecordingFile(apsw.VFSFile):
 class RecordingVFS(apsw.VFS):
     """The `unix` VFS with a log; registers itself as the process's default."""
 
-    def __init__(self, log: OpLog, *, base: str = "unix") -> None:
+    def __init__(self, log: OpLog, *, base: str = "unix", root: Path | None = None) -> None:
         self._log = log
+        self._root = root
         self._base = base
         super().__init__(NAME, base, makedefault=True)
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> RecordingFile:
-        return RecordingFile(self._log, self._base, name, flags)
+        return RecordingFile(self._log, self._base, name, flags, self._root)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
         super().xDelete(filename, syncdir)
-        name = os.path.basename(filename).encode()  # noqa: PTH119
-        self._log.add(Kind.DELETE, flag=int(syncdir), data=name)
+        self._log.add(Kind.DELETE, flag=int(syncdir), data=named(filename, self._root))
 
 
 class RecordingFiles(Files):
     """The real file system with a log. The lock file is left out: its content decides nothing."""
 
-    def __init__(self, log: OpLog) -> None:
+    def __init__(self, log: OpLog, root: Path | None = None) -> None:
         self._log = log
+        self._root = root
         self._inodes: dict[int, int] = {}
 
     def open(self, path: Path) -> int:
         """Open, and log it if that made the file."""
         existed = path.exists()
-        fd = super().open(path)
-        if not path.name.endswith("-lock"):
+        return self._opened(super().open(path), path, existed=existed)
+
+    def open_here(self, path: Path) -> int:
+        """Open, and log it if that made the file."""
+        existed = path.exists()
+        return self._opened(super().open_here(path), path, existed=existed)
+
+    def _opened(self, fd: int, path: Path, *, existed: bool) -> int:
+        if not path.name.endswith(("-lock", ".lock")):
             self._inodes[fd] = inode = os.fstat(fd).st_ino
             if not existed:
-                self._log.add(Kind.CREATE, inode=inode, data=path.name.encode())
+                self._log.add(Kind.CREATE, inode=inode, data=named(path, self._root))
         return fd
 
     def fresh(self, path: Path) -> Path:
         """Make the file, then log it."""
         made = super().fresh(path)
-        self._log.add(Kind.CREATE, inode=made.stat().st_ino, data=made.name.encode())
+        self._log.add(Kind.CREATE, inode=made.stat().st_ino, data=named(made, self._root))
         return made
 
     def close(self, fd: int) -> None:
@@ -119,21 +138,36 @@ class RecordingFiles(Files):
             self._log.add(Kind.WRITE, inode=self._inodes[fd], offset=offset, data=data)
         super().write(fd, data, offset)
 
+    def datasync(self, fd: int) -> None:
+        """Sync, then log."""
+        super().datasync(fd)
+        if fd in self._inodes:
+            self._log.add(Kind.SYNC, inode=self._inodes[fd])
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Log, then cut off."""
+        if fd in self._inodes:
+            self._log.add(Kind.TRUNCATE, inode=self._inodes[fd], offset=size)
+        super().truncate(fd, size)
+
     def sync(self, path: Path) -> None:
         """Sync, then log."""
         super().sync(path)
         if path.is_dir():
-            self._log.add(Kind.DIRSYNC)
+            folder = named(path, self._root) if self._root else b""
+            self._log.add(Kind.DIRSYNC, data=folder)
         else:
             self._log.add(Kind.SYNC, inode=path.stat().st_ino)
 
     def rename(self, source: Path, target: Path) -> None:
         """Log, then rename; the sync of the folder that belongs to it comes through `sync`."""
-        self._log.add(Kind.RENAME, data=f"{source.name}\0{target.name}".encode())
+        self._log.add(
+            Kind.RENAME, data=named(source, self._root) + b"\0" + named(target, self._root)
+        )
         super().rename(source, target)
 
     def remove(self, path: Path) -> None:
         """Log, then remove."""
         if path.exists():
-            self._log.add(Kind.DELETE, data=path.name.encode())
+            self._log.add(Kind.DELETE, data=named(path, self._root))
         super().remove(path)

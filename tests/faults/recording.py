@@ -15,27 +15,41 @@ from pathlib import Path
 
 import holdfast
 from holdfast import limits
-from holdfast.store import sqlite
+from holdfast.store import files, sqlite
 from tests.faults import planted, workload
 from tests.faults.journal import Journal, Step, acknowledged, from_notes, submitted
 from tests.faults.oplog import Kind, Op, OpLog, read
 from tests.faults.recorder import RecordingFiles, RecordingVFS
 
-STORE = "state.db"
+STORES = {"sqlite": "state.db", "files": "files:state"}
+"""Where each backend has its store in the folder of a run."""
+
+FOLDERS = ("journal", "blobs", "sessions", ".index")
+SEGMENT_BYTES = 8 * 1024
+BLOB_INLINE_BYTES = 500
+STORE = STORES["sqlite"]
 LOG = "operations"
 PROCESSES = 2
 CHECKPOINT_PAGES = 30
 MEETING_S = 60.0
 
 
-def record(folder: Path, *, seed: int, steps: int, plant: str = "") -> list[Op]:
+def url(folder: Path, backend: str) -> str:
+    """How the store of a backend is named that lies in a folder."""
+    scheme, colon, name = STORES[backend].rpartition(":")
+    return f"{scheme}{colon}{folder / name}"
+
+
+def record(
+    folder: Path, *, seed: int, steps: int, plant: str = "", backend: str = "sqlite"
+) -> list[Op]:
     """Run the workload in a folder and return its operations; `plant` names a bug to put in."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(PROCESSES)
     (folder / "store").mkdir()
     log = folder / LOG
     writers = [
-        context.Process(target=_write, args=(folder, number, seed, steps, plant, barrier))
+        context.Process(target=_write, args=(folder, number, seed, steps, plant, backend, barrier))
         for number in range(PROCESSES)
     ]
     for writer in writers:
@@ -51,15 +65,20 @@ def journal_of(ops: list[Op]) -> Journal:
     return from_notes((at, op.note()) for at, op in enumerate(ops) if op.kind is Kind.NOTE)
 
 
-def _write(folder: Path, number: int, seed: int, steps: int, plant: str, barrier: Barrier) -> None:
+def _write(
+    folder: Path, number: int, seed: int, steps: int, plant: str, backend: str, barrier: Barrier
+) -> None:
     try:
         log = OpLog(folder / LOG)
-        vfs = RecordingVFS(log)
-        sqlite.Files = lambda: RecordingFiles(log)
+        root = folder / "store" / "state" if backend == "files" else None
+        vfs = RecordingVFS(log, root=root)
+        sqlite.Files = files.Files = lambda: RecordingFiles(log, root)
         limits.CHECKPOINT_PAGES = CHECKPOINT_PAGES
+        limits.SEGMENT_BYTES = SEGMENT_BYTES
+        limits.BLOB_INLINE_BYTES = BLOB_INLINE_BYTES
         limits.BLOB_BYTES_MIN = workload.LARGE_BYTES
         planted.plant(plant)
-        _parts(folder / "store" / STORE, log, number, seed, steps, plant, barrier)
+        _parts(url(folder / "store", backend), log, number, seed, steps, plant, barrier)
         vfs.unregister()
     except BaseException:
         traceback.print_exc()
@@ -68,7 +87,7 @@ def _write(folder: Path, number: int, seed: int, steps: int, plant: str, barrier
 
 
 def _parts(
-    store: Path, log: OpLog, number: int, seed: int, steps: int, plant: str, barrier: Barrier
+    store: str, log: OpLog, number: int, seed: int, steps: int, plant: str, barrier: Barrier
 ) -> None:
     shared = workload.shared_ids(2)
     if number == 0:

@@ -6,9 +6,11 @@ import time
 
 import msgspec
 
+from holdfast import errors
 from holdfast.cli import again, exits, figures, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
+from holdfast.wiring import Holdfast, stores
 
 
 def run(store: str | None, common: Common) -> int:
@@ -16,7 +18,14 @@ def run(store: str | None, common: Common) -> int:
     surface = Surface(as_json=common.json, quiet=common.quiet)
     url = target.choose(common.url if store is None else store)
     started = time.monotonic()
-    with target.opened(common, store) as hf, surface.progress("going through events") as bar:
+
+    def opener(url: str) -> Holdfast:
+        return _connected(url, common.tenant)
+
+    with (
+        target.opened(common, store, opener=opener) as hf,
+        surface.progress("going through events") as bar,
+    ):
         made = hf.admin.rebuild(bar)
     seconds = time.monotonic() - started
     if surface.face is Face.JSON:
@@ -34,3 +43,13 @@ def run(store: str | None, common: Common) -> int:
         f"Check it with: {again.command('verify', on=again.on(store or common.url, common.tenant))}"
     )
     return exits.DONE
+
+
+def _connected(url: str, tenant: str) -> Holdfast:
+    """Open a store; the journal of one in a folder is taken as it is if its index knows of more."""
+    try:
+        return target.connect(url, tenant=tenant)
+    except errors.Corrupt as error:
+        if error.facts.get("journal") != "cut off" or not stores.take_journal(url):
+            raise
+    return target.connect(url, tenant=tenant)

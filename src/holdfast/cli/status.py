@@ -122,6 +122,7 @@ def lines(facts: Mapping[str, Json], glyphs: Glyphs) -> list[tuple[str, str]]:
         ("durability", f" {dot} ".join([level, ", ".join(_settings(facts))]).rstrip(f" {dot}")),
         ("log", _log(facts, heads, cut)),
         *([("holds", _holds(facts, dot))] if "holds" in facts else []),
+        *_files(facts, dot),
         *_late(facts, dot),
         ("versions", f" {dot} ".join(versions)),
     ]
@@ -140,7 +141,9 @@ def _size(facts: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 
 def _settings(facts: Mapping[str, Json]) -> Iterator[str]:
     """Yield the settings on which durability rests: those of SQLite in words, those of a server by name."""
-    if "journal_mode" in facts:
+    if facts.get("backend") == "files":
+        yield "each line of the journal synced and checksummed"
+    elif "journal_mode" in facts:
         yield str(facts["journal_mode"]).upper()
         synchronous = {2: "FULL", 3: "EXTRA"}.get(facts.get("synchronous", 0), "not FULL")
         yield f"synchronous {synchronous}"
@@ -166,6 +169,17 @@ def _holds(facts: Mapping[str, Json], dot: str) -> str:
         asked = held.get("suspension", {}).get(SuspensionStatus.WAITING, 0)
         told.append(f"{figures.count(asked, 'approval')} waiting")
     return f" {dot} ".join(told)
+
+
+def _files(facts: Mapping[str, Json], dot: str) -> Iterator[tuple[str, str]]:
+    match facts.get("session_files"):
+        case {"files": int(files), "lagging": int(lagging), "edited": int(edited)}:
+            told = [figures.count(files, "session file")]
+            told += [f"{lagging:,} behind the log"] if lagging else []
+            told += [f"{edited:,} changed by hand, or damaged"] if edited else []
+            yield "files", f" {dot} ".join(told)
+        case _:
+            return
 
 
 def _late(facts: Mapping[str, Json], dot: str) -> Iterator[tuple[str, str]]:

@@ -75,7 +75,9 @@ def opened(
 
 def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
     """Open the store, which must exist already unless it may be created."""
-    path = file_of(url)
+    from holdfast.wiring import stores  # noqa: PLC0415 - as below
+
+    path = stores.folder_of(url) or file_of(url)
     if not (create and path is not None and not path.exists() and path.parent.is_dir()):
         must_exist(url)
     import holdfast  # noqa: PLC0415 - the package is loaded by now; this only names it
@@ -95,8 +97,10 @@ def must_exist(url: str) -> None:
                 "Name a file: --url path/to/state.db",
             )
         )
-    path = file_of(url)
-    if path is None or (path.is_file() and path.stat().st_size):
+    from holdfast.wiring import stores  # noqa: PLC0415 - only who opens a store pays for it
+
+    path = stores.folder_of(url) or file_of(url)
+    if path is None or (path.is_file() and path.stat().st_size) or stores.is_folder(path):
         return
     raise exits.Failure(_missing(path))
 
@@ -111,7 +115,7 @@ def file_of(url: str) -> Path | None:
 def _missing(path: Path) -> exits.Problem:
     folder = path.parent
     if path.is_dir():
-        why = f"It is a folder. Stores in it: {_stores(path)}."
+        why = f"It is a folder without a journal. Stores in it: {_stores(path)}."
     elif path.is_file():
         why = "The file is empty (0 bytes). Nothing was written to it."
     elif Path(f"{path}-anchor").exists():

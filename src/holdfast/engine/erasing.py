@@ -15,15 +15,15 @@ from typing import Protocol
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import cursors, deriving, stand_ins, tracing, trees
+from holdfast.engine import deriving, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
+from holdfast.engine.listed import DELETED, KIND
 from holdfast.engine.openings import Goes, Openings, session_of
-from holdfast.engine.pending import Todo, decoded, encoded, unfinished
-from holdfast.engine.planning import DELETED, KIND
+from holdfast.engine.pending import Todo, encoded, todos, unfinished
 from holdfast.engine.states import stream_of
 from holdfast.engine.tasks import Beat
-from holdfast.engine.telling import Elsewhere, Hook, Telling, Told
+from holdfast.engine.telling import Elsewhere, Heard, Hook, Telling
 from holdfast.history import sessions as rules
 from holdfast.store import port
 from holdfast.store.erasure import Erased, Erasure, Share, StandIn
@@ -45,10 +45,6 @@ class Handles(Protocol):
     def forgotten(self, session_ids: Sequence[str]) -> None:
         """Let go of sessions that are not there any more."""
         ...
-
-
-PURGE_SESSIONS = 64
-"""Deleted sessions that one step of the background work erases."""
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,11 +352,11 @@ class Erasing:
         """Do the same as far as it can be done here: no engine elsewhere is asked, and what fails is left."""
         self._through(ask=False)
 
-    def _through(self, *, ask: bool) -> Told:
+    def _through(self, *, ask: bool) -> Heard:
         pending = self._store.pending()
         if pending is None:
-            return Told()
-        todo = list(decoded(pending))
+            return Heard()
+        todo = list(todos(pending))
         told = self._telling.told(todo, ask=ask)
         if unfinished(pending) or told.left != todo:
             self._store.scrub(pending, encoded(told.left))
@@ -411,7 +407,7 @@ class PurgeTask:
         """Whether the log has gone on, or something is left of an erasure."""
         pending = self._engine.store.pending()
         if pending is not None and (
-            unfinished(pending) or any(each.tenant == tenant for each in decoded(pending))
+            unfinished(pending) or any(each.tenant == tenant for each in todos(pending))
         ):
             return True
         seen = self._seen.get(tenant, -1)
@@ -420,12 +416,12 @@ class PurgeTask:
     def step(self, tenant: str, beat: Beat) -> bool:
         """Erase some deleted sessions; return whether there may be more. What only waits is told of once."""
         beat()
-        head = cursors.head(self._engine.store, tenant, max(0, self._seen.get(tenant, 0)))
+        head = self._engine.store.head(tenant)
         erasing = Erasing(
             self._engine, tenant, self._hooks, elsewhere=self._elsewhere, words=self._words
         )
         before = self._waiting.get(tenant, set[str]())
-        receipt = erasing.deleted(PURGE_SESSIONS, before)
+        receipt = erasing.deleted(limits.PURGE_SESSIONS, before)
         self._waiting[tenant] = erasing.waiting(before)
         if receipt.sessions or self._waiting[tenant] - before:
             return True

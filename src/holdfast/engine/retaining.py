@@ -16,8 +16,8 @@ import msgspec
 from holdfast import errors, limits
 from holdfast.engine import engines, trees
 from holdfast.engine.engine import Engine
-from holdfast.engine.erasing import PURGE_SESSIONS, Erasing
-from holdfast.engine.planning import KIND
+from holdfast.engine.erasing import Erasing
+from holdfast.engine.listed import KIND
 from holdfast.engine.states import stream_of
 from holdfast.history import offloading
 from holdfast.store import port
@@ -100,8 +100,8 @@ class Retaining:
             if count := sum(each not in look.going for each in found):
                 stays[why.value] = count
         gone, events, keys = sorted(look.going), 0, 0
-        for begin in range(0, 0 if dry_run else len(gone), PURGE_SESSIONS):
-            receipt = self._erased(keep_days, gone[begin : begin + PURGE_SESSIONS])
+        for begin in range(0, 0 if dry_run else len(gone), limits.PURGE_SESSIONS):
+            receipt = self._erased(keep_days, gone[begin : begin + limits.PURGE_SESSIONS])
             events, keys = events + receipt.events, keys + receipt.keys
         return Retained(
             dry_run=dry_run, keep_days=keep_days, gone=tuple(gone), stays=stays, kept=tuple(kept),
@@ -113,11 +113,11 @@ class Retaining:
         look = self._look(keep_days)
         for state in self._ended(look.cutoff_us):
             look.verdict(state)
-            if len(look.going) >= PURGE_SESSIONS:
+            if len(look.going) >= limits.PURGE_SESSIONS:
                 break
         if look.going:
             self._erased(keep_days, sorted(look.going))
-        return len(look.going) >= PURGE_SESSIONS
+        return len(look.going) >= limits.PURGE_SESSIONS
 
     def _look(self, keep_days: float) -> _Look:
         taken = self._taken

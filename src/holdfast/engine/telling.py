@@ -34,7 +34,7 @@ class Elsewhere(Protocol):
         ...
 
 
-class Told(msgspec.Struct):
+class Heard(msgspec.Struct):
     """What came of telling: how much was dropped, what is left to be told, and the first failure."""
 
     dropped: int = 0
@@ -68,9 +68,9 @@ class Telling:
         self._elsewhere = elsewhere
         self._words = words
 
-    def told(self, every: Iterable[Todo], *, ask: bool) -> Told:
+    def told(self, every: Iterable[Todo], *, ask: bool) -> Heard:
         """Tell all of it; unless engines elsewhere are to be asked, what is for them is left."""
-        told = Told()
+        told = Heard()
         for todo in every:
             hooks = self._words if todo.learnt else self._hooks
             here = todo.here or self._heard(todo, hooks, told)
@@ -78,7 +78,7 @@ class Telling:
         told.left = [each for each in told.left if not self._known_there(each, told, ask=ask)]
         return told
 
-    def _known_there(self, todo: Todo, told: Told, *, ask: bool) -> bool:
+    def _known_there(self, todo: Todo, told: Heard, *, ask: bool) -> bool:
         there = self._elsewhere
         if not todo.here or there is None or todo.learnt:
             return todo.here
@@ -87,7 +87,7 @@ class Telling:
             return True
         return ask and todo.tenant == self._tenant and self._heard(todo, (there.tell,), told)
 
-    def _heard(self, todo: Todo, hooks: Sequence[Hook], told: Told) -> bool:
+    def _heard(self, todo: Todo, hooks: Sequence[Hook], told: Heard) -> bool:
         who, heard = Who(todo.tenant, todo.user_id), True
         for hook in hooks:
             outcome = attempt(lambda hook=hook: hook(who, todo.session_id, todo.position))

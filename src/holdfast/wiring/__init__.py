@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import errors, limits
 from holdfast.engine import arriving
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from holdfast.engine.worker import Worker
     from holdfast.wiring.async_client import Connecting
 
+T = TypeVar("T")
+
 
 class Holdfast:
     """An open store, for blocking callers. Made by `connect`; close it, or use it in a with statement."""
@@ -39,7 +42,9 @@ class Holdfast:
         self._opened = opened
         self._background = background
         self._tenant = settings.tenant
-        self.sessions = SessionManager.over(engine, settings, background.bootstrap)
+        self.sessions = SessionManager.over(
+            engine, settings, background.bootstrap, opened.files(settings.auto_save_interval)
+        )
         self.index = StateIndex(engine, settings)
         self.events = Events(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant, self.sessions)
@@ -114,7 +119,7 @@ def connect(
     keep_ended_days: float | None = None,
     worker: bool = False,
 ) -> Holdfast:
-    """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, or volatile:.
+    """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, files:///folder, or volatile:.
 
     `policy` is what new sessions get that are not given their own; it is kept with each of them.
     `cached_trees` is how many frame trees are kept in memory; None: HOLDFAST_CACHED_TREES, or 1,000.
@@ -126,6 +131,7 @@ def connect(
     `worker`, by a thread of this process; otherwise by `hf.worker()` or `holdfast worker`.
     Raises a typed error that names the fix; the store is left as it was.
     """
+    extras = Extras.among(locals())
     settings = Settings(
         tenant=tenant,
         max_messages_per_session=max_messages_per_session,
@@ -134,24 +140,8 @@ def connect(
         write=write,
         policy=policy,
     )
-    extras = Extras(
-        memory=memory,
-        bootstrap_tokens=bootstrap_tokens,
-        bootstrap_timeout_s=bootstrap_timeout_s,
-        bootstrap_language=bootstrap_language,
-        model=model,
-        summarizer=summarizer,
-        embedder=embedder,
-        idle_timeout_s=idle_timeout_s,
-        keep_ended_days=keep_ended_days,
-        worker=worker,
-    )
     opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
-    try:
-        return Holdfast(opened, settings, Background(opened.engine, opened.shelf, extras))
-    except BaseException:
-        opened.close()
-        raise
+    return _made(Holdfast, opened, settings, extras)
 
 
 def connect_async(
@@ -174,30 +164,29 @@ def connect_async(
     worker: bool = False,
 ) -> Connecting:
     """Open a store for async callers: `async with connect_async(…) as hf`, or await it and close it."""
+    extras = Extras.among(locals())
     from holdfast.wiring.async_client import AsyncHoldfast, Connecting  # noqa: PLC0415 - asyncio is slow to import
 
     settings = Settings(
         tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy
     )
-    extras = Extras(
-        memory=memory,
-        bootstrap_tokens=bootstrap_tokens,
-        bootstrap_timeout_s=bootstrap_timeout_s,
-        bootstrap_language=bootstrap_language,
-        model=model,
-        summarizer=summarizer,
-        embedder=embedder,
-        idle_timeout_s=idle_timeout_s,
-        keep_ended_days=keep_ended_days,
-        worker=worker,
-    )
 
     def open_() -> AsyncHoldfast:
         opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
-        try:
-            return AsyncHoldfast(opened, settings, Background(opened.engine, opened.shelf, extras))
-        except BaseException:
-            opened.close()
-            raise
+        return _made(AsyncHoldfast, opened, settings, extras)
 
     return Connecting(open_)
+
+
+def _made(
+    make: Callable[[Opened, Settings, Background], T],
+    opened: Opened,
+    settings: Settings,
+    extras: Extras,
+) -> T:
+    """Return what callers hold of an open store, which is closed if that can't be made."""
+    try:
+        return make(opened, settings, Background(opened.engine, opened.shelf, extras))
+    except BaseException:
+        opened.close()
+        raise

@@ -30,6 +30,7 @@ class AsyncHoldfast:
     def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
         engine = opened.engine
         arriving.refuse(engine.store, settings.tenant)
+        opened.files(settings.auto_save_interval)
         self._opened = opened
         self._background = background
         self._tenant = settings.tenant

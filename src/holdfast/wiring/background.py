@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from holdfast.engine.worker import Worker
     from holdfast.memory.builtin import BuiltIn
 
-STOP_S = 5.0
-"""How long closing waits for a step that is under way; it is taken up again by whoever comes next."""
-
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """What a store is opened with beside its sessions. `memory` and `embedder`: one, or True for the one that comes along.
@@ -53,6 +50,11 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S
     keep_ended_days: float | None = None
     worker: bool = False
+
+    @classmethod
+    def among(cls, options: Mapping[str, Any]) -> Self:
+        """Return the extras among the options of an opening, which has a parameter of the same name for each."""
+        return cls(**{name: options[name] for name in cls.__struct_fields__})
 
     def __post_init__(self) -> None:
         for name, verbs, hint in _PARTS:
@@ -231,7 +233,7 @@ class Background:
         return jobs.drop_gone(
             self._engine.store,
             who.tenant,
-            (jobs.WAITING, jobs.GIVEN_UP, summarizing.WANTED),
+            (jobs.WAITING, jobs.GIVEN_UP, jobs.STAND_IN, summarizing.WANTED),
             lambda one: one not in named and states.current(who.tenant, one) is not None,
         )
 
@@ -287,6 +289,7 @@ class Background:
         from holdfast.engine.expiring import Expiring  # noqa: PLC0415 - as above
         from holdfast.engine.indexing import IndexTask  # noqa: PLC0415 - as above
         from holdfast.engine.offloading import Offloading  # noqa: PLC0415 - as above
+        from holdfast.engine.redoing import Redoing  # noqa: PLC0415 - as above
         from holdfast.engine.summarizing import Summarizing  # noqa: PLC0415 - as above
 
         engine, extras = self._engine, self._extras
@@ -302,6 +305,8 @@ class Background:
         ]
         if extras.memory:
             made.append(Offloading(engine, self.memory(), self._kept()))
+            if extras.model is not None and self.memory() is self._memory:
+                made.append(Redoing(engine, self._built_in()))
         if summarizer := self._summarizer():
             made.append(Summarizing(engine, summarizer))
         if by_meaning := self._by_meaning():
@@ -316,7 +321,8 @@ class Background:
 
         if self.memory() is not self._memory:
             return None
-        return Lessons(self._engine.store, self._shelf(), self._built_in().has)
+        memory = self._built_in()
+        return Lessons(self._engine.store, self._shelf(), memory.has, memory.stood_in)
 
     def _summarizer(self) -> Summarizer | None:
         model = self._extras.model
@@ -346,7 +352,7 @@ class Background:
         """Stop the thread, and close the memory that was opened here. The shelf is whoever's who opened it."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(STOP_S)
+            self._thread.join(limits.WORKER_STOP_S)
         with self._mutex:
             if self._memory is not None:
                 self._memory.close()

@@ -9,19 +9,23 @@ import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from holdfast import errors, limits
 from holdfast.engine.engine import Engine
+from holdfast.engine.recovering import Recovering
 from holdfast.engine.requests import Settings, Write
+from holdfast.engine.session import Session
 from holdfast.engine.sessions import Sessions
 from holdfast.memory.port import MemoryEngine
 from holdfast.values.policy import WindowPolicy
 from holdfast.wiring.background import Background, Extras
-from holdfast.wiring.opened import open_engine
+from holdfast.wiring.opened import files_of, open_engine
 from holdfast.wiring.stores import open_shelf
 
 if TYPE_CHECKING:
     from holdfast.engine.bootstrapping import Bootstrap
+    from holdfast.engine.session_files import SessionFiles
 
 
 class SessionManager(Sessions):
@@ -34,6 +38,7 @@ class SessionManager(Sessions):
 
     _finish: weakref.finalize[..., SessionManager] | None
     _background: Background | None
+    _files: SessionFiles | None
 
     def __init__(
         self,
@@ -63,7 +68,7 @@ class SessionManager(Sessions):
         )
         folder = Path(base_path).expanduser()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise errors.InvalidRequest(
                 f"{folder} can't be a folder of conversations: {error}."
@@ -74,9 +79,10 @@ class SessionManager(Sessions):
             bootstrap_timeout_s=bootstrap_timeout_s,
             bootstrap_language=bootstrap_language,
         )
-        engine = open_engine(folder / "state.db")
+        url = _url(folder)
+        engine = open_engine(url)
         try:
-            shelf = functools.cache(lambda: open_shelf(folder / "state.db"))
+            shelf = functools.cache(lambda: open_shelf(url))
             self._background = Background(engine, shelf, extras)
             with contextlib.suppress(errors.Unavailable, errors.Corrupt):
                 self._background.erasing(tenant).finish_here()
@@ -85,19 +91,60 @@ class SessionManager(Sessions):
             raise
         self.base_path = str(base_path)
         super().__init__(engine, settings, bootstrap=self._background.bootstrap)
+        self._files = files_of(engine, auto_save_interval)
         # Whoever follows the document never closes a manager; leaving it open must lose nothing.
-        self._finish = weakref.finalize(self, _close, engine)
+        self._finish = weakref.finalize(self, _close, engine, self._files)
 
     @classmethod
     def over(
-        cls, engine: Engine, settings: Settings, bootstrap: Bootstrap | None = None
+        cls,
+        engine: Engine,
+        settings: Settings,
+        bootstrap: Bootstrap | None = None,
+        files: SessionFiles | None = None,
     ) -> SessionManager:
         """Return a manager over an engine that somebody else opened and will close."""
         manager = cls.__new__(cls)
         manager.base_path = ""
         Sessions.__init__(manager, engine, settings, bootstrap=bootstrap)
         manager._finish = manager._background = None
+        manager._files = files
         return manager
+
+    def load_session(self, session_id: str) -> Session | None:
+        """Return the session by that id, which becomes the current one; None if there is none.
+
+        If its data is damaged, it is restored from another copy that verifies; else this returns its recovery
+        session, which names it and holds every message that could be read.
+        """
+        try:
+            return super().load_session(session_id)
+        except errors.Corrupt as error:
+            damage = error
+        recovering = Recovering(self, self._engine, self._settings.tenant, self._files)
+        if recovering.mended():
+            with contextlib.suppress(errors.Corrupt):
+                return super().load_session(session_id)
+        return self._remember(recovering.recovered(session_id, damage))
+
+    def save_session(self, session: Session | None = None) -> bool:
+        """Wait until all that was written to the session is on disk, or raise why not. False if there is no session.
+
+        In a folder of files the session's own file is written, too, unless it is long and little is new.
+        """
+        if not super().save_session(session):
+            return False
+        chosen = session or self.current_session
+        if self._files is not None and chosen is not None:
+            self._files.saved(self._settings.tenant, chosen.id)
+        return True
+
+    def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
+        """Delete the session: no verb finds it any more. False if there was none."""
+        gone = super().delete_session(session_id, key=key)
+        if gone and self._files is not None:
+            self._files.saved(self._settings.tenant, session_id)
+        return gone
 
     def close(self) -> None:
         """Wait for deferred writes, and close what this manager opened."""
@@ -106,8 +153,9 @@ class SessionManager(Sessions):
         finally:
             if self._background is not None:
                 self._background.close()
-            if self._finish is not None:
-                self._finish.detach()
+            if self._finish is not None and self._finish.detach() is not None:
+                if self._files is not None:
+                    self._files.close()
                 self._engine.close()
 
     def __enter__(self) -> SessionManager:
@@ -122,10 +170,22 @@ class SessionManager(Sessions):
         self.close()
 
 
-def _close(engine: Engine) -> None:
+def _url(folder: Path) -> str | Path:
+    """Return the store of a folder of conversations: files, unless it holds a SQLite store already."""
+    database = folder / "state.db"
+    return database if database.exists() else f"files:{quote(str(folder.resolve()))}"
+
+
+def _close(engine: Engine, files: SessionFiles | None) -> None:
     # A collected manager is closed from whichever thread the collector runs in, which may hold the
     # turn of the same file; so another one does it, unless the interpreter is ending.
     if threading.main_thread().is_alive():
-        threading.Thread(target=engine.close, name="holdfast-close").start()
+        threading.Thread(target=_close_both, args=(engine, files), name="holdfast-close").start()
     else:
-        engine.close()
+        _close_both(engine, files)
+
+
+def _close_both(engine: Engine, files: SessionFiles | None) -> None:
+    if files is not None:
+        files.close()
+    engine.close()

@@ -10,13 +10,16 @@ import threading
 import warnings
 import weakref
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast import errors, limits
 from holdfast.engine.engine import Engine
 from holdfast.memory.shelf import Shelf
 from holdfast.values import ids
-from holdfast.wiring.stores import open_shelf, open_store
+from holdfast.wiring.stores import documents_of, open_shelf, open_store
+
+if TYPE_CHECKING:
+    from holdfast.engine.session_files import SessionFiles
 
 CACHED_TREES_NAME: Final = "HOLDFAST_CACHED_TREES"
 """The one setting that is read from the environment, as the document of the state index has it."""
@@ -36,6 +39,16 @@ def open_engine(
     else:
         trees = _checked("cached_trees", cached_trees)
     return Engine(open_store(url), factory=ids.SYSTEM, cached_sessions=sessions, cached_trees=trees)
+
+
+def files_of(engine: Engine, interval_s: float) -> SessionFiles | None:
+    """Return what writes the files of sessions, for a store that has such a folder."""
+    documents = documents_of(engine.store)
+    if documents is None:
+        return None
+    from holdfast.engine.session_files import SessionFiles  # noqa: PLC0415 - only who has a folder pays for it
+
+    return SessionFiles(engine, documents, interval_s)
 
 
 def _checked(name: str, value: object) -> int:
@@ -67,6 +80,7 @@ class Opened:
         self._url = url
         self._open = True
         self._shelf: Shelf | None = None
+        self._files: SessionFiles | None = None
         self._opening = threading.Lock()
 
     def shelf(self) -> Shelf:
@@ -76,10 +90,18 @@ class Opened:
                 self._shelf = open_shelf(self._url)
             return self._shelf
 
+    def files(self, interval_s: float) -> SessionFiles | None:
+        """Return what writes the files of sessions, for a store that has such a folder; closed with the rest."""
+        self._files = files_of(self.engine, interval_s)
+        return self._files
+
     def close(self) -> None:
         """Close the engine, and the shelf if there is one. Closing twice is fine."""
         self._open = False
         try:
+            files, self._files = self._files, None
+            if files is not None:
+                files.close()
             self.engine.close()
         finally:
             if self._shelf is not None:

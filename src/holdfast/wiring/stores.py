@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
 from holdfast.engine import deriving, stand_ins
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store.port import Store
+
+if TYPE_CHECKING:
+    from holdfast.store.files.documents import Documents
 
 STORES = "holdfast.stores"
 """Entry-point group: a URL scheme's name and a callable that takes the URL and returns a Store."""
@@ -31,6 +36,12 @@ def _sqlite(url: str) -> Store:
     return store
 
 
+def _files(url: str) -> Store:
+    from holdfast.store import files  # noqa: PLC0415 - as above
+
+    return files.open_store(_path(url, "files"), again=stand_ins.Again())
+
+
 def _volatile(url: str) -> Store:
     from holdfast.store.volatile import VolatileStore  # noqa: PLC0415 - as above
 
@@ -39,11 +50,43 @@ def _volatile(url: str) -> Store:
     return VolatileStore()
 
 
-_OURS: Mapping[str, Callable[[str], Store]] = {"sqlite": _sqlite, "volatile": _volatile}
+def _server(url: str) -> Store:
+    return _room(url).open_store(url)
+
+
+def _room(url: str) -> ModuleType:
+    """Return the room of a server's scheme; raise NotInstalled, with what to do, if its driver is missing."""
+    name = _SERVERS[urlsplit(url).scheme]
+    try:
+        return importlib.import_module(f"holdfast.store.{name}")
+    except ModuleNotFoundError as error:
+        raise errors.NotInstalled(
+            f"a store at {urlsplit(url).scheme}:// needs a library that is not installed: {error.name}.",
+            hint=f'Install it with: pip install "holdfast[{name}]"',
+            facts={"extra": name},
+        ) from error
+
+
+_SERVERS: Mapping[str, str] = {
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
+    "redis+cluster": "redis",
+    "rediss+cluster": "redis",
+}
+"""From the scheme of a server to its room, which is also the name of the extra that it needs."""
+
+_OURS: Mapping[str, Callable[[str], Store]] = {
+    "sqlite": _sqlite,
+    "files": _files,
+    "volatile": _volatile,
+    **dict.fromkeys(_SERVERS, _server),
+}
 
 
 def open_store(url: str | Path) -> Store:
-    """Open the store that a URL or path names: a path or sqlite:///path, volatile:, or a registered scheme."""
+    """Open the store that a URL or path names: a path, files:///folder, postgresql://…, redis://…, volatile:, …"""
     if not isinstance(cast("object", url), (str, Path)) or "\0" in str(url):
         raise errors.InvalidRequest("a store is named by a path or a URL.")
     if str(url) in (":memory:", "volatile", "memory"):
@@ -51,7 +94,7 @@ def open_store(url: str | Path) -> Store:
             f"{url!s} is no path of a store.", hint="Write volatile: for one in RAM."
         )
     if isinstance(url, Path) or _is_path(url):
-        return _sqlite(str(url))
+        return _files(str(url)) if is_folder(url) else _sqlite(str(url))
     scheme = urlsplit(url).scheme
     opener = _OURS.get(scheme)
     if opener is not None:
@@ -62,36 +105,67 @@ def open_store(url: str | Path) -> Store:
         return entry.load()(url)
     raise errors.UnknownScheme(
         f"no store is registered for {scheme}://.",
-        hint="Use a path such as state.db, sqlite:///path, or volatile:.",
+        hint="Use a path such as state.db, files:///folder, postgresql://…, redis://…, or volatile:.",
         facts={"scheme": scheme},
     )
 
 
+def is_folder(url: str | Path) -> bool:
+    """Whether a path, or a URL, names a folder that holds a file store."""
+    path = folder_of(str(url)) or (Path(url).expanduser() if "://" not in str(url) else None)
+    return path is not None and (path / "journal" / "000001.jsonl").is_file()
+
+
+def folder_of(url: str) -> Path | None:
+    """Return the folder that a files: URL names; None for others."""
+    return Path(_path(url, "files")).expanduser() if url.startswith("files:") else None
+
+
+def take_journal(url: str) -> bool:
+    """Have the journal of a file store taken as it is, whatever its index knows; False for other stores."""
+    folder = folder_of(url) or (Path(url).expanduser() if is_folder(url) else None)
+    if folder is None:
+        return False
+    from holdfast.store import files  # noqa: PLC0415 - as above
+
+    files.forget_index(folder)
+    return True
+
+
 def _is_path(url: str) -> bool:
-    return "://" not in url and not url.startswith(("volatile:", "sqlite:"))
+    return "://" not in url and not url.startswith(("volatile:", "sqlite:", "files:"))
 
 
-def _path(url: str) -> str:
-    if not url.startswith("sqlite:"):
+def _path(url: str, scheme: str = "sqlite") -> str:
+    if not url.startswith(f"{scheme}:"):
         return url
     parts = urlsplit(url)
-    if parts.netloc or not parts.path:
-        raise errors.InvalidRequest("write sqlite:///absolute/path, or just a path.")
-    return unquote(parts.path)
+    relative = scheme == "files" and not url.startswith("files:/")
+    if parts.netloc or not parts.path or parts.query or parts.fragment:
+        ways = "files:///absolute/folder, or files:folder" if scheme == "files" else ""
+        raise errors.InvalidRequest(f"write {ways or 'sqlite:///absolute/path, or just a path'}.")
+    return unquote(parts.path if not relative else url.removeprefix("files:"))
+
+
+def documents_of(store: Store) -> Documents | None:
+    """Return where a store keeps readable files of its sessions; None if it has no such place."""
+    return cast("Documents | None", getattr(store, "documents", None))
 
 
 def path_of(url: str | Path) -> Path | None:
     """Return the file of SQLite that a URL or path names; None if it names something else."""
-    if isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:"):
-        return Path(_path(str(url))).expanduser().resolve()
-    return None
+    named = isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:")
+    return Path(_path(str(url))).expanduser().resolve() if named and not is_folder(url) else None
 
 
 def open_shelf(url: str | Path) -> Shelf:
-    """Return the shelf beside the store that a URL names; one in RAM where the store has no files."""
-    place = path_of(url)
+    """Return the shelf beside the store that a URL names; one in RAM where it has neither files nor a server."""
+    named, database = str(url), path_of(url)
+    place = database and database.with_name(f"{database.name}-memory")
+    if folder := folder_of(named) or (Path(url).expanduser() if is_folder(url) else None):
+        place = folder.resolve() / ".index" / "memory"
     if place is not None:
         from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
 
-        return SQLiteShelf(place.with_name(f"{place.name}-memory"))
-    return VolatileShelf()
+        return SQLiteShelf(place)
+    return _room(named).open_shelf(named) if urlsplit(named).scheme in _SERVERS else VolatileShelf()

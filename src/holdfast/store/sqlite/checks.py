@@ -163,6 +163,14 @@ def verify(
     yield port.Report(seen, len(named), tuple(faults), notes)
 
 
+def log_faults(connection: apsw.Connection) -> Iterator[str]:
+    """Yield what is wrong with the log itself: events, streams, and what is said to be erased."""
+    for tenant in tenants(connection):
+        yield from (fault for _, fault in _events(connection, tenant) if fault)
+    yield from _stream_faults(connection, based=True)
+    yield from erasing.faults(connection)
+
+
 def _stream_faults(connection: apsw.Connection, *, based: bool) -> Iterator[str]:
     """Yield what is missing of streams; `based`: some may go on from others."""
     queries = opening.queries()

@@ -39,6 +39,10 @@ class Files:
         """Open a file for reading and writing, creating it for its owner only."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
+    def open_here(self, path: Path) -> int:
+        """The same, but only a file that lies there itself: a link is refused."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
     def close(self, fd: int) -> None:
         """Close a file."""
         os.close(fd)
@@ -52,9 +56,21 @@ class Files:
         while (written := os.pwrite(fd, data, offset)) < len(data):
             data, offset = data[written:], offset + written
 
+    def datasync(self, fd: int) -> None:
+        """Bring a file's content to the disk, and what is needed to find it."""
+        os.fdatasync(fd) if hasattr(os, "fdatasync") else os.fsync(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut a file off."""
+        os.ftruncate(fd, size)
+
     def size(self, fd: int) -> int:
         """Return how many bytes a file has."""
         return os.fstat(fd).st_size
+
+    def end(self, fd: int) -> int:
+        """The same without looking at the file itself: see `place` for what a look costs."""
+        return os.lseek(fd, 0, os.SEEK_END)
 
     def fresh(self, path: Path) -> Path:
         """Create an empty file beside a path, under a name that nobody has, and return it."""
@@ -99,6 +115,11 @@ class Files:
             found = os.stat(path)
         except FileNotFoundError:
             return None
+        return found.st_dev, found.st_ino
+
+    def identity_of(self, fd: int) -> tuple[int, int]:
+        """Return device and inode of an open file."""
+        found = os.fstat(fd)
         return found.st_dev, found.st_ino
 
     def stamp(self, folder: str) -> tuple[int, int, int] | None:

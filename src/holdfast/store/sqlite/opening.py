@@ -11,7 +11,7 @@ import functools
 import glob
 import threading
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 import apsw
 
@@ -44,6 +44,11 @@ MIGRATIONS: Final[dict[int, str]] = {
     4: "schema-5.sql",
 }
 """From a schema version to the SQL file that lifts a store to the next one."""
+
+Synchronous = Literal["FULL", "NORMAL"]
+"""What SQLite brings to the disk at each commit: all of it, or only what keeps its file whole."""
+
+_LEVELS: Final[dict[Synchronous, int]] = {"NORMAL": 1, "FULL": 2}
 
 _loading = threading.Lock()
 
@@ -121,7 +126,9 @@ def load_checksums() -> None:
         apsw.set_default_vfs(default)
 
 
-def connect(path: Path, *, write: bool, verified: bool = True) -> apsw.Connection:
+def connect(
+    path: Path, *, write: bool, verified: bool = True, synchronous: Synchronous = "FULL"
+) -> apsw.Connection:
     """Open a connection with every setting made and read back; `verified` checks every page read."""
     has_log = Path(f"{path}-wal").exists()
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=VFS)
@@ -134,11 +141,11 @@ def connect(path: Path, *, write: bool, verified: bool = True) -> apsw.Connectio
     connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
     connection.pragma("mmap_size", 0)
     connection.pragma("journal_size_limit", limits.WAL_BYTES_KEPT)
-    connection.pragma("synchronous", "FULL")
+    connection.pragma("synchronous", synchronous)
     connection.pragma("wal_autocheckpoint", limits.CHECKPOINT_PAGES if write else 0)
     connection.pragma("query_only", not write)
     try:
-        check_settings(connection, path)
+        check_settings(connection, path, synchronous)
     except BaseException:
         connection.close()
         raise
@@ -150,15 +157,17 @@ def empty_log_on_close(connection: apsw.Connection) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
 
-def check_settings(connection: apsw.Connection, path: Path) -> None:
+def check_settings(
+    connection: apsw.Connection, path: Path, synchronous: Synchronous = "FULL"
+) -> None:
     """Raise UnsafeStore unless journal and sync settings are those that survive a power cut."""
-    mode = connection.pragma("journal_mode")
-    synchronous = connection.pragma("synchronous")
-    if (mode, synchronous) != ("wal", 2):
+    mode, wanted = connection.pragma("journal_mode"), _LEVELS[synchronous]
+    level = connection.pragma("synchronous")
+    if (mode, level) != ("wal", wanted):
         raise errors.UnsafeStore(
-            f"{path} runs with journal_mode {mode}, synchronous {synchronous}; it needs wal and 2 (FULL).",
+            f"{path} runs with journal_mode {mode}, synchronous {level}; it needs wal and {wanted} ({synchronous}).",
             hint="Put it back with: PRAGMA journal_mode = WAL",
-            facts={"journal_mode": mode, "synchronous": synchronous},
+            facts={"journal_mode": mode, "synchronous": level},
         )
 
 

@@ -75,7 +75,7 @@ class Place:
                 hint="Another SQLite library in this process opened the same file: keep it away, then connect again.",
             )
         # A second change within one tick would leave the stamp as it is.
-        settled = stamp is not None and now_ns - stamp[2] > _tick_ns(stamp[2])
+        settled = stamp is not None and now_ns - stamp[2] > tick_ns(stamp[2])
         self._quiet = stamp if settled else None
 
     def check_database(self) -> None:
@@ -87,6 +87,6 @@ class Place:
             )
 
 
-def _tick_ns(stamp_ns: int) -> int:
+def tick_ns(stamp_ns: int) -> int:
     """Return how close two changes can be and have one stamp; some file systems know only seconds."""
     return TICK_NS if stamp_ns % SECOND_NS else 2 * SECOND_NS

@@ -29,6 +29,7 @@ from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turn, Turns
 from holdfast.store.sqlite.upkeep import Upkeep
 from holdfast.store.sqlite.waiting import News
+from holdfast.store.sqlite.witness import Witness
 
 
 class SQLiteStore(Upkeep, Noting):
@@ -41,8 +42,10 @@ class SQLiteStore(Upkeep, Noting):
         files: Files,
         random: Callable[[int], bytes],
         again: Again | None = None,
+        witness: Witness | None = None,
     ) -> None:
         self.path = path
+        self._witness = witness or Witness()
         self._files = files
         self._random = random
         self._sql = opening.queries()
@@ -55,7 +58,7 @@ class SQLiteStore(Upkeep, Noting):
         self._closed = self._broken = False
         self._seen: int | None = None
         self._rebuilt = 0
-        self._turns = Turns(files, Path(f"{path}-lock"))
+        self._turns = Turns(files, self._witness.lock_path(path))
         self._turn = Turn(self.take_turn, self.leave_turn)
         self._post = Post(files, self._turns, random)
         self._news = News()
@@ -64,6 +67,7 @@ class SQLiteStore(Upkeep, Noting):
             self._open(again)
         except BaseException:
             self._turns.close()
+            self._witness.close()
             raise
         self._translated = Translated(self._explained)
 
@@ -72,7 +76,8 @@ class SQLiteStore(Upkeep, Noting):
             self._turns.take(limits.TURN_WAIT_S)
             try:
                 if not self.path.exists() or not self.path.stat().st_size:
-                    opening.create(self._files, self.path, self._random(16))
+                    made = self._witness.new_id(self._random(16))
+                    opening.create(self._files, self.path, made)
                 had_log = self._place.has_log
                 with contextlib.ExitStack() as undo:
                     self._writer, found = self._connected()
@@ -82,7 +87,9 @@ class SQLiteStore(Upkeep, Noting):
                     self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
                     undo.callback(self._anchor.close)
                     checks.expect_own_checkpoint(self._writer, self._anchor, had_log=had_log)
-                    self.remarks = checks.compare_anchor(self._writer, self._anchor, store_id)
+                    told = self._witness.opened(self._writer)
+                    noted = checks.compare_anchor(self._writer, self._anchor, store_id)
+                    self.remarks = (*told, *noted)
                     opening.empty_log_on_close(self._writer)
                     self._place.opened(found)
                     self._note_rebuilt()
@@ -92,9 +99,10 @@ class SQLiteStore(Upkeep, Noting):
                 self._turns.give()
 
     def _connected(self) -> tuple[apsw.Connection, tuple[Identity, Identity]]:
-        writer = opening.connect(self.path, write=True)
+        writer = opening.connect(self.path, write=True, synchronous=self._witness.synchronous)
         try:
             opening.migrate(writer, opening.check_format(writer, self.path))
+            self._witness.attach(writer)
         except BaseException:
             writer.close()
             raise
@@ -180,6 +188,12 @@ class SQLiteStore(Upkeep, Noting):
     def _nobody_else_wrote(self) -> bool:
         self._enter()
         seen = self._writer.data_version("main")
+        if self._witness.is_ahead(self._writer, others=seen != self._seen):
+            # What one left who died between the two is brought to the disk here before anything is decided.
+            self._cursor.execute("COMMIT")
+            self._seen = None
+            self._enter()
+            seen = self._writer.data_version("main")
         if seen == self._seen:
             return True
         opening.check_format(self._writer, self.path)
@@ -215,6 +229,7 @@ class SQLiteStore(Upkeep, Noting):
         with contextlib.ExitStack() as undo:
             writer, found = self._connected()
             undo.callback(writer.close)
+            self._witness.opened(writer)
             checks.compare_anchor(writer, self._anchor, self._store_id)
             opening.empty_log_on_close(writer)
             undo.pop_all()
@@ -225,8 +240,10 @@ class SQLiteStore(Upkeep, Noting):
     def _leave(self) -> None:
         if not self._broken and self._writer.in_transaction:
             self._cursor.execute("ROLLBACK")
+            self._witness.undone()
 
     def _end(self) -> None:
+        self._witness.commit(self._writer)
         # A version counts own commits too; whoever is interrupted in between takes it for another's.
         self._cursor.execute("COMMIT")
         self._seen = self._writer.data_version("main")
@@ -295,6 +312,7 @@ class SQLiteStore(Upkeep, Noting):
         # After a failed write the state of the connection's cache and of the kernel's is unknown:
         # a sync that failed once must not be retried on the same file handle.
         self._broken = True
+        self._witness.undone()
         self._known.doubt()
         self._readers.renew()
         with contextlib.suppress(apsw.Error):
@@ -357,6 +375,7 @@ class SQLiteStore(Upkeep, Noting):
             self._anchor.close()
             self._post.close()
             self._turns.close()
+            self._witness.close()
 
     def _close_writer(self) -> None:
         self._leave()

@@ -30,6 +30,7 @@ from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first
 from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turn
 from holdfast.store.sqlite.waiting import News
+from holdfast.store.sqlite.witness import Witness
 from holdfast.values.frozen import Json
 
 
@@ -47,6 +48,7 @@ class Upkeep(Looking):
     _store_id: bytes
     _news: News
     _seen: int | None
+    _witness: Witness
 
     @abstractmethod
     def turn(self) -> Turn: ...
@@ -157,7 +159,7 @@ class Upkeep(Looking):
             self._scrub(done, left)
 
     def _scrub(self, done: bytes, left: bytes) -> None:
-        listed, sql = erasures.path_of(self.path), self._sql
+        listed, sql = self._witness.list_path(self.path), self._sql
         row = first(self._writer, sql["pending"], ())
         if row is None or not isinstance(row[0], bytes):
             return
@@ -165,18 +167,22 @@ class Upkeep(Looking):
         self._leave()
         try:
             erasures.bring_up(self._files, listed, self._writer, self._store_id)
+            self._enter()
             self._writer.execute(sql["set_pending"], (b"\n" + rest,))
+            self._end()
             self._renew_readers()
+            self._witness.scrub(self._writer)
             scrubbing.rewrite(self._writer, self.path)
             self._post.blank()
-            self._files.sync(Path(f"{self.path}-lock"))
+            self._files.sync(self._witness.lock_path(self.path))
             self._anchor.write({})
-            with self._writer:
-                self._writer.execute(sql["put_listed"], (erasures.check_of(listed),))
-                if rest:
-                    self._writer.execute(sql["set_pending"], (rest,))
-                else:
-                    self._writer.execute(sql["clear_pending"])
+            self._enter()
+            self._writer.execute(sql["put_listed"], (erasures.check_of(listed),))
+            if rest:
+                self._writer.execute(sql["set_pending"], (rest,))
+            else:
+                self._writer.execute(sql["clear_pending"])
+            self._end()
         except errors.StoreBusy:
             raise
         except BaseException:
@@ -187,7 +193,7 @@ class Upkeep(Looking):
 
     def _finish_erasures(self, again: Again | None) -> None:
         """Do what a list says of a copy that was put here, and what a process that died has left to do."""
-        listed, sql = erasures.path_of(self.path), self._sql
+        listed, sql = self._witness.list_path(self.path), self._sql
         row, anew = first(self._writer, sql["listed"], ()), False
         if (check := erasures.check_of(listed)) and (row is None or row[0] != check):
             found = scrubbing.Redoing(self._writer, erasures.read(listed), self._store_id)

@@ -224,13 +224,8 @@ class Batch:
 
     def _derive(self, tenant: int, append: port.Append, begin: int, end: int) -> None:
         execute, sql = self._connection.execute, self._sql
-        for kind, id_ in append.drops:
-            place = (tenant, kind, id_)
-            self._change_terms(place, ())
-            execute(sql["drop_projection"], place)
-            self._known.shapes.pop(place, None)
-            self._added.pop(place, None)
-            self._touches.pop(place, None)
+        for place in append.drops:
+            self.drop(tenant, *place)
         for snap in append.snapshots:
             key = self._known.stream(self._connection, tenant, snap.stream)
             check = mark(key, snap.version, snap.fold, snap.state, self._link(key, snap.version))
@@ -238,6 +233,15 @@ class Batch:
         if append.key is not None:
             row = (tenant, append.key.key, append.key.command_hash, begin, end, append.time_us)
             execute(sql["add_key"], (*row, mark(*row)))
+
+    def drop(self, tenant: int, kind: str, id_: str) -> None:
+        """Drop a projection."""
+        place = (tenant, kind, id_)
+        self._change_terms(place, ())
+        self._connection.execute(self._sql["drop_projection"], place)
+        self._known.shapes.pop(place, None)
+        self._added.pop(place, None)
+        self._touches.pop(place, None)
 
     def _link(self, key: int, version: int) -> bytes:
         if key in self._links and self._known.versions.get(key) == version:

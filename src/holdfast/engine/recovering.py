@@ -1,0 +1,134 @@
+"""A session whose part of the log is damaged: whatever is left of it, in a session of its own.
+
+First what can be made again from another copy is made again; then the session is as it was. Else there is one
+recovery session for each damaged original. It names it, and holds what the session's file says, or the backup of
+that file, and every message of the log that still verifies. The damaged data stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from holdfast import errors, limits
+from holdfast.engine import deriving
+from holdfast.engine.engine import Engine
+from holdfast.engine.session import Session
+from holdfast.engine.states import messages_of, stream_of
+from holdfast.history.repairing import repaired
+from holdfast.store.port import StoredEvent
+from holdfast.values.event import SessionReset
+from holdfast.values.frozen import Json
+from holdfast.values.message import Message
+
+if TYPE_CHECKING:
+    from holdfast.engine.session_files import SessionFiles
+    from holdfast.engine.sessions import Sessions
+
+DONE: Final = "recovery"
+"""The key of a recovery session's metadata that says that it is complete, and how."""
+
+
+def recovery_id(session_id: str) -> str:
+    """Return the id of the one recovery session of a session."""
+    return f"recovery_{hashlib.sha256(session_id.encode(errors='surrogatepass')).hexdigest()[:24]}"
+
+
+class Recovering:
+    """Recovers sessions of one tenant."""
+
+    def __init__(
+        self, sessions: Sessions, engine: Engine, tenant: str, files: SessionFiles | None
+    ) -> None:
+        self._sessions = sessions
+        self._engine = engine
+        self._tenant = tenant
+        self._files = files
+
+    def mended(self) -> bool:
+        """Make everything again from the other copy of the log, if there is one that is whole."""
+        if self._files is None:
+            return False
+        try:
+            for _ in self._engine.store.rebuild(deriving.derived):
+                pass
+        except errors.Corrupt:
+            return False
+        return True
+
+    def recovered(self, session_id: str, error: errors.Corrupt) -> Session:
+        """Return the recovery session of a damaged one, which is begun the first time."""
+        made = recovery_id(session_id)
+        present = self._present(made)
+        if present is not None and DONE in present.metadata:
+            return present
+        document, messages = self._kept(session_id)
+        said, lost = self._log(session_id)
+        known = {message.id for message in messages}
+        whole = [*messages, *(message for message in said if message.id not in known)]
+        session = present or self._begun(made, session_id, document, error)
+        self._fill(session, whole)
+        source = "session file" if messages else "log"
+        done: dict[str, Json] = {"messages": len(whole), "from": source, "damaged_events": lost}
+        return self._sessions.update_session(made, metadata={DONE: done})
+
+    def _present(self, session_id: str) -> Session | None:
+        try:
+            return self._sessions.get_session(session_id)
+        except errors.UnknownSession:
+            return None
+
+    def _begun(
+        self, made: str, session_id: str, document: dict[str, Json], error: errors.Corrupt
+    ) -> Session:
+        user, title = document.get("user_id"), document.get("title")
+        notice = (
+            f"This session replaces {session_id}, whose data is damaged ({error.message})"
+            " What could be read of it follows."
+        )
+        return self._sessions.create_session(
+            made,
+            user_id=user if isinstance(user, str) else None,
+            title=title if isinstance(title, str) else None,
+            system=notice,
+            metadata={"recovered_from": session_id},
+        )
+
+    def _fill(self, session: Session, messages: list[Message]) -> None:
+        # Messages keep their ids, so that whoever begins again after a crash adds none twice.
+        fitting = list(repaired(messages, lambda _: None))
+        for begin in range(0, len(fitting), limits.READ_CHUNK):
+            session.add_messages(fitting[begin : begin + limits.READ_CHUNK])
+
+    def _kept(self, session_id: str) -> tuple[dict[str, Json], list[Message]]:
+        found = self._files.kept(self._tenant, session_id) if self._files else None
+        return found or ({}, [])
+
+    def _log(self, session_id: str) -> tuple[list[Message], int]:
+        """Return the messages of the present generation that verify, and how many events do not."""
+        store, said, lost = self._engine.store, list[Message](), 0
+        for stored in self._events(session_id):
+            if stored is None:
+                lost += 1
+            elif stored.kind == SessionReset.kind:
+                said = []
+            else:
+                try:
+                    said += messages_of(store, self._tenant, [stored])
+                except (errors.Corrupt, errors.Erased):
+                    lost += 1
+        return said, lost
+
+    def _events(self, session_id: str) -> Iterator[StoredEvent | None]:
+        """Yield the events of a session one by one, None for each that is damaged."""
+        store, stream = self._engine.store, stream_of(session_id)
+        last = 0
+        with contextlib.suppress(errors.Corrupt):
+            last = store.version(self._tenant, stream)
+        for version in range(1, last + 1):
+            try:
+                yield from store.read(self._tenant, stream, after=version - 1, until=version)
+            except errors.Corrupt:
+                yield None

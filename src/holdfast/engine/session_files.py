@@ -1,0 +1,185 @@
+"""One readable file for each session, beside the log that it is made from.
+
+A file is written when its session is saved, in intervals, and at the end. Whoever saves after each message does not
+have the whole session written each time: once it is long, its file waits until there is an eighth more to say, or for
+the next interval. A file says which version of its session it shows, so that anybody can tell whether it lags.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from typing import Final, cast
+
+from holdfast import errors, limits
+from holdfast.engine.engine import Engine
+from holdfast.engine.messages import Messages, Reader
+from holdfast.engine.states import PREFIX, stream_of
+from holdfast.store.files.documents import Documents
+from holdfast.store.files.naming import safe_name
+from holdfast.values.frozen import Json, thaw
+from holdfast.values.message import Message
+from holdfast.values.session import SessionState
+
+FORMAT: Final = 1
+INDEX: Final = "index"
+SMALL: Final = 64
+"""Messages of a session, or sessions of an index, that are written at once however little is new."""
+
+DEFAULT: Final = "default"
+"""The tenant whose sessions have their files under their own ids."""
+
+
+def name_of(tenant: str, session_id: str) -> str:
+    """Return the name of a session's file."""
+    return safe_name(session_id, "" if tenant == DEFAULT else tenant)
+
+
+class SessionFiles:
+    """Writes the files of all sessions of one store. Threads may share it."""
+
+    def __init__(self, engine: Engine, documents: Documents, interval_s: float) -> None:
+        self._engine = engine
+        self._documents = documents
+        self._shown: dict[str, int] = {}
+        self._new: dict[str, dict[str, Json] | None] = {}
+        self._books = threading.RLock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        if interval_s > 0:
+            self._thread = threading.Thread(
+                target=self._run, args=(interval_s,), name="holdfast-files", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self, interval_s: float) -> None:
+        while not self._stop.wait(interval_s):
+            with contextlib.suppress(errors.Error, OSError):
+                self.sweep()
+
+    def saved(self, tenant: str, session_id: str) -> None:
+        """Write a session's file, unless it is long and little is new."""
+        with self._books:
+            state = self._engine.states.current(tenant, session_id)
+            name = name_of(tenant, session_id)
+            count = 0 if state is None or state.gone else state.message_count
+            if count > SMALL and count - self._shown.get(name, 0) < count // 8:
+                return
+            with self._documents.turn():
+                self._write(tenant, session_id)
+                if len(self._new) > len(self._sessions()) // 8:
+                    self._write_index({})
+
+    def sweep(self) -> None:
+        """Write the file of every session that has changed since its file was written."""
+        with self._books:
+            store = self._engine.store
+            changed, positions = list[tuple[str, str]](), dict[str, int]()
+            for tenant in store.tenants():
+                after = self._position(tenant)
+                found, positions[tenant] = self._changed(tenant, after)
+                changed += [(tenant, session_id) for session_id in found]
+            if not changed and not self._new:
+                return
+            with self._documents.turn():
+                for tenant, session_id in changed:
+                    with contextlib.suppress(errors.Corrupt, errors.Erased):
+                        self._write(tenant, session_id)
+                self._write_index(positions)
+
+    def _changed(self, tenant: str, after: int) -> tuple[list[str], int]:
+        found: dict[str, None] = {}
+        with contextlib.suppress(errors.Corrupt):
+            while page := self._engine.store.feed(tenant, after=after, limit=limits.READ_CHUNK):
+                for stored in page:
+                    if stored.stream.startswith(PREFIX):
+                        found[stored.stream.removeprefix(PREFIX)] = None
+                after = page[-1].position
+        return list(found), after
+
+    def _position(self, tenant: str) -> int:
+        positions = cast("dict[str, int]", self._read_index().get("positions", {}))
+        after = positions.get(tenant, 0)
+        return after if after <= self._engine.store.head(tenant) else 0
+
+    def _read_index(self) -> dict[str, Json]:
+        # Another process may have written it, or somebody removed it.
+        return self._documents.get(INDEX) or {}
+
+    def _sessions(self) -> dict[str, Json]:
+        return cast("dict[str, Json]", self._read_index().get("sessions", {}))
+
+    def _write_index(self, positions: Mapping[str, int]) -> None:
+        """Bring the index up to the files that were written since; other processes' entries stay."""
+        before = self._read_index()
+        rows = dict(cast("dict[str, Json]", before.get("sessions", {})))
+        for name, row in self._new.items():
+            rows.pop(name, None)
+            if row is not None:
+                rows[name] = row
+        known = {**cast("dict[str, int]", before.get("positions", {})), **positions}
+        document: dict[str, Json] = {
+            "holdfast": "sessions", "format": FORMAT, "positions": known, "sessions": rows,
+        }  # fmt: skip
+        self._documents.put(INDEX, document)
+        self._new = {}
+
+    def _write(self, tenant: str, session_id: str) -> None:
+        name, state = name_of(tenant, session_id), None
+        with contextlib.suppress(errors.UnknownSession):
+            state = self._engine.states.current(tenant, session_id)
+        if state is None or state.gone:
+            self._documents.drop(name)
+            self._new[name] = None
+            self._shown.pop(name, None)
+            return
+        present = self._documents.primary(name)
+        if present is None or present.get("version") != state.version:
+            self._documents.put(name, self._document(tenant, state))
+        self._shown[name] = state.message_count
+        self._new[name] = {
+            "tenant": tenant, "id": session_id, "title": state.title or state.preview,
+            "status": str(state.status), "messages": state.message_count, "version": state.version,
+            "last_active": state.last_active,
+        }  # fmt: skip
+
+    def _document(self, tenant: str, state: SessionState) -> dict[str, Json]:
+        store, stream = self._engine.store, stream_of(state.id)
+        last = store.read(tenant, stream, after=state.version - 1, until=state.version)
+        messages = Messages(Reader(self._engine, tenant, state))
+        return {
+            "holdfast": "session",
+            "format": FORMAT,
+            "tenant": tenant,
+            "stream": stream,
+            "version": state.version,
+            "link": last[-1].link.hex() if last else "",
+            "id": state.id,
+            "user_id": state.user_id,
+            "title": state.title,
+            "status": str(state.status),
+            "created_at": state.created_at,
+            "last_active": state.last_active,
+            "metadata": thaw(state.full_metadata()),
+            "messages": [message.to_dict() for message in messages],
+        }
+
+    def kept(self, tenant: str, session_id: str) -> tuple[dict[str, Json], list[Message]] | None:
+        """Return what a session's file says, or its backup, and its messages; None if neither verifies."""
+        document = self._documents.get(name_of(tenant, session_id))
+        if document is None or (document.get("tenant"), document.get("id")) != (tenant, session_id):
+            return None
+        said = cast("list[dict[str, Json]]", document.get("messages", []))
+        try:
+            return document, [Message.from_dict(each) for each in said]
+        except errors.Error:
+            return None
+
+    def close(self) -> None:
+        """Write what is left to write, and stop."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        with contextlib.suppress(errors.Error, OSError):
+            self.sweep()

@@ -1,0 +1,75 @@
+"""The file store: a folder that people can read and keep in git.
+
+Read `store.py` first, then `following.py` (what happens at a commit and at an opening), `journal.py` and `lines.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from holdfast import errors, limits
+from holdfast.store.erasure import Again
+from holdfast.store.files.folder import LOCK, Folder
+from holdfast.store.files.journal import name
+from holdfast.store.files.naming import safe_name
+from holdfast.store.files.store import FilesStore
+from holdfast.store.sqlite import opening, translate
+from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.turns import Turns
+from holdfast.values import ids
+
+__all__ = ["Files", "FilesStore", "Folder", "forget_index", "is_store", "open_store", "safe_name"]
+
+
+def open_store(
+    path: str | Path,
+    *,
+    files: Files | None = None,
+    random: Callable[[int], bytes] = ids.SYSTEM.random,
+    again: Again | None = None,
+) -> FilesStore:
+    """Open the store in a folder, creating it if nothing is there.
+
+    `again` knows how streams are derived, for an index that has to be brought up to its journal, and erases again
+    what was erased since a copy was made that was put here.
+
+    Raises UnsafeStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy, Refused or InvalidRequest; in each case the
+    journal is left as it was.
+    """
+    place, used = _place(path), files or Files()
+    with translate.at(str(place)):
+        opening.check_library(apsw.sqlite_lib_version())
+        folder = Folder(used, place)
+        folder.prepare()
+        opening.load_checksums()
+        return FilesStore(folder, files=used, random=random, again=again)
+
+
+def is_store(path: str | Path) -> bool:
+    """Whether a folder has a journal."""
+    return (Path(path).expanduser() / "journal" / name(1)).is_file()
+
+
+def forget_index(path: str | Path, files: Files | None = None) -> None:
+    """Throw an index away with all that it knows, so that the journal is taken as it is. Nobody may use the store."""
+    place, used = _place(path), files or Files()
+    with translate.at(str(place)):
+        folder = Folder(used, place)
+        turns = Turns(used, folder.journal / LOCK)
+        try:
+            turns.take(limits.TURN_WAIT_S)
+            for found in folder.index.glob("state.db*"):
+                used.remove(found)
+            used.sync(folder.index)
+        finally:
+            turns.close()
+
+
+def _place(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser().resolve()
+    except RuntimeError as error:
+        raise errors.InvalidRequest(f"{path} is not a place for a folder: {error}") from error

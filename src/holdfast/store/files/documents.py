@@ -1,0 +1,121 @@
+"""Readable files made from the log, for people and tools: sealed with a checksum, the one before kept beside.
+
+Each is replaced in the same steps: the new content under another name, brought to the disk; the present file as the
+backup; the new one into its place, brought to the disk. A present file that does not verify never becomes the
+backup. Nothing here is the truth: what somebody has edited is reported, and written over when its session goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, cast
+
+import msgspec
+
+from holdfast.store.sqlite.files import Files
+from holdfast.values.frozen import Json
+
+_SEAL: Final = b',\n  "checksum": "'
+_END: Final = b'"\n}\n'
+_SUM_CHARS: Final = 64
+_OTHERS: Final = frozenset(("index.json",))
+
+
+def sealed(document: Mapping[str, Json]) -> bytes:
+    """Return a document as text for people, with its checksum as the last field."""
+    body = msgspec.json.format(msgspec.json.encode(document), indent=2).removesuffix(b"\n}")
+    return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + _END
+
+
+def opened(data: bytes) -> dict[str, Json] | None:
+    """Return a document that is as it was written; None for any other."""
+    end = len(_SEAL) + _SUM_CHARS + len(_END)
+    body, seal = data[:-end], data[-end:]
+    check = hashlib.sha256(body).hexdigest().encode()
+    if seal != _SEAL + check + _END:
+        return None
+    try:
+        found = cast("object", msgspec.json.decode(data))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return cast("dict[str, Json]", found) if isinstance(found, dict) else None
+
+
+class Documents:
+    """The documents of one folder, each known by a name that is safe."""
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files = files
+        self.folder = folder
+        self._mine = threading.Lock()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Keep other threads and processes from writing: an older state must not follow a newer one."""
+        with self._mine:
+            fd = self._files.open_here(self.folder / ".lock")
+            try:
+                self._files.lock(fd)
+                yield
+            finally:
+                self._files.close(fd)
+
+    def put(self, name: str, document: Mapping[str, Json]) -> None:
+        """Replace a document, whole or not at all; durable on return."""
+        path = self._path(name)
+        before = self._bytes(path)
+        if before is not None and opened(before) is not None:
+            self._files.put(self._backup(name), before)
+        self._files.put(path, sealed(document))
+
+    def get(self, name: str) -> dict[str, Json] | None:
+        """Return a document, or its backup if it is missing or does not verify; None if neither can be had."""
+        return self.primary(name) or self._opened(self._backup(name))
+
+    def primary(self, name: str) -> dict[str, Json] | None:
+        """Return a document; None if it is missing or does not verify."""
+        return self._opened(self._path(name))
+
+    def drop(self, name: str) -> None:
+        """Remove a document and its backup."""
+        paths = [path for path in (self._path(name), self._backup(name)) if path.exists()]
+        for path in paths:
+            self._files.remove(path)
+        if paths:
+            self._files.sync(self.folder)
+
+    def survey(self, version: Callable[[str, str], int]) -> dict[str, int]:
+        """Return how many documents there are, how many lag behind the log, and how many somebody has changed.
+
+        `version` says at which version a stream of a tenant is.
+        """
+        found = {"files": 0, "lagging": 0, "edited": 0}
+        for path in sorted(self.folder.glob("*.json")):
+            if path.name in _OTHERS:
+                continue
+            found["files"] += 1
+            match self._opened(path):
+                case {"tenant": str(tenant), "stream": str(stream), "version": int(known)}:
+                    found["lagging"] += known != version(tenant, stream)
+                case _:
+                    found["edited"] += 1
+        return found
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+    def _backup(self, name: str) -> Path:
+        return self.folder / f"{name}.json.bak"
+
+    def _bytes(self, path: Path) -> bytes | None:
+        if not path.is_file() or path.is_symlink():
+            return None
+        return path.read_bytes()
+
+    def _opened(self, path: Path) -> dict[str, Json] | None:
+        data = self._bytes(path)
+        return None if data is None else opened(data)

@@ -1,0 +1,89 @@
+"""The folder of a file store: what lies where in it, for its owner only, and nothing outside of it.
+
+journal/    the log, which is the truth: keep it
+blobs/      large contents of the log, each under its SHA-256: keep them
+sessions/   one readable file for each session: made from the log
+.index/     a database for asking, made from the log: not to be kept
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from holdfast import errors
+from holdfast.store import chain
+from holdfast.store.sqlite.files import NETWORK, Files
+
+LOCK: Final = ".lock"
+_IGNORED: Final = "/.index/\n.lock\n*.new\n"
+_EXACT: Final = "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
+"""For git: lines end as they were written."""
+
+
+class Folder:
+    """One folder, and the files that the store itself puts there."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self.root = root
+        self.journal, self.blobs = root / "journal", root / "blobs"
+        self.sessions, self.index = root / "sessions", root / ".index"
+
+    def prepare(self) -> None:
+        """Have every folder, and tell git what it may leave out; raise UnsafeStore or InvalidRequest where that can't be."""
+        kind = self._files.kind(self.root)
+        if kind in NETWORK:
+            raise errors.UnsafeStore(
+                f"{self.root} lies on a network file system ({kind}), whose locks do not hold.",
+                hint="Use a local disk, or a server database.",
+                facts={"filesystem": kind},
+            )
+        for folder in (self.root, self.journal, self.blobs, self.sessions, self.index):
+            self._have(folder)
+        for name, text in ((".gitignore", _IGNORED), (".gitattributes", _EXACT)):
+            if not (self.root / name).exists():
+                self._files.put(self.root / name, text.encode())
+
+    def _have(self, folder: Path) -> None:
+        try:
+            folder.mkdir(mode=0o700, parents=folder == self.root)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(folder).st_mode):
+                raise errors.InvalidRequest(
+                    f"{folder} is in the way: a file store needs a folder of that name, and no link to one.",
+                    hint="Choose another folder for the store. Nothing was changed.",
+                ) from None
+        else:
+            self._files.sync(folder.parent)
+
+    def clear_leftovers(self) -> None:
+        """Remove what a writer that died has left half-made. The caller holds the turn."""
+        for folder in (self.root, self.journal, self.blobs, self.sessions):
+            for leftover in folder.glob("*.new"):
+                self._files.remove(leftover)
+
+    def keep_blob(self, hash_: bytes, content: bytes) -> None:
+        """Have a blob's content on the disk."""
+        path = self.blobs / hash_.hex()
+        if not (path.exists() and chain.is_blob(hash_, path.read_bytes())):
+            self._files.put(path, content)
+
+    def blob(self, name: str) -> bytes:
+        """Return a blob's content; raise Corrupt if it is not what was written."""
+        hash_ = bytes.fromhex(name)
+        try:
+            content = (self.blobs / hash_.hex()).read_bytes()
+        except FileNotFoundError:
+            raise errors.Corrupt(
+                f"the blob {name} is missing: {self.blobs / name} is not there.",
+                hint="Nothing was changed. Put the file back from a backup or from git.",
+                facts={"blob": name, "journal": "damaged"},
+            ) from None
+        if not chain.is_blob(hash_, content):
+            found = chain.damaged_blob(hash_)
+            found.facts["journal"] = "damaged"
+            raise found
+        return content

@@ -1,0 +1,249 @@
+"""The journal as the witness of an index: written before each commit, and ahead of it after a crash.
+
+Whoever takes the turn compares the two ends, and brings the index up to the journal if its last writer died
+between them. An index that is ahead means that the journal was cut off: that is damage, and never mended silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import apsw
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.store import port
+from holdfast.store.erasure import Again
+from holdfast.store.files import applying, journal
+from holdfast.store.files.folder import LOCK, Folder
+from holdfast.store.files.journal import START, Journal, Point, Step
+from holdfast.store.files.proving import Proof
+from holdfast.store.files.recording import Recording
+from holdfast.store.files.rewriting import Edit, Kept, Rewriting
+from holdfast.store.sqlite import checks, opening, rebuilding
+from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.rows import first
+from holdfast.store.sqlite.witness import Witness
+
+if TYPE_CHECKING:
+    from holdfast.store.sqlite.opening import Synchronous
+
+CUT = (
+    "the journal ended with {:,} byte(s) of a commit that was never acknowledged; they were cut off"
+)
+
+
+class Anew(Exception):
+    """The index is not of this journal, or can't be used: it has to be made again. What it says is for people."""
+
+
+class Following(Witness):
+    """Keeps every commit in the journal of a folder before the index has it."""
+
+    synchronous: Synchronous = "NORMAL"
+
+    def __init__(self, files: Files, folder: Folder, again: Again | None) -> None:
+        self.journal = Journal(files, folder.journal)
+        self._files = files
+        self._folder = folder
+        self._again = again
+        self._recording = Recording()
+        self._rewriting = Rewriting(files, self.journal)
+        self._sql = applying.statements()
+        self._store_id = b""
+        self._point = START
+
+    def lock_path(self, store: Path) -> Path:
+        """Return the file whose lock is the turn: beside the journal, since an index may be thrown away."""
+        del store
+        return self._folder.journal / LOCK
+
+    def list_path(self, store: Path) -> Path:
+        """Return where the list of what was erased is."""
+        del store
+        return self._folder.root / "erased.list"
+
+    def new_id(self, made: bytes) -> bytes:
+        """Return the id of the journal, which is begun if there is none."""
+        self._clear_up()
+        found = self.journal.store_id()
+        if found is None:
+            self.journal.begin(made)
+        return found or made
+
+    def _clear_up(self) -> None:
+        self._rewriting.finish()
+        self._folder.clear_leftovers()
+
+    def attach(self, connection: apsw.Connection) -> None:
+        """Hear of all that a connection writes."""
+        self._recording.attach(connection)
+
+    def derive(self) -> port.Derive:
+        """Return how streams are derived; raise Refused if this store was opened without knowing."""
+        if self._again is None:
+            raise errors.Refused(
+                f"the index of {self._folder.root} has to be brought up to its journal.",
+                hint="Open it with holdfast.connect, which does that first.",
+            )
+        return self._again.derive
+
+    def opened(self, connection: apsw.Connection) -> tuple[str, ...]:
+        """Bring the index up to the journal; raise Anew if it can't be, Corrupt if the journal lacks something."""
+        self._clear_up()
+        self._store_id = opening.store_id(connection, self._folder.index)
+        point, found = self._stored_point(connection), self.journal.store_id()
+        if found is None and point is not None and point.n:
+            raise journal.cut_off(self._folder.journal, point.n)
+        if found is None:
+            self.journal.begin(self._store_id)
+        elif found != self._store_id:
+            raise Anew("the index was of another journal, and was made again from this one")
+        if point is None:
+            return self._made(connection)
+        if not self.journal.has(point):
+            raise self._mismatch(connection, point)
+        self._point = point
+        return self._caught_up(connection)
+
+    def _stored_point(self, connection: apsw.Connection) -> Point | None:
+        row = first(connection, self._sql["point"], ())
+        if row is None or not isinstance(row[0], bytes):
+            return None
+        return msgspec.json.decode(row[0], type=Point)
+
+    def _put_point(self, connection: apsw.Connection, point: Point) -> None:
+        connection.execute(self._sql["put_point"], (msgspec.json.encode(point),))
+        self._recording.clear()
+
+    def _made(self, connection: apsw.Connection) -> tuple[str, ...]:
+        """Fill an empty index with all that the journal has, in one transaction."""
+        last: Step | None = None
+        cut = 0
+        with connection:
+            for step in self.journal.walk():
+                applying.apply(connection, step.change, self._folder.blob)
+                last = step
+            if last is not None:
+                path = self._folder.root
+                for _ in rebuilding.derive_all(connection, path, self.derive()):
+                    pass
+            self._point = last.end if last else self.journal.first()
+            cut = self.journal.settle(self._point, last)
+            self._put_point(connection, self._point)
+        return (CUT.format(cut),) if cut else ()
+
+    def _mismatch(self, connection: apsw.Connection, point: Point) -> Exception:
+        """Return what it means that the journal has no line that ends where the index does.
+
+        One that was rewritten, since something was erased from it, still has every event that the index has.
+        """
+        n, links = 0, dict[int, tuple[int, str]]()
+        for step in self.journal.walk():
+            n = step.end.n
+            for event in step.change.events if n <= point.n else ():
+                at = applying.place_of(event).position
+                links[event.tenant] = max(links.get(event.tenant, (0, "")), (at, event.link))
+        heads = {tenant: checks.head(connection, tenant) for tenant in checks.tenants(connection)}
+        same = all(
+            links.get(t) == (h.position, h.link.hex()) for t, h in heads.items() if h.position
+        )
+        if n >= point.n and same:
+            return Anew("the journal had been rewritten, and the index was made again from it")
+        return journal.cut_off(self._folder.journal, max(0, point.n - n))
+
+    def _caught_up(self, connection: apsw.Connection) -> tuple[str, ...]:
+        if self.journal.is_end(self._point):
+            return ()
+        last: Step | None = None
+        before = self._point
+        walk = self.journal.walk(before)
+        while steps := tuple(islice(walk, limits.CATCH_UP_COMMITS)):
+            last = steps[-1]
+            with connection:
+                self._take(connection, steps)
+        cut = self.journal.settle(before, last)
+        return (CUT.format(cut),) if cut else ()
+
+    def _take(self, connection: apsw.Connection, steps: tuple[Step, ...]) -> None:
+        changes = [step.change for step in steps]
+        applying.catch_up(connection, changes, self.derive(), self._folder.blob)
+        self._point = steps[-1].end
+        self._put_point(connection, self._point)
+
+    def is_ahead(self, connection: apsw.Connection, *, others: bool) -> bool:
+        """Bring the index up, in the open transaction; return whether something was missing."""
+        del others
+        self._point = self._stored_point(connection) or START
+        if self.journal.is_end(self._point):
+            return False
+        before, steps = self._point, tuple(self.journal.walk(self._point))
+        self.journal.settle(before, steps[-1] if steps else None)
+        if steps:
+            self._take(connection, steps)
+        return bool(steps)
+
+    def commit(self, connection: apsw.Connection) -> None:
+        """Write what the open transaction has changed to the journal; on the disk on return."""
+        change = self._recording.taken(connection, self._point.n + 1, self._folder.keep_blob)
+        if change is not None:
+            self._point = self.journal.append(self._point, self._store_id, change)
+            self._put_point(connection, self._point)
+
+    def undone(self) -> None:
+        """Forget what the transaction had changed."""
+        self._recording.clear()
+
+    def scrub(self, connection: apsw.Connection) -> None:
+        """Write the journal anew without what was erased, and drop files that may have some of it."""
+        self.rewrite(connection, Kept(connection))
+        for path in self._folder.blobs.iterdir():
+            if not self._is_needed(connection, path.name):
+                self._files.remove(path)
+        self._files.sync(self._folder.blobs)
+        # Any session may have quoted what went; they are written again as they are needed.
+        for path in self._folder.sessions.glob("[!.]*"):
+            self._files.remove(path)
+        self._files.sync(self._folder.sessions)
+
+    def rewrite(self, connection: apsw.Connection, edit: Edit) -> None:
+        """Write every line of the journal anew; the index follows."""
+        self._point = self._rewriting.run(self._store_id, edit)
+        # Other files lie there by now than the one that is open.
+        self.journal.close()
+        with connection:
+            self._put_point(connection, self._point)
+
+    def _is_needed(self, connection: apsw.Connection, name: str) -> bool:
+        try:
+            hash_ = bytes.fromhex(name)
+        except ValueError:
+            return False
+        return first(connection, self._sql["has_blob"], (hash_,)) is not None
+
+    @property
+    def commits(self) -> int:
+        """How many commits the journal had when this process last looked."""
+        return self._point.n
+
+    def proof(self) -> Proof:
+        """Return a look through the journal."""
+        return Proof(self.journal, self._folder)
+
+    def refill(self, connection: apsw.Connection, derive: port.Derive) -> Iterator[port.Rebuilt]:
+        """Make the whole index again from the journal, in the open transaction; yield what is made so far."""
+        connection.execute(self._sql["clear_truth"])
+        last: Step | None = None
+        for step in self.journal.walk():
+            applying.apply(connection, step.change, self._folder.blob)
+            last = step
+        rebuilding.refuse(self._folder.root, list(checks.log_faults(connection)))
+        yield from rebuilding.derive_all(connection, self._folder.root, derive)
+        self._put_point(connection, last.end if last else self.journal.first())
+
+    def close(self) -> None:
+        """Close the journal."""
+        self.journal.close()

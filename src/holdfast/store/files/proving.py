@@ -1,0 +1,66 @@
+"""Whether the journal is as it was written, and whether its index has the same events: nothing more, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apsw
+
+from holdfast.store import chain
+from holdfast.store.files import applying
+from holdfast.store.files.folder import Folder
+from holdfast.store.files.journal import START, Journal
+from holdfast.store.sqlite import checks
+
+
+class Proof:
+    """One look through a journal. It can be gone on with, when more was written meanwhile."""
+
+    def __init__(self, journal: Journal, folder: Folder) -> None:
+        self._journal = journal
+        self._folder = folder
+        self._point = START
+        self._heads: dict[int, tuple[int, str]] = {}
+        self._blobs: dict[bytes, bool | None] = {}
+        self._seen = 0
+
+    def run(self) -> Iterator[int]:
+        """Yield events checked so far, up to the present end; raise Corrupt unless every line and blob is as written."""
+        for step in self._journal.walk(self._point):
+            for event in step.change.events:
+                row = applying.row_of(event)
+                chain.opened(row, event.stream)
+                head = (row.place.position, event.link)
+                self._heads[event.tenant] = max(self._heads.get(event.tenant, (0, "")), head)
+            for blob in step.change.blobs:
+                inline = blob.content.bytes if blob.content else None
+                hash_ = bytes.fromhex(blob.sha256)
+                self._blobs[hash_] = None if inline is None else chain.is_blob(hash_, inline)
+            for _, gone in step.change.dropped_blobs:
+                self._blobs.pop(bytes.fromhex(gone), None)
+            self._seen += len(step.change.events)
+            self._point = step.end
+            yield self._seen
+        # Of a blob that was brought again the last content counts.
+        for hash_, sound in self._blobs.items():
+            if sound is None:
+                self._folder.blob(hash_.hex())
+            elif not sound:
+                raise chain.damaged_blob(hash_)
+
+    @property
+    def holds(self) -> bool:
+        """Whether what was gone through is still there: an erasure writes it anew."""
+        return self._journal.has(self._point)
+
+    def differences(self, connection: apsw.Connection) -> Iterator[str]:
+        """Yield in what the index differs from the journal. Both at rest."""
+        names = checks.tenants(connection)
+        for tenant in sorted(names.keys() | self._heads.keys()):
+            head = checks.head(connection, tenant)
+            said = self._heads.get(tenant, (0, ""))
+            if (head.position, head.link.hex() if head.position else "") != said:
+                yield (
+                    f"the index ends at position {head.position:,} of {names.get(tenant, 'a tenant')},"
+                    f" and the journal at {said[0]:,}, or otherwise."
+                )

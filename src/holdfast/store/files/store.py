@@ -1,0 +1,135 @@
+"""The store in a folder that people can read: the verbs that differ from those of the SQLite store beneath.
+
+Everything is asked of the index, and everything is kept in the journal first. See `following`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from holdfast import errors
+from holdfast.store import port
+from holdfast.store.erasure import Again
+from holdfast.store.files.documents import Documents
+from holdfast.store.files.folder import Folder
+from holdfast.store.files.following import Anew, Following
+from holdfast.store.sqlite.files import MEMORY, Files
+from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.values.frozen import Json
+
+INDEX = "state.db"
+MADE = "the index could not be used ({}), and was made again from the journal"
+
+
+class FilesStore(SQLiteStore):
+    """A store in one folder, for many threads and processes. Made by `open`."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        *,
+        files: Files,
+        random: Callable[[int], bytes],
+        again: Again | None = None,
+    ) -> None:
+        self.folder = folder
+        self.documents = Documents(files, folder.sessions)
+        self._following = Following(files, folder, again)
+        super().__init__(
+            folder.index / INDEX, files=files, random=random, again=again, witness=self._following
+        )
+
+    def _open(self, again: Again | None) -> None:
+        try:
+            super()._open(again)
+            return
+        except Anew as error:
+            why = str(error)
+        except (errors.Corrupt, errors.NewerStore) as error:
+            if error.facts.get("journal") or _is_anchor(error):
+                raise
+            why = MADE.format(error.message.rstrip("."))
+        self._drop_index()
+        super()._open(again)
+        self.remarks = (why, *self.remarks)
+
+    def _drop_index(self) -> None:
+        """Throw the index away, but not its anchor: that still knows what was acknowledged."""
+        with self._translated:
+            for end in ("", "-wal", "-shm"):
+                self._files.remove(Path(f"{self.path}{end}"))
+            self._files.sync(self.folder.index)
+
+    @property
+    def durability(self) -> str:
+        """`power-loss`: each line of the journal is synced before its commit is acknowledged; less on a RAM disk."""
+        kind = self._files.kind(self.folder.journal)
+        return "process-crash" if kind in MEMORY else "power-loss"
+
+    def verify(self) -> Iterator[int | port.Report]:
+        """Check every line of the journal and every blob's file, then the index as any SQLite store."""
+        self._check_open()
+        faults = tuple(self._journal_faults())
+        for step in super().verify():
+            if isinstance(step, port.Report):
+                yield msgspec.structs.replace(
+                    step, faults=tuple(dict.fromkeys((*faults, *step.faults)))
+                )
+            else:
+                yield step
+
+    def _journal_faults(self) -> Iterator[str]:
+        proof = self._following.proof()
+        try:
+            with self._translated:
+                for _ in proof.run():
+                    pass
+        except errors.Corrupt:
+            # Whoever erases writes segments anew: what seems wrong is looked at once more in a turn.
+            proof = self._following.proof()
+        with self.turn(), self._reading() as connection:
+            proof = proof if proof.holds else self._following.proof()
+            try:
+                for _ in proof.run():
+                    pass
+                yield from proof.differences(connection)
+            except errors.Corrupt as error:
+                yield error.message
+
+    def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
+        """Prove the journal, then make the whole index again from it, in one transaction."""
+        self._check_open()
+        proved, made = 0, port.Rebuilt()
+        with self._translated:
+            for proved in self._following.proof().run():
+                yield proved
+        with self._changing() as writer:
+            for made in self._following.refill(writer, derive):
+                yield proved + made.events
+        self._known.forget_streams()
+        yield made
+
+    def status(self) -> Mapping[str, Json]:
+        """Return facts for people: path, size, versions, durability, counts."""
+        facts = dict(super().status())
+        held = [path for path in self.folder.root.rglob("*") if path.is_file()]
+        return {
+            **facts,
+            "store": str(self.folder.root),
+            "backend": "files",
+            "bytes": sum(path.stat().st_size for path in held),
+            "commits": self._following.commits,
+            "session_files": self.documents.survey(self.version),
+            "segments": len(self._following.journal.segments()),
+        }
+
+
+def _is_anchor(error: errors.Error) -> bool:
+    # What SQLite or a row says of damage comes with facts; the anchor's word has none.
+    return isinstance(error, errors.Corrupt) and not error.facts
+
+
+_conforms: type[port.Store] = FilesStore

@@ -1,0 +1,271 @@
+"""A folder that people can read: what is the truth in it, what is made from it, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Message, limits
+from holdfast.store.files import rewriting
+from holdfast.store.sqlite.files import Files
+from tests.acceptance.canaries import WORDS, Canaries, fill
+from tests.acceptance.cli_runs import run
+
+
+def say(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+def texts(hf: holdfast.Holdfast, session_id: str) -> list[object]:
+    return [message.content for message in hf.sessions.get_session(session_id).messages]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def url(folder: Path) -> str:
+    return f"files:{folder}"
+
+
+def words(folder: Path) -> dict[str, int]:
+    every = (
+        (p, len(set(WORDS.findall(p.read_bytes().lower()))))
+        for p in folder.rglob("*")
+        if p.is_file()
+    )
+    return {str(path.relative_to(folder)): count for path, count in every if count}
+
+
+def filled(url: str, count: int = 6) -> None:
+    with holdfast.connect(url) as hf:
+        session = hf.sessions.create_session("tides")
+        for at in range(count):
+            session.add_message(say(f"message {at}"))
+
+
+def test_a_line_is_json_that_says_what_was_said(folder: Path, url: str) -> None:
+    filled(url, 1)
+    *_, last = (folder / "journal" / "000001.jsonl").read_text().splitlines()
+    (event,) = json.loads(last)["events"]
+    assert event["stream"] == "session/tides"
+    assert event["payload"]["json"]["content"] == "message 0"
+
+
+def test_the_index_can_be_thrown_away(folder: Path, url: str) -> None:
+    filled(url)
+    with holdfast.connect(url) as hf:
+        before = (texts(hf, "tides"), list(hf.events.feed()), list(hf.sessions.list_sessions()))
+    shutil.rmtree(folder / ".index")
+    with holdfast.connect(url) as hf:
+        after = (texts(hf, "tides"), list(hf.events.feed()), list(hf.sessions.list_sessions()))
+        assert before == after and hf.admin.verify().ok
+
+
+@pytest.mark.parametrize("file", ["state.db", "state.db-anchor"])
+def test_a_damaged_index_is_made_again_and_that_is_said(folder: Path, url: str, file: str) -> None:
+    filled(url)
+    path = folder / ".index" / file
+    path.write_bytes(b"\xff" * len(path.read_bytes()))
+    with holdfast.connect(url) as hf:
+        assert texts(hf, "tides") == [f"message {at}" for at in range(6)]
+        assert hf.admin.status()["notes"] and hf.admin.verify().ok
+
+
+def test_an_index_that_is_behind_is_brought_up(folder: Path, url: str, tmp_path: Path) -> None:
+    filled(url, 3)
+    shutil.copytree(folder / ".index", tmp_path / "older")
+    with holdfast.connect(url) as hf:
+        hf.sessions.get_session("tides").add_message(say("later"))
+        hf.sessions.create_session("new", title="Later")
+        hf.sessions.update_session("tides", title="Changed")
+        before = list(hf.sessions.list_sessions())
+    shutil.rmtree(folder / ".index")
+    shutil.copytree(tmp_path / "older", folder / ".index")
+    with holdfast.connect(url) as hf:
+        assert list(hf.sessions.list_sessions()) == before
+        assert texts(hf, "tides")[-1] == "later" and hf.admin.verify().ok
+        hf.sessions.get_session("tides").add_message(say("and on"))
+
+
+def test_what_one_process_left_between_journal_and_index_another_that_is_open_takes_up(
+    url: str, folder: Path
+) -> None:
+    filled(url, 2)
+    with holdfast.connect(url) as open_one:
+        assert len(texts(open_one, "tides")) == 2
+        child = os.fork()
+        if not child:
+            _die_before_the_index_has_it(url)
+        os.waitpid(child, 0)
+        open_one.sessions.get_session("tides").add_message(say("after"))
+        assert texts(open_one, "tides") == ["message 0", "message 1", "half way", "after"]
+        assert open_one.admin.verify().ok
+
+
+def _die_before_the_index_has_it(url: str) -> None:
+    from holdfast.store.files.journal import Journal
+
+    with holdfast.connect(url) as hf:
+        sound = Journal.append
+
+        def append(*args: object) -> None:
+            sound(*args)  # pyright: ignore[reportArgumentType]
+            os._exit(0)
+
+        Journal.append = append  # pyright: ignore[reportAttributeAccessIssue]
+        hf.sessions.get_session("tides").add_message(say("half way"))
+
+
+def test_a_journal_that_was_cut_off_is_refused_until_it_is_taken_as_it_is(
+    folder: Path, url: str
+) -> None:
+    filled(url)
+    path = folder / "journal" / "000001.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-2]))
+    with pytest.raises(holdfast.Corrupt, match="2 commit") as info:
+        holdfast.connect(url).close()
+    assert "rebuild" in str(info.value.hint)
+    assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:-2])
+    assert run("status", url, cwd=folder.parent).code
+    assert run("rebuild", url, cwd=folder.parent).code == 0
+    with holdfast.connect(url) as hf:
+        assert texts(hf, "tides") == [f"message {at}" for at in range(4)]
+
+
+def test_a_torn_end_is_cut_off_and_a_damaged_middle_is_named(folder: Path, url: str) -> None:
+    filled(url)
+    path = folder / "journal" / "000001.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"n":8,"events":[{"tenant":1')
+    with holdfast.connect(url) as hf:
+        assert len(texts(hf, "tides")) == 6
+        assert any("cut off" in note for note in hf.admin.status()["notes"])
+    assert path.read_bytes() == whole
+    shutil.rmtree(folder / ".index")
+    path.write_bytes(whole.replace(b"message 2", b"message X"))
+    with pytest.raises(holdfast.Corrupt, match="line 5"):
+        holdfast.connect(url).close()
+
+
+def test_segments_follow_from_one_another(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEGMENT_BYTES", 2_000)
+    filled(url, 20)
+    assert len(list((folder / "journal").glob("*.jsonl"))) > 3
+    shutil.rmtree(folder / ".index")
+    with holdfast.connect(url) as hf:
+        assert len(texts(hf, "tides")) == 20 and hf.admin.verify().ok
+    (folder / "journal" / "000002.jsonl").unlink()
+    with holdfast.connect(url) as hf:
+        assert not hf.admin.verify().ok
+    shutil.rmtree(folder / ".index")
+    with pytest.raises(holdfast.Corrupt, match="000002"):
+        holdfast.connect(url).close()
+
+
+def test_what_is_erased_is_in_no_byte_of_the_folder(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr(limits, "BLOB_BYTES_MIN", 200)
+    monkeypatch.setattr(limits, "BLOB_INLINE_BYTES", 300)
+    c = Canaries()
+    with holdfast.connect(url) as hf:
+        kept = hf.sessions.create_session("kept", user_id="bob")
+        kept.add_message(say("stays " * 100))
+        user = c()
+        for session_id in fill(hf, user, c, 60):
+            hf.sessions.save_session(hf.sessions.get_session(session_id))
+        assert sum(words(folder).values()) > 60
+        hf.admin.erase(user_id=user)
+        assert words(folder) == {}
+        assert hf.admin.verify().ok
+    assert words(folder) == {}
+    shutil.rmtree(folder / ".index")
+    with holdfast.connect(url) as hf:
+        assert [row["id"] for row in hf.sessions.list_sessions()] == ["kept"]
+        assert texts(hf, "kept") == ["stays " * 100] and hf.admin.verify().ok
+    assert "stays" in (folder / "sessions" / "kept.json").read_text()
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_an_erasure_that_dies_half_way_is_finished_by_whoever_comes(
+    url: str, folder: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    monkeypatch.setattr(limits, "SEGMENT_BYTES", 1_500)
+    c = Canaries()
+    with holdfast.connect(url) as hf:
+        hf.sessions.create_session("kept").add_message(say("stays"))
+        (session_id, *_) = fill(hf, c(), c, 10)
+        count = 0
+
+        def dying(sound: object) -> object:
+            def step(self: Files, *given: Path) -> None:
+                nonlocal count
+                count += 1
+                if count == at:
+                    raise KeyboardInterrupt
+                sound(self, *given)  # pyright: ignore[reportCallIssue]
+
+            return step
+
+        with monkeypatch.context() as patched:
+            for verb in ("rename", "remove", "put"):
+                patched.setattr(rewriting.Files, verb, dying(getattr(Files, verb)))
+            with contextlib.suppress(KeyboardInterrupt, holdfast.Error):
+                hf.admin.erase(session_id=session_id)
+    with holdfast.connect(url) as hf:
+        hf.admin.erase(session_id=session_id)
+        assert texts(hf, "kept") == ["stays"]
+        assert hf.admin.verify().ok
+    shutil.rmtree(folder / ".index")
+    with holdfast.connect(url) as hf:
+        assert texts(hf, "kept") == ["stays"] and hf.admin.verify().ok
+
+
+def test_links_in_the_folder_are_refused_and_not_followed(
+    tmp_path: Path, folder: Path, url: str
+) -> None:
+    filled(url)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(folder / "journal", elsewhere)
+    (folder / "journal").symlink_to(elsewhere)
+    with pytest.raises(holdfast.Error, match="in the way"):
+        holdfast.connect(url).close()
+    (folder / "journal").unlink()
+    shutil.move(elsewhere, folder / "journal")
+    shutil.move(folder / "journal" / "000001.jsonl", tmp_path / "line")
+    (folder / "journal" / "000001.jsonl").symlink_to(tmp_path / "line")
+    with pytest.raises(holdfast.Error):
+        holdfast.connect(url).sessions.create_session("x")
+
+
+def test_everything_is_for_its_owner_only_and_git_is_told_what_to_leave_out(
+    folder: Path, url: str
+) -> None:
+    filled(url)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (folder, *folder.rglob("*")))
+    assert "/.index/" in (folder / ".gitignore").read_text()
+    assert "-text" in (folder / ".gitattributes").read_text()
+
+
+def test_a_folder_is_known_by_its_path_too_and_looking_creates_nothing(
+    folder: Path, url: str, tmp_path: Path
+) -> None:
+    filled(url)
+    with holdfast.connect(folder) as hf:
+        assert len(texts(hf, "tides")) == 6
+    assert "6" in run("status", str(folder), "--json", cwd=tmp_path).out
+    assert run("status", f"files:{tmp_path / 'nothing'}", cwd=tmp_path).code
+    assert not (tmp_path / "nothing").exists()

@@ -1,0 +1,358 @@
+"""Files of sessions beside the log, and what is left when the log is damaged. Each fault is one that Penguin has."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Message, SessionManager
+from holdfast.engine.recovering import recovery_id
+from holdfast.store.files import Files, documents
+from holdfast.store.sqlite import opening
+
+
+def say(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+def texts(session: holdfast.Session) -> list[object]:
+    return [message.content for message in session.messages if message.role == "user"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "conversations"
+
+
+def filled(folder: Path, *ids: str, count: int = 5) -> None:
+    """Have sessions of so many messages, each with a file and a backup of it."""
+    with SessionManager(base_path=folder) as manager:
+        for each in ids:
+            session = manager.create_session(each)
+            session.add_messages([say(f"{each} {at}") for at in range(count - 1)])
+            manager.save_session(session)
+            session.add_message(say(f"{each} {count - 1}"))
+
+
+def damage(folder: Path, session_id: str) -> None:
+    """Change one message of a session in the journal and in the index."""
+    path = folder / "journal" / "000001.jsonl"
+    said = f'"{session_id} 1"'.encode()
+    assert said in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(said, said.replace(b" 1", b" X")))
+    index = folder / ".index" / "state.db"
+    with contextlib.closing(opening.connect(index, write=True)) as vandal:
+        vandal.execute(
+            "UPDATE events SET payload = CAST(replace(payload, ?, 'damaged') AS BLOB)"
+            " WHERE instr(payload, ?)",
+            (f"{session_id} 1", said),
+        )
+
+
+@pytest.mark.req("B-18")
+def test_a_save_writes_the_new_file_whole_keeps_the_one_before_and_lists_it(folder: Path) -> None:
+    with SessionManager(base_path=folder) as manager:
+        session = manager.create_session("tides")
+        session.add_message(say("one"))
+        assert manager.save_session(session)
+        session.add_message(say("two"))
+        assert manager.save_session(session)
+        present = json.loads((folder / "sessions" / "tides.json").read_text())
+        before = json.loads((folder / "sessions" / "tides.json.bak").read_text())
+        assert [m["content"] for m in present["messages"]] == ["one", "two"]
+        assert [m["content"] for m in before["messages"]] == ["one"]
+        assert present["version"] == session.version
+        listed = json.loads((folder / "sessions" / "index.json").read_text())["sessions"]
+        assert listed["tides"]["id"] == "tides"
+    assert not list(folder.rglob("*.new"))
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.rglob("*"))
+
+
+@pytest.mark.req("B-18")
+def test_what_is_new_is_on_the_disk_before_it_has_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for verb in ("sync", "rename"):
+        monkeypatch.setattr(Files, verb, _noting(done, verb, getattr(Files, verb)))
+    own_open = builtins.open
+    with SessionManager(base_path=folder) as manager:
+        session = manager.create_session("tides")
+        session.add_message(say("one"))
+        manager.save_session(session)
+        session.add_message(say("two"))
+        done.clear()
+        manager.save_session(session)
+        steps = [step.split()[:2] for step in done if "tides.json" in step or "sessions" in step]
+    kinds = [verb for verb, _ in steps[:6]]
+    assert kinds == ["sync", "rename", "sync", "sync", "rename", "sync"]
+    assert steps[1][1].endswith("tides.json.bak") and steps[4][1].endswith("tides.json")
+    assert builtins.open is own_open
+
+
+def _noting(done: list[str], verb: str, sound: Callable[..., None]) -> Callable[..., None]:
+    def noted(self: Files, *paths: Path) -> None:
+        done.append(f"{verb} {paths[-1]}")
+        sound(self, *paths)
+
+    return noted
+
+
+@pytest.mark.req("B-19")
+def test_a_damaged_index_is_made_again_and_the_session_is_as_it_was(folder: Path) -> None:
+    filled(folder, "tides")
+    index = folder / ".index" / "state.db"
+    with contextlib.closing(opening.connect(index, write=True)) as vandal:
+        vandal.execute("UPDATE events SET payload = x'7b7d' WHERE version = 3")
+    with SessionManager(base_path=folder) as manager:
+        session = manager.load_session("tides")
+        assert session is not None and session.id == "tides"
+        assert texts(session) == [f"tides {at}" for at in range(5)]
+
+
+@pytest.mark.req("B-19")
+@pytest.mark.parametrize("lost", ["", "primary", "both"])
+def test_a_damaged_session_is_restored_from_its_file_or_the_backup(folder: Path, lost: str) -> None:
+    filled(folder, "tides")
+    damage(folder, "tides")
+    before = (folder / "journal" / "000001.jsonl").read_bytes()
+    for name in ("tides.json", "tides.json.bak")[: ("", "primary", "both").index(lost)]:
+        (folder / "sessions" / name).unlink()
+    with SessionManager(base_path=folder) as manager:
+        session = manager.load_session("tides")
+        assert session is not None and session.id == recovery_id("tides")
+        assert session.metadata["recovered_from"] == "tides"
+        assert "tides" in str(session.messages[0].content)
+        kept = [0, 2, 3, 4] if lost == "both" else [0, 1, 2, 3, 4]
+        assert texts(session) == [f"tides {at}" for at in kept]
+    assert (folder / "journal" / "000001.jsonl").read_bytes().startswith(before)
+
+
+@pytest.mark.req("B-19")
+def test_a_backup_is_used_when_the_file_does_not_verify_and_an_edited_file_is_not_believed(
+    folder: Path,
+) -> None:
+    filled(folder, "tides")
+    path = folder / "sessions" / "tides.json"
+    path.write_text(path.read_text().replace("tides 0", "forged 0"))
+    with holdfast.connect(f"files:{folder}") as hf:
+        assert hf.admin.status()["session_files"] == {"files": 1, "lagging": 0, "edited": 1}
+        session = hf.sessions.load_session("tides")
+        assert session is not None and texts(session)[0] == "tides 0"
+        session.add_message(say("tides 5"))
+    assert documents.opened((folder / "sessions" / "tides.json.bak").read_bytes()) is not None
+    (folder / "sessions" / "tides.json").write_bytes(path.read_bytes()[:-40])
+    damage(folder, "tides")
+    with SessionManager(base_path=folder) as manager:
+        session = manager.load_session("tides")
+        assert session is not None and texts(session) == [f"tides {at}" for at in range(6)]
+
+
+@pytest.mark.req("B-19")
+def test_each_damaged_session_has_one_recovery_session_however_often_it_is_loaded(
+    folder: Path,
+) -> None:
+    filled(folder, "ebb", "flow")
+    for each in ("ebb", "flow"):
+        damage(folder, each)
+    found: list[str] = []
+    for _ in range(2):
+        with SessionManager(base_path=folder) as manager:
+            for each in ("ebb", "flow"):
+                session = manager.load_session(each)
+                assert session is not None
+                found.append(session.id)
+            assert len(manager.list_sessions()) == 4
+    assert found[:2] == found[2:] and len(set(found)) == 2
+
+
+@pytest.mark.req("B-19")
+def test_a_field_that_nobody_knows_costs_no_message(folder: Path) -> None:
+    filled(folder, "tides", count=50)
+    path = folder / "sessions" / "tides.json"
+    document = documents.opened(path.read_bytes())
+    assert document is not None
+    document.pop("checksum")
+    document["messages"][7]["mood"] = "of a newer version"
+    path.write_bytes(documents.sealed(document))
+    damage(folder, "tides")
+    with SessionManager(base_path=folder) as manager:
+        session = manager.load_session("tides")
+        assert session is not None and len(texts(session)) == 50
+        assert session.messages[8].extra["mood"] == "of a newer version"
+
+
+def test_saving_after_each_message_does_not_write_the_whole_session_each_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    sound = Files.put
+
+    def put(self: Files, path: Path, data: bytes) -> None:
+        written.append(len(data))
+        sound(self, path, data)
+
+    monkeypatch.setattr(Files, "put", put)
+    monkeypatch.setattr(Files, "datasync", lambda _self, _fd: None)
+    with SessionManager(base_path=folder) as manager:
+        session = manager.create_session("long")
+        for at in range(600):
+            session.add_message(say(f"message {at}"))
+            manager.save_session(session)
+    whole = (folder / "sessions" / "long.json").stat().st_size
+    assert sum(written) < 30 * whole
+    assert len(json.loads((folder / "sessions" / "long.json").read_text())["messages"]) == 600
+
+
+def test_threads_that_save_one_session_at_once_fail_nobody_and_tear_nothing(folder: Path) -> None:
+    with SessionManager(base_path=folder) as manager:
+        session = manager.create_session("busy")
+        manager.save_session(session)
+        faults: list[str] = []
+
+        def save(number: int) -> None:
+            try:
+                handle = manager.get_session("busy")
+                for at in range(10):
+                    handle.add_message(say(f"{number}.{at}"))
+                    manager.save_session(handle)
+            except Exception as error:
+                faults.append(repr(error))
+
+        threads = [threading.Thread(target=save, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        path = folder / "sessions" / "busy.json"
+        while any(thread.is_alive() for thread in threads):
+            if documents.opened(path.read_bytes()) is None:
+                faults.append("a reader saw half a file")
+        assert faults == []
+        assert len(texts(manager.get_session("busy"))) == 40
+
+
+@pytest.mark.req("B-23")
+def test_few_sessions_are_in_memory_all_are_on_disk_and_a_held_one_loses_nothing(
+    folder: Path,
+) -> None:
+    with SessionManager(base_path=folder, max_sessions_in_memory=5) as manager:
+        held = manager.create_session("held")
+        for at in range(30):
+            manager.create_session(f"s{at}").add_message(say("kept"))
+            assert len(manager.sessions) <= 5
+        held.add_message(say("after eviction"))
+        again = manager.load_session("held")
+        assert again is not None and texts(again) == ["after eviction"]
+    assert len(list((folder / "sessions").glob("s*.json"))) == 30
+    assert "after eviction" in (folder / "sessions" / "held.json").read_text()
+
+
+@pytest.mark.req("B-24")
+def test_changed_sessions_are_saved_every_interval(folder: Path) -> None:
+    with SessionManager(base_path=folder, auto_save_interval=0.05) as manager:
+        manager.create_session("tides").add_message(say("nobody saves this"))
+        path, until = folder / "sessions" / "tides.json", time.monotonic() + 20
+        while time.monotonic() < until:
+            if path.exists() and "nobody saves this" in path.read_text():
+                break
+            time.sleep(0.02)
+        assert "nobody saves this" in path.read_text()
+
+
+def test_ids_never_lead_out_of_the_folder(tmp_path: Path, folder: Path) -> None:
+    victim = tmp_path / "victim_x.json"
+    victim.write_text("mine")
+    with SessionManager(base_path=folder) as manager:
+        assert manager.delete_session("../../victim_x") is False
+        assert manager.load_session("../../victim_x") is None
+        session = manager.create_session("../../victim_x")
+        manager.save_session(session)
+        assert manager.delete_session("../../victim_x")
+    assert victim.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["conversations", "victim_x.json"]
+
+
+def test_two_managers_in_one_folder_both_have_their_sessions_listed(folder: Path) -> None:
+    with SessionManager(base_path=folder) as one, SessionManager(base_path=folder) as other:
+        for manager, name in ((one, "first"), (other, "second")):
+            manager.save_session(manager.create_session(name))
+        listed = json.loads((folder / "sessions" / "index.json").read_text())["sessions"]
+        assert set(listed) == {"first", "second"}
+        assert {row["id"] for row in one.list_sessions()} == {"first", "second"}
+
+
+def test_saving_changes_no_time_and_no_order(folder: Path) -> None:
+    with SessionManager(base_path=folder) as manager:
+        older, newer = manager.create_session("older"), manager.create_session("newer")
+        newer.add_message(say("later"))
+        before = manager.get_session("older").last_active
+        manager.save_session(older)
+        assert manager.get_session("older").last_active == before
+        assert [row["id"] for row in manager.list_sessions()] == ["newer", "older"]
+
+
+def test_a_value_that_is_no_json_is_refused_at_once_and_the_rest_is_saved(folder: Path) -> None:
+    with SessionManager(base_path=folder) as manager:
+        session = manager.create_session("tides")
+        session.add_message(say("good"))
+        with pytest.raises(holdfast.Error):
+            session.add_message(Message(role="user", content="x", metadata={"raw": b"\xff"}))
+        assert manager.save_session(session)
+    said = json.loads((folder / "sessions" / "tides.json").read_text())["messages"]
+    assert [m["content"] for m in said] == ["good"]
+    assert not list(folder.rglob("*.new")) and not list(folder.rglob("*.temp"))
+
+
+@pytest.mark.req("B-16")
+def test_a_deleted_session_is_not_written_back_by_who_still_holds_it(folder: Path) -> None:
+    with SessionManager(base_path=folder) as manager:
+        held = manager.create_session("gone")
+        held.add_message(say("secret"))
+        manager.save_session(held)
+        assert manager.delete_session("gone")
+        assert not list((folder / "sessions").glob("gone*"))
+        with pytest.raises(holdfast.Error):
+            held.add_message(say("back again"))
+        manager.save_session(held)
+    assert not list((folder / "sessions").glob("gone*"))
+    listed = json.loads((folder / "sessions" / "index.json").read_text())["sessions"]
+    assert "gone" not in listed
+
+
+@pytest.mark.slow
+def test_ten_thousand_hostile_ids_write_nothing_outside(tmp_path: Path) -> None:
+    from holdfast.store.files import safe_name
+
+    parts = (
+        "..",
+        "/",
+        "\\",
+        "\0",
+        "a",
+        "A",
+        ".",
+        "~",
+        "con",
+        " ",
+        "é",
+        "%2e%2e",
+        "index",
+        "-",
+        "!",
+    )
+    rng, seen = random.Random(3), dict[str, str]()
+    for _ in range(10_000):
+        text = "".join(rng.choices(parts, k=rng.randint(1, 40)))
+        name = safe_name(text)
+        path = (tmp_path / f"{name}.json").resolve()
+        assert path.parent == tmp_path.resolve() and len(name) < 120 and name != "index"
+        assert not name.startswith((".", "-"))
+        assert seen.setdefault(name.lower(), text) == text

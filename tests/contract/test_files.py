@@ -1,0 +1,112 @@
+"""The contract on the file store, and what it promises beyond."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+from holdfast.store import files
+from holdfast.store.files import applying, lines
+from holdfast.store.files.journal import Journal
+from holdfast.store.files.rewriting import Rewriting
+from holdfast.store.port import Store
+from holdfast.store.sqlite import opening
+from holdfast.store.sqlite.rows import number
+from holdfast.testing import contract
+from holdfast.testing.contract.stage import TENANT
+from tests.contract import test_sqlite
+from tests.contract.test_sqlite import vandalise
+
+
+class TestFilesStore(contract.StoreContract):
+    """What is damaged is damaged in the index, which answers, and in the journal, which is the truth."""
+
+    walk_steps: ClassVar[int] = 200
+    _index = test_sqlite.TestSQLiteStore()
+
+    def open_store(self, folder: Path) -> Store:
+        return files.open_store(folder / "state")
+
+    def open_backup(self, target: str) -> Store:
+        return self._index.open_backup(target)
+
+    def damage(self, store: Store, position: int) -> None:
+        ours = _ours(store)
+
+        def flip(event: lines.Event) -> lines.Event:
+            if event.tenant != ours or applying.place_of(event).position != position:
+                return event
+            return msgspec.structs.replace(event, payload=flipped(event.payload))
+
+        forge(store, lambda c: msgspec.structs.replace(c, events=tuple(map(flip, c.events))))
+        self._index.damage(store, position)
+
+    def damage_blob(self, store: Store, hash_: bytes) -> None:
+        ours = _ours(store)
+
+        def flip(blob: lines.Blob) -> lines.Blob:
+            if blob.tenant != ours or blob.sha256 != hash_.hex():
+                return blob
+            return msgspec.structs.replace(blob, content=flipped(blob.content))
+
+        forge(store, lambda c: msgspec.structs.replace(c, blobs=tuple(map(flip, c.blobs))))
+        path = _folder(store) / "blobs" / hash_.hex()
+        if path.exists():
+            path.write_bytes(b"\xff" + path.read_bytes()[1:])
+        self._index.damage_blob(store, hash_)
+
+    def lose_blob(self, store: Store, hash_: bytes) -> None:
+        lost = (_ours(store), hash_.hex())
+
+        def others(change: lines.Change) -> lines.Change:
+            kept = tuple(each for each in change.blobs if (each.tenant, each.sha256) != lost)
+            return msgspec.structs.replace(change, blobs=kept)
+
+        forge(store, others)
+        self._index.lose_blob(store, hash_)
+
+    def damage_note(self, store: Store, name: str) -> None:
+        self._index.damage_note(store, name)
+
+    def blank(self, store: Store, position: int, *, like: int = 0) -> None:
+        ours = _ours(store)
+
+        def blanked(event: lines.Event) -> lines.Event:
+            if event.tenant != ours or applying.place_of(event).position != position:
+                return event
+            return msgspec.structs.replace(event, payload=None, salt=None)
+
+        forge(store, lambda c: msgspec.structs.replace(c, events=tuple(map(blanked, c.events))))
+        self._index.blank(store, position, like=like)
+
+    def tamper(self, store: Store) -> None:
+        self._index.tamper(store)
+
+
+def forge(store: Store, edit: Callable[[lines.Change], lines.Change]) -> None:
+    """Change the journal beneath a store, with checksums that are right."""
+    used = files.Files()
+    book = Journal(used, _folder(store) / "journal")
+    end = Rewriting(used, book).run(book.store_id() or b"", edit)
+    book.close()
+    vandalise(store, applying.statements()["put_point"], msgspec.json.encode(end))
+
+
+def _folder(store: Store) -> Path:
+    assert isinstance(store, files.FilesStore)
+    return store.folder.root
+
+
+def _ours(store: Store) -> int:
+    assert isinstance(store, files.FilesStore)
+    with contextlib.closing(opening.connect(store.path, write=False)) as connection:
+        return number(connection, opening.queries()["tenant_number"], (TENANT,))
+
+
+def flipped(content: lines.Content | None) -> lines.Content | None:
+    """Return a content with one bit changed; one that is elsewhere stays."""
+    if content is None:
+        return None
+    return lines.readable(bytes([content.bytes[0] ^ 1]) + content.bytes[1:])
