@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.wiring import stores
-from tests.faults import results
+from tests.faults import cutting, results
 from tests.faults.cutting import Cuts
 from tests.faults.proxy import WAYS, Fault, Kind, Proxy, Way
 from tests.faults.serving import SERVERS
@@ -85,7 +85,7 @@ def test_a_cut_at_any_byte_makes_nothing_twice_or_in_part(backend: str, every_by
 @pytest.mark.parametrize("backend", SERVERS)
 def test_who_asks_again_without_the_key_is_caught(backend: str) -> None:
     with cuts(backend, careless=True) as all_of_them:
-        pieces = all_of_them.measure()
-        for first in pieces["down"][:-1]:
-            all_of_them.play(Fault("down", first, "rst"))
-    assert any("feed" in fault for fault in all_of_them.faults)
+        all_of_them.play(None)
+        all_of_them.forget = bool
+        all_of_them.play(Fault("down", 0, "rst", asked=cutting.KEY.encode()))
+    assert any("feed" in fault for fault in all_of_them.faults), all_of_them.faults
