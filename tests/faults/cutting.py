@@ -24,7 +24,10 @@ from tests.faults.proxy import WAYS, Fault, Proxy, Way
 KEY = "the key of the first append"
 _TRIES = 20
 _BLOB = b"a large thing " * 40
-_NOTE = b"remember"
+_NOTE = b"remember this"
+
+QUESTIONS = (KEY.encode(), _NOTE, erasing.KIND.encode())
+"""By what the questions are known that change something."""
 
 _Answer = TypeVar("_Answer")
 
