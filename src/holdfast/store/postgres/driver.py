@@ -27,10 +27,11 @@ class PostgresDriver(Reading):
     def __init__(self, place: Place) -> None:
         self._place = place
         self._sql: Mapping[str, str] = names.named("queries.sql")
+        self._applies: dict[int, bytes] = {}
         self._server = opening.prepare(place)
         self._connections = Connections(place, self._checked)
-        self._listener = listening.Listener(place)
         self._guard = guarding.Guard(place)
+        self._listener = listening.Listener(place, self._guard)
 
     def _checked(self, connection: Connection) -> None:
         # A server that was restarted, or promoted, may be another one now.
@@ -58,9 +59,12 @@ class PostgresDriver(Reading):
 
     def _sent(self, connection: Connection, change: Change) -> Cursor[tuple[Any, ...]]:
         arguments = writing.arguments(change, self._place.channel)
-        placeholders = ", ".join(["%s"] * len(arguments))
-        statement = self._sql["apply"].format(arguments=placeholders)
-        return connection.cursor(binary=True).execute(statement.encode(), arguments)
+        statement = self._applies.get(len(arguments))
+        if statement is None:
+            placeholders = ", ".join(["%s"] * len(arguments))
+            statement = self._sql["apply"].format(arguments=placeholders).encode()
+            self._applies[len(arguments)] = statement
+        return connection.cursor(binary=True).execute(statement, arguments)
 
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
         """Drop all that is derived of tenants and put what changes bring, in one transaction."""
@@ -94,7 +98,7 @@ class PostgresDriver(Reading):
 
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop keys used before that moment; return how many."""
-        (row,) = self._look(tenant, self._sql["forget_keys"], before=before_us)
+        (row,) = self._asked(tenant, self._sql["forget_keys"], before=before_us)
         return int(row[0])
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
@@ -102,7 +106,7 @@ class PostgresDriver(Reading):
         while True:
             noted = int(self._look(tenant, self._sql["noted"])[0][0])
             mark = b"" if value is None else marks.note(tenant, name, port.Note(value, noted + 1))
-            rows = self._look(
+            rows = self._asked(
                 tenant, self._sql["put_note"],
                 name=name.encode(), expected=expected, noted=noted, value=value, mark=mark,
             )  # fmt: skip

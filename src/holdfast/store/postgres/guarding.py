@@ -20,6 +20,8 @@ class Guard:
         self._sql = names.named("guarding.sql")
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        self.teller = 0
+        """The server's number of the connection that tells others: whoever listens here is none of them."""
 
     def take(self, tenant: str, timeout_s: float) -> bool:
         """Return whether the guard is had within a time. Others are told that it is asked for."""
@@ -60,6 +62,7 @@ class Guard:
             self._drop()
         if self._connection is None:
             self._connection = connections.connect(self._place)
+            self.teller = self._connection.info.backend_pid
         return self._connection
 
     def _drop(self) -> None:

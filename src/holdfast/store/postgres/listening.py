@@ -14,6 +14,7 @@ from psycopg import sql
 from holdfast import errors, limits
 from holdfast.store.postgres import connections, names
 from holdfast.store.postgres.connections import Connection
+from holdfast.store.postgres.guarding import Guard
 from holdfast.store.postgres.place import Place
 
 _LOST = ("", 0)
@@ -22,8 +23,9 @@ _LOST = ("", 0)
 class Listener:
     """Hears of every tenant whose feed has gone on, from whichever process."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, guard: Guard) -> None:
         self._place = place
+        self._guard = guard
         self._closed = threading.Event()
         self._wakes, self._waker = socket.socketpair()
         self._lock = threading.Lock()
@@ -58,7 +60,8 @@ class Listener:
         while not self._closed.is_set():
             while (news := handle.notifies()) is not None:
                 position, _, tenant = news.extra.decode().partition(" ")
-                yield names.read(tenant), int(position)
+                if position != "0" or news.be_pid != self._guard.teller:
+                    yield names.read(tenant), int(position)
             if self._closed.is_set():
                 return
             ready, _, _ = select.select(

@@ -131,15 +131,7 @@ def lift(owner: Connection, place: Place, steps: Mapping[int, str]) -> None:
     Nobody is kept waiting for long: a step that does not get its locks at once gives way and tries again.
     """
     with _alone(owner, place):
-        try:
-            owner.execute(
-                sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(place.schema))
-            )
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise errors.StoreReadOnly(
-                f"there is no schema {place.schema} in {place.shown}, and this user may not create it.",
-                hint=f"Let an administrator run: CREATE SCHEMA {place.schema} AUTHORIZATION your_user",
-            ) from error
+        _make_schema(owner, place)
         _make_role(owner, place)
         for step in sorted(steps):
             for last in (*[False] * limits.SERVER_TRIES_MAX, True):
@@ -147,6 +139,18 @@ def lift(owner: Connection, place: Place, steps: Mapping[int, str]) -> None:
                     owner, place, step, steps[step], last=last
                 ):
                     break
+
+
+def _make_schema(owner: Connection, place: Place) -> None:
+    if _found(owner, names.named("opening.sql")["schema"], name=place.schema):
+        return
+    try:
+        owner.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(place.schema)))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise errors.StoreReadOnly(
+            f"there is no schema {place.schema} in {place.shown}, and this user may not create it.",
+            hint=f"Let an administrator run: CREATE SCHEMA {place.schema} AUTHORIZATION your_user",
+        ) from error
 
 
 def _stepped(owner: Connection, place: Place, step: int, text: str, *, last: bool) -> bool:

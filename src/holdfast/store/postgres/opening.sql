@@ -6,6 +6,8 @@ SELECT current_setting('server_version_num'), current_setting('server_encoding')
        current_setting('full_page_writes')::boolean, current_setting('synchronous_commit')
 -- name: is_there
 SELECT to_regclass('store')::text
+-- name: schema
+SELECT true FROM pg_namespace WHERE nspname = %(name)s
 -- name: is_used
 SELECT EXISTS (SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
                WHERE n.nspname = current_schema())

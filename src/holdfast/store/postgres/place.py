@@ -32,6 +32,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = limits.SERVER_ANSWER_S
     connections: int = limits.SERVER_CONNECTIONS
 
+    def __repr__(self) -> str:
+        return f"Place({self.shown}, schema={self.schema})"
+
     @property
     def channel(self) -> str:
         """What news of the store is told on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from holdfast import errors
 from holdfast.store import chain, paths, port
 from holdfast.store.postgres import names, packing
 from holdfast.store.postgres.connections import Connection, Connections, Rows
@@ -31,6 +32,15 @@ class Reading:
     _sql: Mapping[str, str]
 
     def _look(self, tenant: str, statement: str, **values: object) -> Rows:
+        """Return the rows of one look. One that was cut off is made again: it changes nothing."""
+        try:
+            return self._asked(tenant, statement, **values)
+        except errors.Unavailable as error:
+            if not error.facts.get("cut"):
+                raise
+        return self._asked(tenant, statement, **values)
+
+    def _asked(self, tenant: str, statement: str, **values: object) -> Rows:
         """Return the rows of one statement, in a transaction that is the tenant's."""
         values["tenant"] = kept = names.kept(tenant)
         with self._connections.borrow() as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 import psycopg
@@ -77,18 +78,15 @@ _CASES = {
 
 # Of a connection that was refused libpq tells no code, only the text.
 _TEXTS = (
-    ("the database system is", _STARTING),
-    ("password authentication failed", _LOGIN),
-    ("authentication failed", _LOGIN),
-    ("no password supplied", _LOGIN),
-    ("pg_hba.conf", _LOGIN),
-    ("role ", _LOGIN),
-    ("database ", _NO_DATABASE),
-    ("too many", _CROWDED),
-    ("connection slots", _CROWDED),
-    ("session is read-only", _READ_ONLY),
-    ("server is in hot standby mode", _READ_ONLY),
-    ("timeout expired", _SLOW),
+    (r"the database system is ", _STARTING),
+    (r"too many |connection slots", _CROWDED),
+    (
+        r"authentication failed|no password supplied|pg_hba\.conf|role .* does not exist|not permitted to log in",
+        _LOGIN,
+    ),
+    (r"database .* does not exist", _NO_DATABASE),
+    (r"session is read-only|is not read-only|in hot standby mode|not accept", _READ_ONLY),
+    (r"timeout expired", _SLOW),
 )
 _AWAY = _Case(
     errors.Unavailable, "does not answer", "Check that it runs and that host and port are right."
@@ -100,9 +98,11 @@ def of(error: Exception, shown: str) -> errors.Error:
     code = getattr(error, "sqlstate", None) or ""
     text = " ".join(str(error).split())
     case = _CASES.get(code) or _CASES.get(code[:2]) if code else _by_text(error, text)
-    facts = {"server": shown, "sqlstate": code} if code else {"server": shown}
+    facts: dict[str, object] = {"server": shown, "sqlstate": code} if code else {"server": shown}
     if case is None:
         return errors.Unavailable(f"{shown} could not do it: {text}.", hint=_AGAIN, facts=facts)
+    if case is _CUT:
+        facts["cut"] = True
     return case.kind(f"{shown} {case.what}: {text.rstrip('.')}.", hint=case.hint, facts=facts)
 
 
@@ -111,9 +111,9 @@ def _by_text(error: Exception, text: str) -> _Case | None:
         return _SLOW
     if not isinstance(error, (psycopg.OperationalError, OSError)):
         return None
-    refused = text.partition("FATAL:")[2]
+    refused = text.partition("FATAL:")[2] or text
     for said, case in _TEXTS:
-        if said in (refused or text):
+        if re.search(said, refused):
             return case
     return _AWAY if "connection failed" in text or "could not" in text else _CUT
 
