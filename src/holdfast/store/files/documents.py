@@ -16,6 +16,7 @@ from typing import Final, cast
 
 import msgspec
 
+from holdfast.store.sqlite import translate
 from holdfast.store.sqlite.files import Files
 from holdfast.values.frozen import Json
 
@@ -52,11 +53,12 @@ class Documents:
         self._files = files
         self.folder = folder
         self._mine = threading.Lock()
+        self._translated = translate.at(str(folder))
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Keep other threads and processes from writing: an older state must not follow a newer one."""
-        with self._mine:
+        with self._mine, self._translated:
             fd = self._files.open_here(self.folder / ".lock")
             try:
                 self._files.lock(fd)
@@ -67,10 +69,11 @@ class Documents:
     def put(self, name: str, document: Mapping[str, Json]) -> None:
         """Replace a document, whole or not at all; durable on return."""
         path = self._path(name)
-        before = self._bytes(path)
-        if before is not None and opened(before) is not None:
-            self._files.put(self._backup(name), before)
-        self._files.put(path, sealed(document))
+        with self._translated:
+            before = self._bytes(path)
+            if before is not None and opened(before) is not None:
+                self._files.put(self._backup(name), before)
+            self._files.put(path, sealed(document))
 
     def get(self, name: str) -> dict[str, Json] | None:
         """Return a document, or its backup if it is missing or does not verify; None if neither can be had."""
