@@ -53,6 +53,7 @@ class Documents:
         self._files = files
         self.folder = folder
         self._mine = threading.Lock()
+        self._cleared = False
         self._translated = translate.at(str(folder))
 
     @contextlib.contextmanager
@@ -62,9 +63,17 @@ class Documents:
             fd = self._files.open_here(self.folder / ".lock")
             try:
                 self._files.lock(fd)
+                self._clear_leftovers()
                 yield
             finally:
                 self._files.close(fd)
+
+    def _clear_leftovers(self) -> None:
+        """Remove what a writer that died has left half-made, once: nobody else writes here now."""
+        if not self._cleared:
+            for leftover in self.folder.glob("*.new"):
+                self._files.remove(leftover)
+            self._cleared = True
 
     def put(self, name: str, document: Mapping[str, Json]) -> None:
         """Replace a document, whole or not at all; durable on return."""
@@ -90,6 +99,12 @@ class Documents:
             self._files.remove(path)
         if paths:
             self._files.sync(self.folder)
+
+    def drop_all(self) -> None:
+        """Remove every document and every backup. The caller has the turn."""
+        for path in self.folder.glob("[!.]*"):
+            self._files.remove(path)
+        self._files.sync(self.folder)
 
     def survey(self, version: Callable[[str, str], int]) -> dict[str, int]:
         """Return how many documents there are, how many lag behind the log, and how many somebody has changed.
