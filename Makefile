@@ -1,7 +1,7 @@
 # Two commands for a newcomer: `make run` and `make test`. Each creates what it needs.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run environments test test-others test-one test-long bench lint lint-style lint-types lint-rooms format requirements pins clean
+.PHONY: help run environments test test-others test-one test-long bench bench-long lint lint-style lint-types lint-rooms format requirements pins clean
 
 VENV := .venv
 BENCH_VENV := .venvs/bench
@@ -45,6 +45,9 @@ test-long: $(VENV)/.dev ## the long fault programmes and the planted bugs; write
 
 bench: $(BENCH_VENV)/.bench ## speed and memory against raw SQLite and a peer; exit 1 on a miss
 	$(BENCH_VENV)/bin/python -m benchmarks $(ARGS)
+
+bench-long: $(BENCH_VENV)/.bench ## a million sessions on SQLite and PostgreSQL; about an hour
+	$(BENCH_VENV)/bin/python -m benchmarks.long $(ARGS)
 
 lint: lint-style lint-types lint-rooms ## style, types and the rooms' import rules
 

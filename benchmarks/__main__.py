@@ -33,6 +33,7 @@ BENCHMARKS = (
     "frames",
     "memory_profile",
     "archive",
+    "backends",
 )
 
 
@@ -48,10 +49,10 @@ def main() -> int:
         if os.getloadavg()[0] > 1:
             print("The machine is busy with something else; figures will suffer.", file=sys.stderr)
         figures = _measure(chosen, options, Path(disk), Path(ram))
-    _print_table(figures, where)
+    print_table(figures, where)
     whole = chosen == BENCHMARKS and not options.quick
     if target := options.json or (RESULTS / "latest.json" if whole else None):
-        _write(target, figures, where)
+        write_result(target, figures, where)
     return 0 if all(figure.met for figure in figures) else 1
 
 
@@ -102,7 +103,7 @@ def _measure(
     return figures
 
 
-def _print_table(figures: Sequence[Figure], where: dict[str, object]) -> None:
+def print_table(figures: Sequence[Figure], where: dict[str, object]) -> None:
     for key, value in where.items():
         print(f"{key:14} {value}")
     width = max(len(figure.name) for figure in figures)
@@ -120,7 +121,7 @@ def _short(number: float) -> str:
     return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
-def _write(path: Path, figures: Sequence[Figure], where: dict[str, object]) -> None:
+def write_result(path: Path, figures: Sequence[Figure], where: dict[str, object]) -> None:
     rows = [
         {
             "name": figure.name,

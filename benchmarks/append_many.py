@@ -24,8 +24,8 @@ def run(bench: Bench) -> list[Figure]:
             bench,
             {
                 "raw": raw.appender(bench.disk / f"raw-{load.name}.db", load, bench.closing),
-                "threads": _threads(bench.disk / f"threads-{load.name}.db", load, bench.closing),
-                "tasks": _tasks(bench.disk / f"tasks-{load.name}.db", load, bench.closing),
+                "threads": threads(bench.disk / f"threads-{load.name}.db", load, bench.closing),
+                "tasks": tasks(bench.disk / f"tasks-{load.name}.db", load, bench.closing),
             },
         )
         for kind in ("threads", "tasks"):
@@ -47,7 +47,7 @@ def _own_messages(load: Load) -> list[Iterator[ChatMessage]]:
     return [load.laid_end_to_end(3 * number) for number in range(CALLERS)]
 
 
-def _threads(path: Path, load: Load, closing: contextlib.ExitStack) -> harness.Slice:
+def threads(path: Path | str, load: Load, closing: contextlib.ExitStack) -> harness.Slice:
     store = closing.enter_context(ours.connect(path))
     callers: list[Callable[[], object]] = [
         _thread_step(store.sessions.create_session(user_id=f"user-{number}"), messages)
@@ -62,13 +62,13 @@ def _threads(path: Path, load: Load, closing: contextlib.ExitStack) -> harness.S
             ready.wait()
             done.append(harness.repeat_for(seconds, step)[0])
 
-        threads = [threading.Thread(target=work, args=(step,)) for step in callers]
-        for thread in threads:
-            thread.start()
+        workers = [threading.Thread(target=work, args=(step,)) for step in callers]
+        for worker in workers:
+            worker.start()
         ready.wait()
         began = time.perf_counter()
-        for thread in threads:
-            thread.join()
+        for worker in workers:
+            worker.join()
         assert len(done) == CALLERS
         return sum(done), time.perf_counter() - began
 
@@ -81,7 +81,7 @@ def _thread_step(
     return lambda: session.add_message(next(messages))
 
 
-def _tasks(path: Path, load: Load, closing: contextlib.ExitStack) -> harness.Slice:
+def tasks(path: Path | str, load: Load, closing: contextlib.ExitStack) -> harness.Slice:
     loop = asyncio.new_event_loop()
     closing.callback(loop.close)
     store = loop.run_until_complete(_connect(path))
@@ -106,7 +106,7 @@ def _tasks(path: Path, load: Load, closing: contextlib.ExitStack) -> harness.Sli
     return lambda seconds: loop.run_until_complete(all_together(seconds))
 
 
-async def _connect(path: Path) -> holdfast.AsyncHoldfast:
+async def _connect(path: Path | str) -> holdfast.AsyncHoldfast:
     return await holdfast.connect_async(path, max_messages_per_session=ours.SESSION_MAX)
 
 

@@ -14,11 +14,11 @@ SESSION_MAX = 100_000_000
 """So that conversations laid end to end stay one session instead of going on in the next."""
 
 
-def connect(path: Path) -> holdfast.Holdfast:
+def connect(path: Path | str) -> holdfast.Holdfast:
     return holdfast.connect(path, max_messages_per_session=SESSION_MAX)
 
 
-def appender(path: Path, load: Load, closing: contextlib.ExitStack) -> harness.Slice:
+def appender(path: Path | str, load: Load, closing: contextlib.ExitStack) -> harness.Slice:
     """Append one message at a time to one session of a store that stays open."""
     store = closing.enter_context(connect(path))
     session = store.sessions.create_session(user_id="ada")

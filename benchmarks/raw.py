@@ -21,7 +21,7 @@ def appender(path: Path, load: Load, closing: contextlib.ExitStack) -> harness.S
     assert connection.execute("PRAGMA journal_mode").get == "wal"
     assert connection.execute("PRAGMA synchronous").get == 2
     connection.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
-    rows = _encoded(load)
+    rows = encoded(load)
 
     def insert() -> None:
         connection.execute("INSERT INTO messages (body) VALUES (?)", (next(rows),))
@@ -29,7 +29,7 @@ def appender(path: Path, load: Load, closing: contextlib.ExitStack) -> harness.S
     return lambda seconds: harness.repeat_for(seconds, insert)
 
 
-def _encoded(load: Load) -> Iterator[bytes]:
+def encoded(load: Load) -> Iterator[bytes]:
     whole = [corpus.compact_json(m) for c in load.conversations for m in c]
     while True:
         yield from whole

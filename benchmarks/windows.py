@@ -1,6 +1,7 @@
 """Windows of long sessions: what one costs, what a whole turn costs, and how much of it stays the same."""
 
 import asyncio
+import contextlib
 import itertools
 import statistics
 import time
@@ -35,8 +36,12 @@ def _spoken(load: Load) -> Iterator[ChatMessage]:
     return (message for message in load.laid_end_to_end() if message["role"] != "system")
 
 
-def _session(path: Path, load: Load, messages: int) -> holdfast.Session:
-    session = ours.connect(path).sessions.create_session("s", user_id="ada", system=PROMPT)
+def session_of(
+    path: Path | str, load: Load, messages: int, closing: contextlib.ExitStack
+) -> holdfast.Session:
+    """Return a session of about so many messages, in a store of its own."""
+    store = closing.enter_context(ours.connect(path))
+    session = store.sessions.create_session("s", user_id="ada", system=PROMPT)
     spoken = _spoken(load)
     while session.message_count < messages or session.state.open_calls:
         session.add_messages(list(itertools.islice(spoken, ours.BATCH)))
@@ -45,7 +50,7 @@ def _session(path: Path, load: Load, messages: int) -> holdfast.Session:
     return session
 
 
-def _repeated(work: Callable[[], object]) -> harness.Slice:
+def repeated(work: Callable[[], object]) -> harness.Slice:
     def measure(_: float) -> tuple[int, float]:
         began = time.perf_counter()
         for _ in range(TIMED):
@@ -57,13 +62,13 @@ def _repeated(work: Callable[[], object]) -> harness.Slice:
 
 def _warm(bench: Bench) -> list[Figure]:
     load = bench.first_load
-    long = _session(bench.ram / "long.db", load, bench.scaled(LONG))
-    short = _session(bench.ram / "short.db", load, SHORT)
+    long = session_of(bench.ram / "long.db", load, bench.scaled(LONG), bench.closing)
+    short = session_of(bench.ram / "short.db", load, SHORT, bench.closing)
     measured = harness.rates(
         bench,
         {
-            "long": _repeated(lambda: long.window(BUDGET, counter=COUNTER)),
-            "short": _repeated(lambda: short.window(BUDGET, counter=COUNTER)),
+            "long": repeated(lambda: long.window(BUDGET, counter=COUNTER)),
+            "short": repeated(lambda: short.window(BUDGET, counter=COUNTER)),
         },
     )
     spent = tuple(1_000 / rate for rate in measured["long"].per_s)
@@ -89,7 +94,7 @@ def _warm(bench: Bench) -> list[Figure]:
 
 def _beside_trim_messages(bench: Bench, load: Load) -> list[Figure]:
     size = bench.scaled(MIDDLE)
-    session = _session(bench.ram / "middle.db", load, size)
+    session = session_of(bench.ram / "middle.db", load, size, bench.closing)
     listed = convert_to_messages([_for_langchain(m.raw()) for m in session.messages])
     exact = tokens.named(COUNTER)
     counters = {
@@ -125,15 +130,15 @@ def _for_langchain(raw: dict[str, object]) -> dict[str, object]:
 
 def _turn(bench: Bench) -> list[Figure]:
     load = bench.first_load
-    long = _session(bench.ram / "turn-long.db", load, bench.scaled(LONG))
-    short = _session(bench.ram / "turn-short.db", load, SHORT)
-    middle = _session(bench.ram / "turn-middle.db", load, bench.scaled(PEER))
+    long = session_of(bench.ram / "turn-long.db", load, bench.scaled(LONG), bench.closing)
+    short = session_of(bench.ram / "turn-short.db", load, SHORT, bench.closing)
+    middle = session_of(bench.ram / "turn-middle.db", load, bench.scaled(PEER), bench.closing)
     measured = harness.rates(
         bench,
         {
-            "long": _repeated(lambda: _one_turn(long)),
-            "short": _repeated(lambda: _one_turn(short)),
-            "middle": _repeated(lambda: _one_turn(middle)),
+            "long": repeated(lambda: one_turn(long)),
+            "short": repeated(lambda: one_turn(short)),
+            "middle": repeated(lambda: one_turn(middle)),
             "peer": _peer_turns(bench, load),
         },
     )
@@ -177,7 +182,7 @@ TURN: list[ChatMessage] = [
 ]
 
 
-def _one_turn(session: holdfast.Session) -> None:
+def one_turn(session: holdfast.Session) -> None:
     for message in TURN:
         session.add_message(message)
     session.window(BUDGET, counter=COUNTER)

@@ -63,7 +63,7 @@ def noted(hf: Holdfast, waiting: str, dead: str, wanted: str) -> None:
     found = queue.due(now)
     assert found is not None and found.job.session_id == dead
     queue.again(found, "refused", now, useless=True)
-    todo = msgspec.json.encode(summarizing.Todo(wanted, 3, 1, later))
+    todo = msgspec.json.encode(summarizing.Unwritten(wanted, 3, 1, later))
     store.put_note("default", summarizing.WANTED + jobs.digest(wanted), todo, expected=0)
 
 

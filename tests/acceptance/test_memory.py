@@ -52,7 +52,7 @@ def test_what_is_known_can_be_asked_searched_listed_and_forgotten(opener: Opener
         lambda m: m.search("ada", ""),
         lambda m: m.search("ada", None),
         lambda m: m.search("ada", "x", k=0),
-        lambda m: m.search("ada", "x", k=limits.RECALL_MAX + 1),
+        lambda m: m.search("ada", "x", k=limits.RECALLED_MAX + 1),
         lambda m: m.facts(""),
         lambda m: m.forget(None),
     ],

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import MessageCategory, errors, limits
-from holdfast.engine import foreign
 from holdfast.testing import corpus
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{ "x":1}'}}
@@ -138,9 +137,16 @@ def test_chats_that_can_not_be_kept_do_not_stop_the_others(tmp_path: Path, taken
 
 
 def test_what_is_left_out_is_told_of_within_bounds(tmp_path: Path, taken: Taken):
-    lines = [json.dumps({"id": "a", "messages": [HELLO]}), *["{not json"] * (foreign.NOTES_MAX + 7)]
+    lines = [
+        json.dumps({"id": "a", "messages": [HELLO]}),
+        *["{not json"] * (limits.IMPORT_NOTES_MAX + 7),
+    ]
     report, _ = taken(tmp_path / "a.jsonl", "\n".join(lines))
-    assert (report.sessions, len(report.skipped), report.more_notes) == (1, foreign.NOTES_MAX, 7)
+    assert (report.sessions, len(report.skipped), report.more_notes) == (
+        1,
+        limits.IMPORT_NOTES_MAX,
+        7,
+    )
 
 
 def test_a_file_with_a_message_a_line_is_read_up_to_a_bound(

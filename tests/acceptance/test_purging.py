@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine import erasing
+from holdfast import limits
 from holdfast.engine.bonding import BondedShelf
 from holdfast.store.sqlite.shelf import SQLiteShelf
 from holdfast.testing.scribe import Scribe
@@ -37,7 +37,7 @@ def path(fast_dir: Path) -> Path:
 def test_those_that_wait_for_forks_hold_up_no_other(
     path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ):
-    monkeypatch.setattr(erasing, "PURGE_SESSIONS", at_once)
+    monkeypatch.setattr(limits, "PURGE_SESSIONS", at_once)
     scrubbed, forks = list[int](), list[str]()
     scrub = SQLiteShelf.scrub
     monkeypatch.setattr(SQLiteShelf, "scrub", lambda self: (scrubbed.append(1), scrub(self)))

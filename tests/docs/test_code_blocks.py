@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs import markdown
+from tests.servers import valkey
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -83,12 +84,36 @@ def run_python(block: markdown.Block, page: str, namespace: dict[str, object]) -
     return output.getvalue()
 
 
+@contextlib.contextmanager
+def served(text: str) -> Iterator[str]:
+    """A page with the servers that it names: each is started for it, and stands in the place of the usual address."""
+    with contextlib.ExitStack() as stack:
+        for usual, start in SERVERS.items():
+            if usual in text:
+                text = text.replace(usual, stack.enter_context(start()))
+        yield text
+
+
+@contextlib.contextmanager
+def redis() -> Iterator[str]:
+    with valkey.server() as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+SERVERS = {"localhost:6379": redis}
+
+
 def run_page(path: Path, folder: Path, namespace: dict[str, object]) -> None:
+    with served(path.read_text(encoding="utf-8")) as text:
+        run_text(text, path.name, folder, namespace)
+
+
+def run_text(text: str, name: str, folder: Path, namespace: dict[str, object]) -> None:
     printed: str | None = None
-    for block in markdown.blocks(path.read_text(encoding="utf-8")):
+    for block in markdown.blocks(text):
         assert block.language in LANGUAGES, f"line {block.line}: what is {block.language!r}?"
         if block.language == "python":
-            printed = run_python(block, path.name, namespace)
+            printed = run_python(block, name, namespace)
         elif block.language in {"console", "sh"}:
             printed = run_shell(block, folder)
         elif block.language == "text" and block.follows and printed is not None:

@@ -2,34 +2,32 @@
 
     python -P looping.py
 
-A step is a commit of the store or a call of a tool. Each request, a line of JSON, names a folder and the
-step to die at, just before or just after it. It is served by a fork of this process, which has everything
-imported and nothing run, so that a run costs no time for starting. The answer is the exit code.
+A step is a commit of the store or a call of a tool; see stepping.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gc
 import importlib.util
 import json
-import os
-import signal
-import subprocess
 import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, NamedTuple, Self
-
-import holdfast
-from holdfast import Message, StateManager
-from holdfast.cli.demo.agent.loop import Agent
-from holdfast.cli.demo.agent.parts import Tool
-from holdfast.store.sqlite.store import SQLiteStore
+from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import holdfast  # noqa: E402 - found from the checkout
+from holdfast import Message, StateManager  # noqa: E402
+from holdfast.cli.demo.agent.loop import Agent  # noqa: E402
+from holdfast.cli.demo.agent.parts import Tool  # noqa: E402
+from holdfast.store.sqlite.store import SQLiteStore  # noqa: E402
+from tests.faults import stepping  # noqa: E402
+from tests.faults.stepping import Kill, Steps  # noqa: E402
+
 TASK = "Plan a trip to Oslo"
 
 
@@ -40,34 +38,6 @@ def example() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-class Kill(NamedTuple):
-    """Where a process dies: at a step, counted from 1, before or after it."""
-
-    step: int
-    after: bool
-
-    def __repr__(self) -> str:
-        return f"{'after' if self.after else 'before'} step {self.step}"
-
-
-class Steps:
-    """Counts steps, and ends the process at one of them."""
-
-    def __init__(self, kill: Kill | None) -> None:
-        self.names: list[str] = []
-        self._kill = kill
-
-    def take(self, name: str, do: Callable[[], Any]) -> Any:
-        self.names.append(name)
-        mine = self._kill is not None and self._kill.step == len(self.names)
-        if mine and self._kill is not None and not self._kill.after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        done = do()
-        if mine:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
 
 
 def watched(agent: Agent, steps: Steps, log: Path) -> Agent:
@@ -106,53 +76,17 @@ def run(folder: Path, kill: Kill | None, *, frames: bool, agent_of: ModuleType) 
     (folder / "outcome.json").write_text(json.dumps({"answer": answer, "steps": steps.names}))
 
 
-def serve() -> None:
-    """Answer requests until there are none."""
-    module = example()
-    StateManager(limit=1_000).count([Message("user", TASK)])  # loads the vocabulary
-    gc.freeze()
-    for line in sys.stdin:
-        process = os.fork()
-        if not process:
-            request: Mapping[str, Any] = json.loads(line)
-            kill = Kill(*request["kill"]) if request["kill"] else None
-            try:
-                run(Path(request["folder"]), kill, frames=request["frames"], agent_of=module)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+class Server(stepping.Server):
+    """Runs the agent."""
 
-
-class Server:
-    """The process that forks runs of the agent, for as long as the body takes."""
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        return self
+    def __init__(self) -> None:
+        super().__init__(__file__)
 
     def run(self, folder: Path, kill: Kill | None, *, frames: bool = True) -> int:
         """Run the agent in a folder; return the exit code of its process."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        request = {"folder": str(folder), "kill": kill, "frames": frames}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        return self.ask(folder, kill, frames=frames)
 
 
 if __name__ == "__main__":
-    serve()
+    StateManager(limit=1_000).count([Message("user", TASK)])  # loads the vocabulary
+    stepping.serve(partial(run, agent_of=example()))

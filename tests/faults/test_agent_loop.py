@@ -22,7 +22,8 @@ from holdfast.testing import providers
 from holdfast.values import frame_event as e
 from holdfast.values.frame import ToolStatus
 from tests.faults import looping
-from tests.faults.looping import Kill, Server
+from tests.faults.looping import Server
+from tests.faults.stepping import Kill
 
 ANSWER = "Oslo is planned: SK4455 is booked. Stay at Hotel Bristol."
 SEED = 20_260_711

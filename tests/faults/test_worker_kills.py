@@ -23,7 +23,7 @@ from holdfast.history.offloading import handed_over
 from holdfast.history.sessions import KEPT
 from holdfast.values.event import SessionOffloaded, SessionSummarized
 from tests.faults import results, working
-from tests.faults.looping import Kill
+from tests.faults.stepping import Kill
 from tests.faults.working import Server
 from tests.remembering import Ledger
 

@@ -2,24 +2,17 @@
 
     python -P working.py
 
-A step is a commit, a note, a call of the memory engine or of the summariser. Each request, a line of JSON, names a
-folder and the step to die at, just before or just after it. It is served by a fork of this process, which has
-everything imported and nothing run. The clock of each run is an hour ahead of the one before, so that a dead
-worker's leases are over. The answer is the exit code.
+A step is a commit, a note, a call of the memory engine or of the summariser; see stepping.py. The clock of each run is
+an hour ahead of the one before, so that a dead worker's leases are over.
 """
 
 from __future__ import annotations
 
-import gc
 import json
-import os
-import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -35,7 +28,8 @@ from holdfast.store import sqlite  # noqa: E402
 from holdfast.store.sqlite.store import SQLiteStore  # noqa: E402
 from holdfast.values import ids  # noqa: E402
 from holdfast.values.memory import History  # noqa: E402
-from tests.faults.looping import Kill, Steps  # noqa: E402
+from tests.faults import stepping  # noqa: E402
+from tests.faults.stepping import Kill, Steps  # noqa: E402
 from tests.remembering import Ledger  # noqa: E402
 
 HOUR_US = 3_600_000_000
@@ -114,53 +108,18 @@ def _counted(name: str, verb: Callable[..., Any], steps: Steps) -> Callable[...,
     return counted
 
 
-def serve() -> None:
-    """Answer requests until there are none."""
-    StateManager(limit=1_000).count([Message("user", "x")])  # loads the vocabulary
-    limits.BACKOFF_S = 0.0
-    gc.freeze()
-    for line in sys.stdin:
-        process = os.fork()
-        if not process:
-            request = json.loads(line)
-            kill = Kill(*request["kill"]) if request["kill"] else None
-            try:
-                run(Path(request["folder"]), kill, request["number"])
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+class Server(stepping.Server):
+    """Runs workers."""
 
-
-class Server:
-    """The process that forks workers, for as long as the body takes."""
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        return self
+    def __init__(self) -> None:
+        super().__init__(__file__)
 
     def run(self, folder: Path, kill: Kill | None, number: int) -> int:
         """Work in a folder, for the so-manieth time; return the exit code of the worker's process."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        request = {"folder": str(folder), "kill": kill, "number": number}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        return self.ask(folder, kill, number=number)
 
 
 if __name__ == "__main__":
-    serve()
+    StateManager(limit=1_000).count([Message("user", "x")])  # loads the vocabulary
+    limits.BACKOFF_S = 0.0
+    stepping.serve(run)

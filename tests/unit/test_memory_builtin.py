@@ -116,15 +116,52 @@ def test_where_a_model_fails_rules_stand_in_until_it_is_done_again(
     assert answers == []
 
 
-def test_a_redo_that_is_broken_off_is_not_forgotten(shelf: Shelf):
-    def away(chunk: Sequence[Said]) -> list[Fact]:
+def test_a_redo_in_which_the_model_fails_leaves_what_is_known(shelf: Shelf):
+    asked = list[int]()
+
+    def model(chunk: Sequence[Said]) -> list[Fact]:
+        asked.append(chunk[0].position)
         raise errors.Unavailable
+
+    engine = BuiltIn(shelf, count=count, extract=model)
+    history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
+    engine.ingest(history, [said[:1], said[1:]])
+    before = engine.facts(ADA)
+    assert not engine.redo(history, [said[:1], said[1:]])
+    assert engine.facts(ADA) == before and len(before) == 2
+    assert len(asked) == 3, "of a model that is away nothing more is asked"
+
+
+def test_what_was_forgotten_is_not_redone(shelf: Shelf):
+    answers: list[errors.Error | None] = [errors.Unavailable()]
+
+    def model(chunk: Sequence[Said]) -> list[Fact]:
+        if answers:
+            raise errors.Unavailable
+        return [fact(chunk[0].position, "Lives by the sea.", "home")]
+
+    engine = BuiltIn(shelf, count=count, extract=model)
+    history, said = conversation(ADA, "s1", "I live in Oslo.")
+    engine.ingest(history, [said])
+    engine.forget(ADA, "s1")
+    answers.clear()
+    assert engine.redo(history, [said])
+    assert engine.facts(ADA) == []
+
+
+def test_a_redo_that_is_broken_off_is_not_forgotten(shelf: Shelf):
+    answers: list[errors.Error | None] = [errors.Unavailable(), None]
+
+    def model(chunk: Sequence[Said]) -> list[Fact]:
+        if answer := answers.pop(0):
+            raise answer
+        return []
 
     def broken() -> Iterator[Sequence[Said]]:
         yield said
         raise ConnectionError
 
-    engine = BuiltIn(shelf, count=count, extract=away)
+    engine = BuiltIn(shelf, count=count, extract=model)
     history, said = conversation(ADA, "s1", "I live in Oslo.")
     engine.ingest(history, [said])
     with pytest.raises(ConnectionError):

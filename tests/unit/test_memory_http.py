@@ -7,6 +7,7 @@ import http.server
 import json
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -211,6 +212,14 @@ def test_pages_are_put_together_and_must_end():
         to(server).facts(ADA)
 
 
+def test_pages_that_always_have_another_are_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "MEMORY_PAGES_MAX", 3)
+    pages = [(200, {"facts": [FACT], "next": str(number)}) for number in range(4)]
+    with scripted(*pages) as server, pytest.raises(errors.Unavailable):
+        to(server).facts(ADA)
+    assert len(server.asked) == 3
+
+
 def test_an_answer_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "MEMORY_ANSWER_BYTES_MAX", 1_000)
     with scripted((200, b" " * 5_000)) as server, pytest.raises(errors.Unavailable, match="large"):
@@ -243,29 +252,68 @@ def test_a_profile_larger_than_its_budget_is_not_taken(answer: object):
         to(server).profile(ADA, 50)
 
 
-@pytest.mark.parametrize(
-    "first", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"]
-)
-def test_an_engine_that_answers_byte_by_byte_is_broken_off(first: bytes):
+OK = b"HTTP/1.1 200 OK\r\n"
+CLOSE = OK + b"Connection: close\r\n"
+DRIPS = {
+    "status": (b"", b"x"),
+    "header": (OK + b"X-Long: ", b"x"),
+    "headers": (CLOSE, b"X: y\r\n"),
+    "not yet": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "body": (OK + b"Content-Length: 9999\r\n\r\n", b" "),
+    "body, to close": (CLOSE + b"Content-Length: 9999\r\n\r\n", b" "),
+    "body without length": (CLOSE + b'\r\n{"facts": []}', b" "),
+    "chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "chunks, to close": (CLOSE + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "a chunk": (CLOSE + b"Transfer-Encoding: chunked\r\n\r\n9999\r\n", b" "),
+    "chunk's size": (CLOSE + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),
+    "trailers": (CLOSE + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),
+    "never": (b"", b""),
+    "never closes": (CLOSE + b'\r\n{"facts": []}', b""),
+}
+
+
+@contextlib.contextmanager
+def dripping(first: bytes, then: bytes) -> Iterator[int]:
+    """Give the port of a server that answers one request with `first`, and `then` again and again for 3 s."""
     over = threading.Event()
 
     def drip(server: socket.socket) -> None:
         peer, _ = server.accept()
         with peer, contextlib.suppress(OSError):
             peer.sendall(first)
-            while not over.wait(0.02):
-                peer.sendall(b"x")
+            for _ in range(150):
+                peer.sendall(then)
+                if over.wait(0.02):
+                    return
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=drip, args=(server,))
         thread.start()
-        memory = HTTPMemory(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=0.2, retries=0)
         try:
-            with pytest.raises(errors.Unavailable):
-                memory.facts(ADA)
+            yield server.getsockname()[1]
         finally:
             over.set()
             thread.join()
+
+
+@pytest.mark.parametrize("drip", DRIPS)
+def test_an_engine_that_answers_byte_by_byte_is_broken_off(drip: str):
+    with dripping(*DRIPS[drip]) as port:
+        memory = HTTPMemory(f"http://127.0.0.1:{port}", timeout_s=0.2, retries=0)
+        began = time.monotonic()
+        with pytest.raises(errors.Unavailable):
+            memory.facts(ADA)
+        assert time.monotonic() - began < 1.5
+
+
+@pytest.mark.parametrize("then", [b"", b"\0"], ids=["never", "drip"])
+def test_a_handshake_without_end_is_broken_off(then: bytes):
+    with dripping(b"\x16\x03\x03\x40\x00", then) as port:
+        memory = HTTPMemory(f"https://127.0.0.1:{port}", timeout_s=0.2, retries=0)
+        began = time.monotonic()
+        with pytest.raises(errors.Unavailable):
+            memory.facts(ADA)
+        assert time.monotonic() - began < 1.5
 
 
 def test_time_spent_on_connecting_counts(monkeypatch: pytest.MonkeyPatch):

@@ -150,3 +150,63 @@ def test_long_content_counts_by_its_beginning_and_its_end():
     text = text_of(Message(role="tool", tool_results=[output]))
     assert len(text) <= limits.ARCHIVE_TOOL_CHARS_MAX + 1
     assert {"first", "last"} <= found(text)
+
+
+SCRIPTS = "漢字座位靠窗かなガカーヾ\u3099\u309aｶﾞ한글\u1112\u1161\u11abกำไทย\u1025\u102eမြန်\uf900\U0002f800\U00020000aAé7 、。-々〇"
+
+
+def plainly(text: str, wanted: list[bytes]) -> list[tuple[int, int, bytes]]:
+    """What `occurrences` finds in words of a script without spaces, looked for at every place."""
+    made = list[tuple[int, int, bytes]]()
+    for match in terms._patterns().span.finditer(text):
+        word, start = match[0], match.start()
+        if terms._patterns().unspaced.search(word):
+            for at in range(len(word)):
+                for pair in (word[at : at + 2], word[at]):
+                    made += (
+                        (start + at, start + at + len(pair), term)
+                        for term in {*terms._terms(pair)} & {*wanted}
+                        if not terms.is_prefix(term) or len(pair) == 1
+                    )
+    return sorted(made)
+
+
+@given(st.text(SCRIPTS, max_size=40), st.text(SCRIPTS, max_size=8), st.integers(0, 39))
+def test_what_is_passed_over_has_nothing_that_is_wanted(text: str, other: str, at: int):
+    wanted = [
+        term
+        for term in dict.fromkeys([*terms._terms(text[at : at + 6]), *terms._terms(other)])
+        if not term.isascii()
+    ]
+    found = terms.occurrences(text, wanted)
+    expected = plainly(text, wanted)
+    words = [
+        match.span()
+        for match in terms._patterns().span.finditer(text)
+        if terms._patterns().unspaced.search(match[0])
+    ]
+    assert [one for one in found if any(a <= one[0] < b for a, b in words)] == expected
+
+
+def test_what_is_settled_is_folded_to_itself():
+    settled = [chr(code) for code in range(0x40000) if terms._patterns().settled.match(chr(code))]
+    assert len(settled) > 100_000
+    assert [one for one in settled if terms.fold(one) != one] == []
+    assert [one for one in settled if not terms._patterns().unspaced.match(one)] == []
+    assert terms.fold("".join(settled)) == "".join(settled), "beside one another too"
+
+
+def test_a_long_text_without_spaces_is_not_taken_apart_at_every_place(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    text = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(64_000))
+    weights = dict.fromkeys(terms.asked(text[60_000:60_012]), 1.0)
+    real, taken = terms._terms, list[str]()
+
+    def counting(part: str) -> list[bytes]:
+        taken.append(part)
+        return real(part)
+
+    monkeypatch.setattr(terms, "_terms", counting)
+    assert passages.best(text, weights).share == 1.0
+    assert len(taken) < 100

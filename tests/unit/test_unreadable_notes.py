@@ -38,7 +38,7 @@ MINE = key(ADA.tenant, ADA.user_id)
     [
         lambda: engines.known(noted(engines.NOTE), "t"),
         lambda: jobs.drop_gone(noted("x/1"), "t", ["x/"], lambda _: True),
-        lambda: list(pending.decoded(JUNK)),
+        lambda: list(pending.todos(JUNK)),
         lambda: list(Journal(shelved(journal.TAKEN, MINE)).stand_ins(ADA)),
         lambda: Journal(shelved(journal.EPOCHS, key(ADA.tenant))).stop(ADA),
         lambda: list(factbook.Factbook(shelved(factbook.SLOTS, MINE)).all_slots(ADA)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
+from typing import NoReturn
 
 import pytest
 
@@ -11,7 +13,7 @@ from holdfast import errors, limits
 from holdfast.engine import cursors, leases
 from holdfast.engine.tasks import Beat, LeaseLost, Task
 from holdfast.engine.worker import Worker
-from holdfast.store.port import Store
+from holdfast.store.port import Store, StoredEvent
 from holdfast.store.volatile import VolatileStore
 from tests.unit.backstage import Clock, Scripted, engine_over, happen
 
@@ -194,6 +196,20 @@ def test_the_head_is_found_from_anywhere_before_it(events: int):
     for _ in range(events):
         happen(store)
     assert [cursors.head(store, "acme", after) for after in range(events + 1)] == [events] * (events + 1)  # fmt: skip
+    assert [cursors.lag(store, "acme", after) for after in range(events + 1)] == [*range(events, -1, -1)]  # fmt: skip
+    assert cursors.lag(store, "acme", events + 5) == 0, "of a store that is older than its cursor"
+
+
+def test_the_head_is_asked_for_and_not_searched(monkeypatch: pytest.MonkeyPatch):
+    store = VolatileStore()
+    happen(store)
+
+    def searched(*_: object, **__: object) -> NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr(store, "wait", searched)
+    monkeypatch.setattr(store, "feed", searched)
+    assert cursors.head(store, "acme") == 1
 
 
 def test_a_cursor_is_moved_by_whoever_saw_it_where_it_is():
@@ -252,3 +268,36 @@ def test_a_worker_outlives_a_store_that_is_away_for_a_while(monkeypatch: pytest.
     stop.set()
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_a_follower_sees_each_part_of_the_feed_once_and_what_it_failed_at_again():
+    store = VolatileStore()
+    follower, seen = cursors.Follower(store, "task"), list[int]()
+    for _ in range(limits.READ_CHUNK + 1):
+        happen(store)
+
+    def see(page: Sequence[StoredEvent]) -> None:
+        seen.extend(event.position for event in page)
+
+    def fail(page: Sequence[StoredEvent]) -> None:
+        raise errors.Unavailable
+
+    assert follower.news("acme") and not follower.news("globex")
+    with pytest.raises(errors.Unavailable):
+        follower.follow("acme", fail)
+    assert follower.told("acme") == {"cursor": 0, "lag": limits.READ_CHUNK + 1}
+    while follower.follow("acme", see):
+        pass
+    assert seen == [*range(1, limits.READ_CHUNK + 2)]
+    assert not follower.news("acme")
+    assert follower.told("acme") == {"cursor": limits.READ_CHUNK + 1, "lag": 0}
+    follower.begin_again("acme")
+    assert follower.follow("acme", see) and seen[-1] == limits.READ_CHUNK
+
+
+def test_a_follower_that_was_overtaken_stops():
+    store = VolatileStore()
+    follower = cursors.Follower(store, "task")
+    happen(store)
+    with pytest.raises(LeaseLost):
+        follower.follow("acme", lambda _: follower.begin_again("acme"))

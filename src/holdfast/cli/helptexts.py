@@ -20,9 +20,12 @@ holdfast: durable conversations for LLM agents, on one file. Begin here: holdfas
   events       tail: the log, a line for each event               holdfast events tail --follow
   verify       is everything as it was written?                   holdfast verify state.db
   backup       a consistent copy, while others write              holdfast backup monday.db
+  restore      a backup into a new store, on any backend          holdfast restore monday.db new.db
+  migrate      a store into another, on any backend, checked      holdfast migrate state.db URL
   rebuild      make all that is derived from the log again
   export       sessions as one file, verbatim: a conversation, a user's, or all
   import       sessions from such a file, from Penguin's files, from OpenAI chats
+  retention    what ended long ago goes, and why the rest stays   holdfast retention --keep 90d
   erase        a session, a message, or what was deleted: out of every file, for good
   version      versions of Holdfast, Python and SQLite
   help         help on a command or a topic: exit-codes, environment, json, ids
@@ -73,7 +76,9 @@ Without --json a pipe gets TSV without a header; control characters in stored te
   status          name, value; so do frames show and suspensions show
   verify          ok or damage, events, faults, store; then lines "fault" and "note"
   rebuild         events, rows, claims, store
+  retention       gone, would go or stays; session, why it stays, because of which other
   backup          file, bytes
+  migrate, restore  target, tenants, events, events copied just now, events that the source got since
   export          file, sessions, events, messages, bytes
   import          file, format, sessions, messages, already here, skipped; then lines of these"""
 

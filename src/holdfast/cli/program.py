@@ -12,6 +12,7 @@ from holdfast.cli import again, exits, helptexts
 from holdfast.cli.frames import program as frames
 from holdfast.cli.memory import program as memory
 from holdfast.cli.options import Common, Flag, Positive, Printing
+from holdfast.cli.upkeep import program as upkeep
 
 app = App(
     name="holdfast",
@@ -28,7 +29,14 @@ app.command(frames.frames)
 app.command(frames.suspensions)
 app.command(frames.events)
 app.command(memory.memory)
-for _command in (memory.search, memory.worker, memory.erase):
+for _command in (
+    memory.search,
+    memory.worker,
+    memory.erase,
+    upkeep.migrate,
+    upkeep.restore,
+    upkeep.retention,
+):
     app.command(_command)
 
 _COMMON = Common()

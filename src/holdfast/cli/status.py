@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,19 @@ _DURABILITY = {
     "process-crash": "survives a crash of the process, not of the machine",
     "none": "none: gone with the process",
 }
+
+
+_SERVERS_SETTINGS = (
+    "fsync", "full_page_writes", "synchronous_commit", "appendonly", "appendfsync", "waitaof",
+)  # fmt: skip
+
+_LIBRARIES = {
+    "sqlite": ("apsw",),
+    "files": ("apsw",),
+    "postgres": ("psycopg", "psycopg-pool"),
+    "redis": ("redis", "hiredis"),
+}
+"""What a backend is reached with."""
 
 
 def run(store: str | None, common: Common) -> int:
@@ -49,9 +63,21 @@ def read(hf: Holdfast, tenant: str = "default") -> dict[str, Json]:
         "open_frames": {tenant: open_frames},
         "holdfast": holdfast.__version__,
     }
+    if found := _installed(str(facts.get("backend"))):
+        facts["libraries"] = found
     if Path(f"{facts.get('store')}-memory").is_file():
         facts["behind"] = {tenant: _behind(hf)}
     return facts
+
+
+def _installed(backend: str) -> dict[str, str]:
+    from importlib import metadata  # noqa: PLC0415 - slow to import
+
+    found: dict[str, str] = {}
+    for name in _LIBRARIES.get(backend, ()):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def _behind(hf: Holdfast) -> dict[str, Json]:
@@ -85,27 +111,47 @@ def lines(facts: Mapping[str, Json], glyphs: Glyphs) -> list[tuple[str, str]]:
     """Return what a person wants to know first, as names and values."""
     dot, cut = glyphs.dot, glyphs.cut
     heads: Mapping[str, Mapping[str, Json]] = facts.get("heads", {})
-    checksums = "page checksums" if facts.get("page_checksums") else "no page checksums"
-    synchronous = {2: "FULL", 3: "EXTRA"}.get(facts.get("synchronous", 0), "not FULL")
-    how = f"{str(facts.get('journal_mode', '?')).upper()}, synchronous {synchronous}, {checksums}"
-    if facts.get("backend") == "files":
-        how = "each line of the journal synced and checksummed"
+    backend = str(facts.get("backend"))
+    level = _DURABILITY.get(str(facts.get("durability")), "?")
+    versions = [f"holdfast {facts.get('holdfast')}", *_libraries(facts)]
+    if "schema" in facts:
+        versions.insert(0, f"schema {facts['schema']}")
     return [
-        ("store", f"{facts.get('store')}  ({facts.get('backend')} {facts.get('sqlite', '')})"),
-        (
-            "size",
-            f"{figures.size(facts.get('bytes', 0))}, {figures.size(facts.get('bytes_free', 0))} free",
-        ),
-        (
-            "durability",
-            f"{_DURABILITY.get(str(facts.get('durability')), '?')} {dot} {how}",
-        ),
+        ("store", f"{facts.get('store', facts.get('server'))}  ({backend} {_version(facts)})"),
+        *_size(facts),
+        ("durability", f" {dot} ".join([level, ", ".join(_settings(facts))]).rstrip(f" {dot}")),
         ("log", _log(facts, heads, cut)),
-        ("holds", _holds(facts, dot)),
+        *([("holds", _holds(facts, dot))] if "holds" in facts else []),
         *_files(facts, dot),
         *_late(facts, dot),
-        ("versions", f"schema {facts.get('schema')} {dot} holdfast {facts.get('holdfast')}"),
+        ("versions", f" {dot} ".join(versions)),
     ]
+
+
+def _version(facts: Mapping[str, Json]) -> str:
+    """Return the version of what keeps the store: of a library, or of the server."""
+    return str(facts.get("version", facts.get(str(facts.get("backend")), "")))
+
+
+def _size(facts: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    if "bytes" in facts:
+        free = f", {figures.size(facts['bytes_free'])} free" if "bytes_free" in facts else ""
+        yield "size", f"{figures.size(facts['bytes'])}{free}"
+
+
+def _settings(facts: Mapping[str, Json]) -> Iterator[str]:
+    """Yield the settings on which durability rests: those of SQLite in words, those of a server by name."""
+    if "journal_mode" in facts:
+        yield str(facts["journal_mode"]).upper()
+        synchronous = {2: "FULL", 3: "EXTRA"}.get(facts.get("synchronous", 0), "not FULL")
+        yield f"synchronous {synchronous}"
+        yield "page checksums" if facts.get("page_checksums") else "no page checksums"
+    yield from (f"{name} {facts[name]}" for name in _SERVERS_SETTINGS if name in facts)
+
+
+def _libraries(facts: Mapping[str, Json]) -> Iterator[str]:
+    for name, version in cast("dict[str, str]", facts.get("libraries", {})).items():
+        yield f"{name} {version}"
 
 
 def _holds(facts: Mapping[str, Json], dot: str) -> str:

@@ -64,7 +64,7 @@ def opened(
     try:
         url = choose(given)
         if opener is not None:
-            _must_exist(url)
+            must_exist(url)
         with opener(url) if opener else connect(url, tenant=common.tenant, create=create) as hf:
             yield hf
     except exits.Failure as failure:
@@ -77,15 +77,16 @@ def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
     """Open the store, which must exist already unless it may be created."""
     from holdfast.wiring import stores  # noqa: PLC0415 - as below
 
-    path = stores.folder_of(url) or _file(url)
+    path = stores.folder_of(url) or file_of(url)
     if not (create and path is not None and not path.exists() and path.parent.is_dir()):
-        _must_exist(url)
+        must_exist(url)
     import holdfast  # noqa: PLC0415 - the package is loaded by now; this only names it
 
     return holdfast.connect(url, tenant=tenant)
 
 
-def _must_exist(url: str) -> None:
+def must_exist(url: str) -> None:
+    """Raise Failure if there is nothing at a path that a URL names."""
     if url.startswith("volatile:"):
         raise exits.Failure(
             exits.Problem(
@@ -98,13 +99,13 @@ def _must_exist(url: str) -> None:
         )
     from holdfast.wiring import stores  # noqa: PLC0415 - only who opens a store pays for it
 
-    path = stores.folder_of(url) or _file(url)
+    path = stores.folder_of(url) or file_of(url)
     if path is None or (path.is_file() and path.stat().st_size) or stores.is_folder(path):
         return
     raise exits.Failure(_missing(path))
 
 
-def _file(url: str) -> Path | None:
+def file_of(url: str) -> Path | None:
     """Return the file that a path or sqlite: URL names; None for other schemes."""
     if url.startswith("sqlite:"):
         return Path(unquote(urlsplit(url).path))

@@ -74,9 +74,8 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
     glyphs, events = surface.glyphs, figures.count(report.events, "event")
     if report.ok:
         surface.console.print(f"{glyphs.good} whole", style="bold green", end="")
-        surface.console.print(
-            f"   {events}, every page and the anchor are as they were written ({seconds:.1f} s)"
-        )
+        what = ", every page and the anchor" if target.file_of(url) else ", every link and blob"
+        surface.console.print(f"   {events}{what} are as they were written ({seconds:.1f} s)")
     else:
         surface.console.print(f"{glyphs.bad} damage", style="bold red", end="")
         surface.console.print(f"   {figures.count(len(report.faults), 'fault')} in {url}")
@@ -87,7 +86,11 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
 
 
 def _advise(surface: Surface, url: str) -> None:
-    surface.note(f"Nothing was changed. Keep {url} and its -wal and -anchor files as they are,")
-    surface.note(
-        f"and put a backup in their place; `holdfast backup` makes one.  (exit {exits.DAMAGE})"
-    )
+    if target.file_of(url):
+        surface.note(f"Nothing was changed. Keep {url} and its -wal and -anchor files as they are,")
+        surface.note(
+            f"and put a backup in their place; `holdfast backup` makes one.  (exit {exits.DAMAGE})"
+        )
+    else:
+        surface.note("Nothing was changed. Keep the data as it is, and restore a backup into a new")
+        surface.note(f"store: holdfast restore BACKUP URL.  (exit {exits.DAMAGE})")

@@ -23,9 +23,6 @@ from holdfast.values.frame_command import CompactFrame
 from holdfast.values.handle import ContextHandle, HandleType
 from holdfast.wire import codec
 
-SUMMARISED_MAX: Final = 256
-"""Handles whose content goes into a summary; those that are older still are only named in it."""
-
 SUMMARY_ID: Final = "summary_"
 
 Together = Mapping[str, int]
@@ -155,7 +152,7 @@ class _Planning:
         ]
         if not old or (len(old) == 1 and old[0].handle_id.startswith(SUMMARY_ID)):
             return
-        made = self._summary(old, contents(old[-SUMMARISED_MAX:]))
+        made = self._summary(old, contents(old[-limits.SUMMARISED_HANDLES_MAX :]))
         if made.size < sum(handle.size for handle in old):
             self._summarised = old
             self._replaced = [made]

@@ -7,14 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from holdfast import limits
 from holdfast.context import summary as summaries
 from holdfast.values.message import Message
-
-MARKS_MAX: Final = 120
-"""Marks that a summary is asked about: a page of text can't have all that thousands of messages said."""
-
-CHARS_MAX: Final = 20_000
-"""Of one message, how much is looked through: a huge output must not decide over what people said."""
 
 _WEIGHT: Final = {"user": 4, "assistant": 2, "system": 2, "tool": 1}
 
@@ -39,7 +34,7 @@ _patterns = functools.cache(_Patterns)
 
 def marks(text: str) -> set[str]:
     """Return the names, numbers and identifiers of a text, in one spelling each."""
-    found, near = _patterns(), text[:CHARS_MAX]
+    found, near = _patterns(), text[: limits.SUMMARY_SCAN_CHARS_MAX]
     kinds = (found.identifier, found.number, found.name, found.foreign)
     raw = (match[match.lastindex or 0] for kind in kinds for match in kind.finditer(near))
     return {mark for mark in map(_spelt, raw) if mark}
@@ -60,7 +55,7 @@ def score(messages: Sequence[Message], text: str, before: str = "") -> tuple[flo
     for role, words in (("assistant", before), *said):
         for mark in marks(words):
             weights[mark] = weights.get(mark, 0) + _WEIGHT.get(role, 1)
-    asked = sorted(weights, key=lambda mark: (-weights[mark], mark))[:MARKS_MAX]
+    asked = sorted(weights, key=lambda mark: (-weights[mark], mark))[: limits.SUMMARY_MARKS_MAX]
     missing = list(_missing(asked, text))
     total = sum(weights[mark] for mark in asked)
     lost = sum(weights[mark] for mark in missing)

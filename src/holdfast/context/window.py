@@ -64,7 +64,7 @@ class Gap(msgspec.Struct, frozen=True):
     told: bool = False
 
 
-class Told(msgspec.Struct, frozen=True):
+class Recap(msgspec.Struct, frozen=True):
     """The summary that a session has, as a message, and the numbers that it stands for."""
 
     first: int
@@ -73,7 +73,7 @@ class Told(msgspec.Struct, frozen=True):
     tokens: int
 
 
-Part = Piece | Gap | Told
+Part = Piece | Gap | Recap
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -148,7 +148,7 @@ def _gap(gap: Gap) -> Item:
     )  # fmt: skip
 
 
-def _summary(part: Told) -> Item:
+def _summary(part: Recap) -> Item:
     size, count = part.tokens, part.last - part.first + 1
     high, rule = ContextPriority.HIGH, rules.TOLD
     return Item(part.first, (part.message,), (size,), size, high, rule, count=count, told=True)

@@ -15,7 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.erasing import Erasing
 from holdfast.engine.past import Moment
 from holdfast.engine.states import facts
-from holdfast.store.port import Rebuilt, Report, StoredEvent
+from holdfast.store.port import Rebuilt, Report, Store, StoredEvent
 from holdfast.values.erasure import Receipt
 from holdfast.values.event import Erased, Recorded
 from holdfast.values.frame_event import TreeErased
@@ -23,7 +23,9 @@ from holdfast.values.frozen import Json
 
 if TYPE_CHECKING:
     from holdfast.engine.exporting import Exported, Sink
+    from holdfast.engine.migrating import Migrated
     from holdfast.engine.porting import Format, Imported
+    from holdfast.engine.retaining import Retained, Retaining
     from holdfast.engine.sessions import Sessions
 Fact = Recorded | trees.TreeEvent | Erased
 """An event of the log: of a session, of a frame tree, or one whose content was erased."""
@@ -134,15 +136,27 @@ def _erased(stored: StoredEvent) -> Erased:
     )
 
 
+def nothing_opened(url: str | Path) -> Store:
+    """Refuse to open another store: nobody has told how."""
+    raise errors.InvalidRequest(f"{url} can't be opened from here: use holdfast.connect.")
+
+
 class Admin:
     """The store as a whole: all tenants. Erasing, import and export are of one, the one that it was opened for."""
 
     def __init__(
-        self, engine: Engine, tenant: str = "default", erasing: Erasing | None = None
+        self,
+        engine: Engine,
+        tenant: str = "default",
+        erasing: Erasing | None = None,
+        opener: Callable[[str | Path], Store] = nothing_opened,
+        retaining: Callable[[], Retaining] | None = None,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
         self._erasing = erasing or Erasing(engine, tenant)
+        self._opener = opener
+        self._retaining = retaining
 
     def erase(
         self,
@@ -171,6 +185,20 @@ class Admin:
         if message_id is None:
             return self._erasing.session(session_id)
         return self._erasing.message(session_id, message_id)
+
+    def retention(self, keep_days: float, *, dry_run: bool = False) -> Retained:
+        """Let sessions go that ended and in which nobody was active for so many days; say why the rest stays.
+
+        One stays as long as long-term memory has not taken it, if there is any; a frame about it is open; or a fork or a
+        continuation of it stays. What goes is erased as `erase` does; what memory has learnt stays. `dry_run`: nothing
+        goes. Days are at least as many as idempotency keys are kept.
+        """
+        from holdfast.engine import retaining  # noqa: PLC0415 - few programs need it
+
+        days = retaining.checked_days(keep_days)
+        made = self._retaining() if self._retaining else None
+        made = made or retaining.Retaining(self._engine, self._tenant, self._erasing)
+        return made.run(days, dry_run=dry_run)
 
     def status(self) -> Mapping[str, Json]:
         """Return facts about the store: where, how large, how durable, what it holds."""
@@ -212,13 +240,32 @@ class Admin:
         return made
 
     def backup(self, target: str | Path, progress: Progress = no_progress) -> Path:
-        """Copy the store, consistent while others write, to a file that does not exist yet."""
+        """Copy the store, consistent while others write, to a file that does not exist yet.
+
+        Of a store that is no file itself the copy is one of SQLite, with each tenant's log as it was at a moment.
+        """
+        from holdfast.engine import migrating  # noqa: PLC0415 - few programs need it
+
         self._engine.check()
         if not isinstance(cast("object", target), (str, Path)) or "\0" in str(target):
             raise errors.InvalidRequest("a backup goes to the path of a new file.")
-        for done, total in self._engine.store.backup(str(target)):
-            progress(done, total)
+        migrating.backup(self._engine.store, Path(target), self._opener, progress)
         return Path(target)
+
+    def migrate(
+        self, target: str | Path, *, verify: bool = True, progress: Progress = no_progress
+    ) -> Migrated:
+        """Copy every tenant into another store, on whichever backend, which is created if nothing is there.
+
+        Positions and links stay. Others may write here meanwhile; what they wrote last is told in `behind`. Broken off,
+        repeat it: it goes on where it was stopped. The target can't be opened until it is through. Raises Conflict if
+        it has other events of one of the tenants; then nothing was changed.
+        """
+        from holdfast.engine import migrating  # noqa: PLC0415 - few programs need it
+
+        self._engine.check()
+        with closing(self._opener(target)) as store:
+            return migrating.migrate(self._engine.store, store, progress, verify=verify)
 
     def export(
         self,

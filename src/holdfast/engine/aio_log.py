@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -17,7 +17,7 @@ from holdfast.engine.handles import PendingCall, pending
 from holdfast.engine.messages import Reader
 from holdfast.engine.recordings import AsyncRecalling
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike
-from holdfast.store.port import Rebuilt, Report
+from holdfast.store.port import Rebuilt, Report, Store
 from holdfast.values.erasure import Receipt
 from holdfast.values.frame import Frame, TreeState
 from holdfast.values.frozen import Json
@@ -28,7 +28,9 @@ from holdfast.values.session import SessionState
 if TYPE_CHECKING:
     from holdfast.engine.aio import AsyncSession, AsyncSessions
     from holdfast.engine.exporting import Exported, Sink
+    from holdfast.engine.migrating import Migrated
     from holdfast.engine.porting import Format, Imported
+    from holdfast.engine.retaining import Retained, Retaining
     from holdfast.engine.shrinking import AsyncSummarizer, Summarizer
 
 
@@ -278,8 +280,15 @@ class AsyncEvents:
 class AsyncAdmin:
     """The store as a whole: all tenants. Only `erase` is about one, the one that it was opened for."""
 
-    def __init__(self, engine: Engine, tenant: str, erasing: Erasing) -> None:
-        self._admin = admin.Admin(engine, tenant, erasing)
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: str,
+        erasing: Erasing,
+        opener: Callable[[str | Path], Store] = admin.nothing_opened,
+        retaining: Callable[[], Retaining] | None = None,
+    ) -> None:
+        self._admin = admin.Admin(engine, tenant, erasing, opener, retaining)
 
     async def erase(
         self,
@@ -292,6 +301,10 @@ class AsyncAdmin:
         return await asyncio.to_thread(
             self._admin.erase, user_id=user_id, session_id=session_id, message_id=message_id
         )
+
+    async def retention(self, keep_days: float, *, dry_run: bool = False) -> Retained:
+        """Let sessions go that ended and in which nobody was active for so many days; say why the rest stays."""
+        return await asyncio.to_thread(self._admin.retention, keep_days, dry_run=dry_run)
 
     async def status(self) -> Mapping[str, Json]:
         """Return facts about the store: where, how large, how durable, what it holds."""
@@ -310,6 +323,18 @@ class AsyncAdmin:
     ) -> Path:
         """Copy the store, consistent while others write, to a file that does not exist yet."""
         return await asyncio.to_thread(self._admin.backup, target, progress)
+
+    async def migrate(
+        self,
+        target: str | Path,
+        *,
+        verify: bool = True,
+        progress: admin.Progress = admin.no_progress,
+    ) -> Migrated:
+        """Copy every tenant into another store, on whichever backend, which is created if nothing is there."""
+        return await asyncio.to_thread(
+            self._admin.migrate, target, verify=verify, progress=progress
+        )
 
     async def export(
         self,

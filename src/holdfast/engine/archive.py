@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import requests, surroundings
+from holdfast.engine import cursors, requests, surroundings
 from holdfast.engine.archive_tool import ArchiveTool
 from holdfast.engine.engine import Engine
 from holdfast.engine.indexing import IndexTask
@@ -277,10 +277,7 @@ class Archive:
     def behind(self) -> int:
         """Return how many events of the log are not in the archive yet."""
         at = Index(self._shelf()).cursor(self._tenant)[0].position
-        return _end(self._is_there, at) - at
-
-    def _is_there(self, position: int) -> bool:
-        return bool(self._engine.store.feed(self._tenant, after=position - 1, limit=1))
+        return cursors.lag(self._engine.store, self._tenant, at)
 
     def _who(self, user_id: str | None) -> Who:
         return Who(self._tenant, "" if user_id is None else checked_id("a user's id", user_id))
@@ -305,18 +302,6 @@ def _by_meaning(
             )  # fmt: skip
     said = texts([*words, *begun.known.positions])
     return [at for at in fusion.fused([Ranking(words), begun.known]) if at in said]
-
-
-def _end(is_there: Callable[[int], bool], position: int) -> int:
-    """Return the last position that is there; the given one is, or is 0."""
-    step = 1
-    while is_there(position + step):
-        position, step = position + step, step * 2
-    while step > 1:
-        step //= 2
-        if is_there(position + step):
-            position += step
-    return position
 
 
 def _checked_query(query: str) -> str:

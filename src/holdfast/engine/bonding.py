@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.engine.pending import unfinished
-from holdfast.memory.shelf import NOTHING, Drop, Expected, Put, Shelf, key
+from holdfast.memory.shelf import NOTHING, Drop, Expected, Put, Shelf, decoded, key
 from holdfast.store import port
 
 BOOK: Final = "bond"
@@ -24,7 +24,6 @@ NOBODY: Final = ""
 _COMING: Final = 8
 """Bonds of others that are kept in mind while one is written: of those who do the same now, or died of it."""
 
-_Kind = TypeVar("_Kind")
 _Answer = TypeVar("_Answer")
 
 
@@ -107,7 +106,7 @@ class BondedShelf:
         if row is None:
             self.bind()
             row = self._row()
-        return decoded(Bond, row).born if row else ""
+        return decoded(row, Bond).born if row else ""
 
     def _row(self) -> bytes | None:
         return self._shelf.get(BOOK, [AT]).get(AT)
@@ -160,18 +159,10 @@ _: tuple[type[Shelf], type[Shelf]] = (BondedShelf, MendedShelf)
 
 
 def _bond(row: bytes | None) -> Bond:
-    return decoded(Bond, row) if row else Bond("", "")
+    return decoded(row, Bond) if row else Bond("", "")
 
 
 def _expected(note: port.Note) -> list[Bond]:
     """Return which bonds a shelf may have: the last one, and those that somebody is about to write."""
-    flat = decoded(list[str], note.value)
+    flat = decoded(note.value, list[str])
     return [Bond(*pair) for pair in zip(flat[::2], flat[1::2], strict=False)]
-
-
-def decoded(kind: type[_Kind], row: bytes) -> _Kind:
-    """Return what a row or a note says; raise Corrupt if it can't be read."""
-    try:
-        return msgspec.msgpack.decode(row, type=kind)
-    except msgspec.MsgspecError as error:
-        raise errors.Corrupt("what binds the memory to its store can't be read.") from error

@@ -269,7 +269,9 @@ class CommitQueue:
     def _settle(self, batch: list[Ticket]) -> None:
         began = time.perf_counter()
         try:
-            if open_ := [ticket for ticket in batch if not ticket.settled]:
+            if len(batch) == 1 and not batch[0].settled:
+                self._process(batch)
+            elif open_ := [ticket for ticket in batch if not ticket.settled]:
                 self._process(open_)
         except BaseException as error:
             for ticket in batch:
@@ -286,8 +288,12 @@ class CommitQueue:
         now = time.perf_counter()
         self._gather_until = now + min(now - began, GATHER_S_MAX)
         self._expected = len(self._waiting)
-        if len(batch) > 1 or batch[0].waited:
-            self._wake_owners(batch)
+        if len(batch) == 1 and batch[0].channel is None:
+            if batch[0].waited:
+                self._wake_owners(batch)
+            batch[0].done = True
+            return
+        self._wake_owners(batch)
         channels: dict[Channel, list[Ticket]] = {}
         for ticket in batch:
             channel = ticket.channel

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, limits
 from holdfast.engine.tasks import LeaseLost
 from holdfast.store import port
+from holdfast.values.frozen import Json
 
 PREFIX = "cursor/"
 
@@ -38,18 +41,42 @@ def advance(store: port.Store, tenant: str, task: str, cursor: Cursor, position:
 
 
 def head(store: port.Store, tenant: str, after: int = 0) -> int:
-    """Return the last position of the feed, at least `after`, in a few quick looks."""
-    if not store.wait(tenant, after, 0):
-        return after
-    low, step = after, 1
-    while store.wait(tenant, low + step, 0):
-        low, step = low + step, step * 2
-    high = low + step
-    # The feed goes beyond `low`, and not beyond `high`.
-    while high - low > 1:
-        middle = (low + high) // 2
-        if store.wait(tenant, middle, 0):
-            low = middle
-        else:
-            high = middle
-    return high
+    """Return the last position of the feed, at least `after`."""
+    return max(after, store.head(tenant))
+
+
+def lag(store: port.Store, tenant: str, position: int) -> int:
+    """Return how many events of the feed come after a position."""
+    return head(store, tenant, position) - position
+
+
+class Follower:
+    """Reads every tenant's feed for a task, a part at a time, each once: a part that was not seen to its end comes again."""
+
+    def __init__(self, store: port.Store, task: str) -> None:
+        self._store = store
+        self._task = task
+
+    def news(self, tenant: str) -> bool:
+        """Whether the feed has gone on."""
+        return self._store.wait(tenant, read(self._store, tenant, self._task).position, 0)
+
+    def told(self, tenant: str) -> dict[str, Json]:
+        """Return how far the feed was read, for people."""
+        at = read(self._store, tenant, self._task).position
+        return {"cursor": at, "lag": lag(self._store, tenant, at)}
+
+    def follow(self, tenant: str, see: Callable[[Sequence[port.StoredEvent]], None]) -> bool:
+        """Have the next part seen, then move on behind it; return whether there was one."""
+        cursor = read(self._store, tenant, self._task)
+        page = self._store.feed(tenant, after=cursor.position, limit=limits.READ_CHUNK)
+        if not page:
+            return False
+        see(page)
+        advance(self._store, tenant, self._task, cursor, page[-1].position)
+        return True
+
+    def begin_again(self, tenant: str) -> None:
+        """Read the feed from its beginning."""
+        cursor = read(self._store, tenant, self._task)
+        advance(self._store, tenant, self._task, cursor, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast import errors
-from holdfast.engine import planning, trees
+from holdfast.engine import listed, trees
 from holdfast.engine.states import PREFIX, recorded, texts_of
 from holdfast.history import sessions
 from holdfast.store.port import Blobs, Derived, Projection, StoredEvent
@@ -39,9 +39,9 @@ def _of_session(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
         if isinstance(fact.event, MessageAdded):
             claims.append((fact.event.message.id, stored.version))
         if stored.kind == SessionEnded.kind and not stored.erased and _deleted(state):
-            rows.append(planning.deleted_row(state))
+            rows.append(listed.deleted_row(state))
     if state is not None and not state.gone:
-        rows.append(planning.projection(state))
+        rows.append(listed.projection(state))
     return Derived(tuple(claims), tuple(rows), tuple(blobs))
 
 

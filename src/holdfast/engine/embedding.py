@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from holdfast import limits
-from holdfast.engine import planning, states
+from holdfast.engine import listed, states
 from holdfast.engine.tasks import Beat
 from holdfast.memory.meaning.blocks import Vector, unit
 from holdfast.memory.meaning.embedding import Embedder
@@ -90,7 +90,7 @@ class EmbedTask:
 
     def _owners(self, tenant: str, streams: set[str]) -> Mapping[str, str]:
         found = {
-            stream: self._store.find(tenant, planning.KIND, stream.removeprefix(states.PREFIX))
+            stream: self._store.find(tenant, listed.KIND, stream.removeprefix(states.PREFIX))
             for stream in streams
         }
         return {stream: row.owner for stream, row in found.items() if row is not None}

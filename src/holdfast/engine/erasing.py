@@ -15,15 +15,15 @@ from typing import Protocol
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import cursors, deriving, stand_ins, tracing, trees
+from holdfast.engine import deriving, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
+from holdfast.engine.listed import DELETED, KIND
 from holdfast.engine.openings import Goes, Openings, session_of
-from holdfast.engine.pending import Todo, decoded, encoded, unfinished
-from holdfast.engine.planning import DELETED, KIND
+from holdfast.engine.pending import Todo, encoded, todos, unfinished
 from holdfast.engine.states import stream_of
 from holdfast.engine.tasks import Beat
-from holdfast.engine.telling import Elsewhere, Hook, Telling, Told
+from holdfast.engine.telling import Elsewhere, Heard, Hook, Telling
 from holdfast.history import sessions as rules
 from holdfast.store import port
 from holdfast.store.erasure import Erased, Erasure, Share, StandIn
@@ -47,14 +47,11 @@ class Handles(Protocol):
         ...
 
 
-PURGE_SESSIONS = 64
-"""Deleted sessions that one step of the background work erases."""
-
-
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """What is to go: sessions whole, of others what was deleted earlier, and what the hooks are told.
 
-    `owners` are users who have other sessions that may have been told of it.
+    `owners` are users who have other sessions that may have been told of it. `hide`: what forks still need is hidden
+    until it can go; otherwise it just stays.
     """
 
     what: str
@@ -62,10 +59,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     earlier: frozenset[str] = frozenset()
     todo: tuple[Todo, ...] = ()
     owners: frozenset[str] = frozenset()
+    hide: bool = True
 
 
 class Erasing:
-    """Erases of one tenant. `hooks` may be called again for what they have dropped already."""
+    """Erases of one tenant. `hooks` may be called again for what they have dropped already.
+
+    `words` are those of the hooks that drop what was said, and leave what long-term memory has learnt from it.
+    """
 
     def __init__(
         self,
@@ -74,11 +75,13 @@ class Erasing:
         hooks: Sequence[Hook] = (),
         handles: Handles | None = None,
         elsewhere: Elsewhere | None = None,
+        *,
+        words: Sequence[Hook] = (),
     ) -> None:
         self._engine = engine
         self._store = engine.store
         self._tenant = tenant
-        self._telling = Telling(tenant, hooks, elsewhere)
+        self._telling = Telling(tenant, hooks, elsewhere, words)
         self._handles = handles
         self._looked_at: set[str] = set()
 
@@ -95,6 +98,10 @@ class Erasing:
     def deleted(self, limit: int | None = None, waiting: Collection[str] = ()) -> Receipt:
         """Erase what delete_session has hidden, of so many sessions at most; leave out rows that still wait."""
         return self._carried_out(lambda: self._of_deleted(limit, waiting))
+
+    def outlived(self, may_go: Callable[[], Iterable[SessionState]]) -> Receipt:
+        """Erase sessions that are kept no longer, those that may go by now; memory keeps what it has learnt."""
+        return self._carried_out(lambda: self._of_outlived(list(may_go())))
 
     def message(self, session_id: str, message_id: str) -> Receipt:
         """Erase one message and what was made from its words; raise UnknownSession, UnknownMessage."""
@@ -155,6 +162,11 @@ class Erasing:
         return Wish(
             what="session", whole=frozenset({session_id}), todo=(self._todo(state),), owners=owners
         )
+
+    def _of_outlived(self, states: Sequence[SessionState]) -> Wish:
+        todo = (msgspec.structs.replace(self._todo(state), learnt=True) for state in states)
+        whole = frozenset(state.id for state in states)
+        return Wish(what="retention", whole=whole, todo=tuple(todo), hide=False)
 
     def _of_deleted(self, limit: int | None, waiting: Collection[str]) -> Wish:
         found: dict[str, set[str]] = {}
@@ -217,14 +229,15 @@ class Erasing:
             head = self._store.head(self._tenant)
             wish = wished()
             lineage = Lineage(self._engine, self._tenant, wish.whole, wish.earlier)
-            self._hide(lineage.waiting)
+            waiting = lineage.waiting if wish.hide else []
+            self._hide(waiting)
             gone = tuple(lineage.going)
-            roots = self._roots({*gone, *wish.whole})
+            roots = self._roots({*gone, *(wish.whole if wish.hide else ())})
             shares = [*map(self._whole, map(stream_of, gone))]
             shares += map(self._whole, map(trees.stream_of, roots))
             left, told_of = self._left(wish, lineage)
             shares += self._shares(left)
-            shares += self._mentions({*gone, *lineage.waiting}, roots)
+            shares += self._mentions({*gone, *waiting}, roots)
             count = sum(map(self._frames, roots))
             todo = (*wish.todo, *told_of)
             outcome = self._erase(head, tuple(shares), todo) if shares else _nothing()
@@ -232,13 +245,13 @@ class Erasing:
             if isinstance(outcome, Erased):
                 receipt = self._receipt(wish.what, outcome)
                 if self._handles is not None:
-                    self._handles.forgotten([*gone, *lineage.waiting])
+                    self._handles.forgotten([*gone, *waiting])
                 return self._finished(
                     msgspec.structs.replace(
                         receipt,
                         sessions=len(gone),
                         frames=count,
-                        waiting=len(lineage.waiting),
+                        waiting=len(waiting),
                         rows=told,
                     )
                 )
@@ -339,11 +352,11 @@ class Erasing:
         """Do the same as far as it can be done here: no engine elsewhere is asked, and what fails is left."""
         self._through(ask=False)
 
-    def _through(self, *, ask: bool) -> Told:
+    def _through(self, *, ask: bool) -> Heard:
         pending = self._store.pending()
         if pending is None:
-            return Told()
-        todo = list(decoded(pending))
+            return Heard()
+        todo = list(todos(pending))
         told = self._telling.told(todo, ask=ask)
         if unfinished(pending) or told.left != todo:
             self._store.scrub(pending, encoded(told.left))
@@ -372,11 +385,16 @@ class PurgeTask:
     """Erases in the background what delete_session has hidden."""
 
     def __init__(
-        self, engine: Engine, hooks: Sequence[Hook] = (), elsewhere: Elsewhere | None = None
+        self,
+        engine: Engine,
+        hooks: Sequence[Hook] = (),
+        elsewhere: Elsewhere | None = None,
+        words: Sequence[Hook] = (),
     ) -> None:
         self._engine = engine
         self._hooks = hooks
         self._elsewhere = elsewhere
+        self._words = words
         self._seen: dict[str, int] = {}
         self._waiting: dict[str, set[str]] = {}
 
@@ -389,7 +407,7 @@ class PurgeTask:
         """Whether the log has gone on, or something is left of an erasure."""
         pending = self._engine.store.pending()
         if pending is not None and (
-            unfinished(pending) or any(each.tenant == tenant for each in decoded(pending))
+            unfinished(pending) or any(each.tenant == tenant for each in todos(pending))
         ):
             return True
         seen = self._seen.get(tenant, -1)
@@ -398,10 +416,12 @@ class PurgeTask:
     def step(self, tenant: str, beat: Beat) -> bool:
         """Erase some deleted sessions; return whether there may be more. What only waits is told of once."""
         beat()
-        head = cursors.head(self._engine.store, tenant, max(0, self._seen.get(tenant, 0)))
-        erasing = Erasing(self._engine, tenant, self._hooks, elsewhere=self._elsewhere)
+        head = self._engine.store.head(tenant)
+        erasing = Erasing(
+            self._engine, tenant, self._hooks, elsewhere=self._elsewhere, words=self._words
+        )
         before = self._waiting.get(tenant, set[str]())
-        receipt = erasing.deleted(PURGE_SESSIONS, before)
+        receipt = erasing.deleted(limits.PURGE_SESSIONS, before)
         self._waiting[tenant] = erasing.waiting(before)
         if receipt.sessions or self._waiting[tenant] - before:
             return True

@@ -1,6 +1,9 @@
-"""The tasks that end what nobody has touched for too long: sessions, frames, suspensions."""
+"""The task that ends what nobody has touched for too long: sessions, frames, suspensions; and lets go what ended long ago."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from holdfast import limits
 from holdfast.engine.engine import Engine
@@ -9,14 +12,30 @@ from holdfast.engine.requests import Settings
 from holdfast.engine.sessions import Sessions
 from holdfast.engine.tasks import Beat, Task
 
+if TYPE_CHECKING:
+    from holdfast.engine.retaining import Retaining
+
 
 class Expiring:
-    """Ends sessions that were idle for `idle_s` seconds (None: none), and frames whose time is up."""
+    """Ends sessions that were idle for `idle_s` seconds (None: none), and frames whose time is up.
 
-    def __init__(self, engine: Engine, *, idle_s: float | None = limits.IDLE_TIMEOUT_S) -> None:
+    Sessions that ended are let go after `keep_days` days (None: never), by what `retaining` gives for a tenant.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        idle_s: float | None = limits.IDLE_TIMEOUT_S,
+        keep_days: float | None = None,
+        retaining: Callable[[str], Retaining] | None = None,
+    ) -> None:
         self._engine = engine
         self._idle_s = idle_s
+        self._keep_days = keep_days
+        self._retaining = retaining
         self._looked_us: dict[str, int] = {}
+        self._retained_us: dict[str, int] = {}
 
     @property
     def name(self) -> str:
@@ -25,9 +44,11 @@ class Expiring:
 
     def due(self, tenant: str) -> bool:
         """Whether the last look is a while ago."""
-        looked = self._looked_us.get(tenant)
-        every_us = int(limits.EXPIRE_EVERY_S * 1_000_000)
-        return looked is None or abs(self._engine.now_us() - looked) >= every_us
+        return self._ago(self._looked_us.get(tenant), limits.EXPIRE_EVERY_S)
+
+    def _ago(self, looked_us: int | None, every_s: float) -> bool:
+        every_us = int(every_s * 1_000_000)
+        return looked_us is None or abs(self._engine.now_us() - looked_us) >= every_us
 
     def step(self, tenant: str, beat: Beat) -> bool:
         """End what is over."""
@@ -36,8 +57,21 @@ class Expiring:
         if self._idle_s is not None:
             Sessions(self._engine, settings, self._engine.factory).expire(idle_s=self._idle_s)
         StateIndex(self._engine, settings).expire()
-        self._looked_us[tenant] = self._engine.now_us()
-        return False
+        more = self._let_go(tenant, beat)
+        if not more:
+            self._looked_us[tenant] = self._engine.now_us()
+        return more
+
+    def _let_go(self, tenant: str, beat: Beat) -> bool:
+        """Let some of what ended long ago go; return whether there may be more."""
+        due = self._ago(self._retained_us.get(tenant), limits.RETAIN_EVERY_S)
+        if self._keep_days is None or self._retaining is None or not due:
+            return False
+        beat()
+        more = self._retaining(tenant).step(self._keep_days)
+        if not more:
+            self._retained_us[tenant] = self._engine.now_us()
+        return more
 
 
 _: type[Task] = Expiring

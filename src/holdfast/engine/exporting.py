@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import planning
+from holdfast.engine import listed
 from holdfast.engine.engine import Engine
 from holdfast.engine.finding import Log
 from holdfast.engine.states import facts, stream_of
@@ -47,7 +47,7 @@ class Exported(msgspec.Struct, frozen=True):
     sha256: str
 
 
-Told = portable.Follows | e.SessionCreated | e.SessionForked | e.SessionRewound
+Portable = portable.Follows | e.SessionCreated | e.SessionForked | e.SessionRewound
 """Events of which a file tells."""
 
 
@@ -165,7 +165,7 @@ def _numbered(chosen: Selection, session_id: str, numbers: Numbers) -> Selection
     return replace(chosen, session_id=session_id, version=version, began=began)
 
 
-def _portable(event: Told, session_id: str, numbers: Numbers) -> portable.Fact:
+def _portable(event: Portable, session_id: str, numbers: Numbers) -> portable.Fact:
     if isinstance(event, e.SessionCreated):
         # What a fork has from its source is its own in a file.
         return event if event.id == session_id else replace(event, id=session_id)
@@ -233,7 +233,7 @@ def _ids(store: port.Store, tenant: str, user_id: str | None) -> Iterable[str]:
         after: tuple[int, str] | None = None
         while True:
             query = port.Query(
-                kind=planning.KIND, owner=user_id, since_us=since, after=after, limit=limits.PAGE_SIZE_MAX
+                kind=listed.KIND, owner=user_id, since_us=since, after=after, limit=limits.PAGE_SIZE_MAX
             )  # fmt: skip
             rows = store.query(tenant, query)
             found.update(dict.fromkeys(row.id for row in rows))

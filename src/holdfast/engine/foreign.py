@@ -28,9 +28,6 @@ from holdfast.wire.chats import Chat
 INDEX: Final = "session_index.json"
 """What Penguin calls the list of its sessions."""
 
-NOTES_MAX: Final = 1_000
-"""Notes, and things left out, that a report keeps of each; what is beyond is counted."""
-
 replace = msgspec.structs.replace
 
 
@@ -51,14 +48,14 @@ class Notes:
 
     def skip(self, source: object, reason: str) -> None:
         """Tell of something that was left out."""
-        if len(self.skipped) < NOTES_MAX:
+        if len(self.skipped) < limits.IMPORT_NOTES_MAX:
             self.skipped.append(Skipped(str(source), reason))
         else:
             self.more += 1
 
     def note(self, text: str) -> None:
         """Tell of something that is not as it was."""
-        if len(self.told) < NOTES_MAX:
+        if len(self.told) < limits.IMPORT_NOTES_MAX:
             self.told.append(text)
         else:
             self.more += 1

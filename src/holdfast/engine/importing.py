@@ -27,7 +27,7 @@ from holdfast.values.policy import WindowPolicy
 from holdfast.values.session import SessionState
 from holdfast.wire import codec, portable
 
-Told = Callable[[int], None]
+Passed = Callable[[int], None]
 """Called with the bytes that were gone through since the last time."""
 
 
@@ -53,7 +53,7 @@ class Part(msgspec.Struct):
 class Lines:
     """The lines of an open file, from a place on; none is longer than its limit."""
 
-    def __init__(self, file: BinaryIO, told: Told) -> None:
+    def __init__(self, file: BinaryIO, told: Passed) -> None:
         self._file = file
         self._told = told
         self.number = 0
@@ -173,7 +173,7 @@ class Importer:
         tenant: str,
         file: BinaryIO,
         *,
-        told: Told,
+        told: Passed,
         user_id: str | None = None,
         suffix: str = "",
         loosely: bool = False,

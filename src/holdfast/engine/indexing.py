@@ -98,7 +98,7 @@ class IndexTask:
             at = 0
         except errors.Unavailable:
             return {}
-        return {"cursor": at, "lag": cursors.head(self._engine.store, tenant, at) - at}
+        return {"cursor": at, "lag": cursors.lag(self._engine.store, tenant, at)}
 
     def begin_anew(self, error: errors.Corrupt) -> bool:
         """Throw a damaged shelf away: everything on it is made again from the log."""

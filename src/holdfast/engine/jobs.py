@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -16,6 +17,7 @@ TASK = "offload"
 """What the work of handing them over is called."""
 WAITING = "offload/job/"
 GIVEN_UP = "offload/dead/"
+STAND_IN = "offload/stand-in/"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,6 +138,23 @@ class Jobs:
     def given_up(self, job: Job) -> bool:
         """Whether somebody has to look at a job before it is tried again."""
         return bool(self._version(GIVEN_UP + digest(job.key)))
+
+    def stood_in(self, job: Job) -> None:
+        """Note that rules stood in for a model when a history was taken, unless that is noted."""
+        anew = msgspec.structs.replace(job, tries=0, retry_us=0, error="")
+        name = STAND_IN + digest(job.key)
+        self._store.put_note(self._tenant, name, msgspec.json.encode(anew), expected=0)
+
+    def stand_ins(self, limit: int | None = None) -> list[Noted]:
+        """Return the histories, or some, in which rules stand in for a model."""
+        return list(itertools.islice(self._noted(STAND_IN), limit))
+
+    def stands_still(self, noted: Noted, code: str) -> None:
+        """Note that a model has failed at a history again; after too many times what stands in is left to stand."""
+        tries = noted.job.tries + 1
+        failed = msgspec.structs.replace(noted.job, tries=tries, error=code)
+        kept = failed if tries < limits.STAND_IN_TRIES_MAX else None
+        self._put(noted.name, kept, noted.version)
 
     def replay(self, key: str | None = None) -> int:
         """Have a job, or all, that was given up tried again from the beginning; return how many."""

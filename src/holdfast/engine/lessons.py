@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine.bonding import AT, BOOK, NOTE, Bond, BondedShelf, MendedShelf, decoded
-from holdfast.memory.shelf import Put, key
+from holdfast.engine.bonding import AT, BOOK, NOTE, Bond, BondedShelf, MendedShelf
+from holdfast.memory.shelf import Put, decoded, key
 from holdfast.store import port
 from holdfast.values.memory import Who
 
@@ -24,16 +24,25 @@ class Lessons:
     """Whether the memory on a shelf has what the log says that it has taken."""
 
     def __init__(
-        self, store: port.Store, shelf: BondedShelf, has: Callable[[Who, str, str], bool]
+        self,
+        store: port.Store,
+        shelf: BondedShelf,
+        has: Callable[[Who, str, str], bool],
+        stood_in: Callable[[Who, str, str], bool],
     ) -> None:
         self._store = store
         self._has = has
+        self._stood_in = stood_in
         self._bonded = shelf
         self._shelf = MendedShelf(shelf)
 
     def has(self, who: Who, session_id: str, key: str) -> bool:
         """Whether a history was taken and is not gone."""
         return self._has(who, session_id, key)
+
+    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether rules stood in for a model when a history was taken."""
+        return self._stood_in(who, session_id, key)
 
     def lost(self, tenant: str) -> bool:
         """Whether the shelf is another than the one that was taught, or is older."""
@@ -50,7 +59,7 @@ class Lessons:
         at = key(tenant)
         for _ in range(limits.RETRIES_MAX):
             row = self._shelf.get(BOOK, [at]).get(at)
-            count = msgspec.msgpack.encode((decoded(int, row) if row else 0) + 1)
+            count = msgspec.msgpack.encode((decoded(row, int) if row else 0) + 1)
             if self._shelf.write([Put(BOOK, at, count)], expected={(BOOK, at): row}):
                 # One that was emptied meanwhile is to be found lost: it has more to learn again than this.
                 if self._told(tenant)[0].born == self._now(tenant).born:
@@ -65,10 +74,10 @@ class Lessons:
 
     def _told(self, tenant: str) -> tuple[Taught, int]:
         note = self._store.note(tenant, NOTE)
-        return (decoded(Taught, note.value), note.version) if note else (Taught(), 0)
+        return (decoded(note.value, Taught), note.version) if note else (Taught(), 0)
 
     def _now(self, tenant: str) -> Taught:
         at = key(tenant)
         rows = self._shelf.get(BOOK, [at, AT])
-        born = decoded(Bond, rows[AT]).born if AT in rows else "nobody's"
-        return Taught(born, decoded(int, rows[at]) if at in rows else 0)
+        born = decoded(rows[AT], Bond).born if AT in rows else "nobody's"
+        return Taught(born, decoded(rows[at], int) if at in rows else 0)

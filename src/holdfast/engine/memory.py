@@ -48,8 +48,8 @@ class Memory:
 
     def search(self, user_id: str, query: str, k: int = 10) -> list[Recalled]:
         """Return up to k things that fit a query, the best first: what is known, and what was said."""
-        if type(cast("object", k)) is not int or not 1 <= k <= limits.RECALL_MAX:
-            raise errors.InvalidRequest(f"k is a number from 1 to {limits.RECALL_MAX}.")
+        if type(cast("object", k)) is not int or not 1 <= k <= limits.RECALLED_MAX:
+            raise errors.InvalidRequest(f"k is a number from 1 to {limits.RECALLED_MAX}.")
         if not isinstance(cast("object", query), str) or not query.strip():
             raise errors.InvalidRequest("a query is a text.")
         who, text = self._who(user_id), checked_text(query)
@@ -80,7 +80,7 @@ class Memory:
         """Return how many events of the log nobody has looked at yet for conversations that have ended."""
         self._engine.check()
         at = cursors.read(self._engine.store, self._tenant, TASK).position
-        return cursors.head(self._engine.store, self._tenant, at) - at
+        return cursors.lag(self._engine.store, self._tenant, at)
 
     def replay(self, key: str | None = None) -> int:
         """Have what was given up tried again, or one of it by its key; return how many."""

@@ -10,12 +10,13 @@ log is read from its beginning, and what was taken is handed over again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from holdfast import errors, limits
-from holdfast.engine import cursors, engines
+from holdfast import errors
+from holdfast.engine import engines, histories
 from holdfast.engine.attempts import Failed, attempt
+from holdfast.engine.cursors import Follower
 from holdfast.engine.engine import Engine
 from holdfast.engine.finding import Log
 from holdfast.engine.jobs import TASK, Job, Jobs, Noted
@@ -28,7 +29,7 @@ from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import event as e
 from holdfast.values.frozen import Json
-from holdfast.values.memory import History, Said, Who
+from holdfast.values.memory import Who
 from holdfast.values.session import EndReason, SessionState, SessionStatus
 
 _ENDS = (e.SessionEnded.kind, e.SessionReset.kind)
@@ -55,6 +56,10 @@ class Kept(Protocol):
         """Whether a history was taken and is not gone."""
         ...
 
+    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether rules stood in for a model when a history was taken."""
+        ...
+
 
 class Offloading:
     """The task that hands over every generation that ended of every session that somebody owns."""
@@ -64,6 +69,7 @@ class Offloading:
         self._store = engine.store
         self._memory = memory
         self._kept = kept
+        self._feed = Follower(engine.store, self.name)
 
     @property
     def name(self) -> str:
@@ -72,8 +78,7 @@ class Offloading:
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, a job's time has come, or what was taken is lost."""
-        cursor = cursors.read(self._store, tenant, self.name)
-        if self._store.wait(tenant, cursor.position, 0):
+        if self._feed.news(tenant):
             return True
         if self._kept is not None and self._kept.lost(tenant):
             return True
@@ -81,19 +86,16 @@ class Offloading:
 
     def told(self, tenant: str) -> Mapping[str, Json]:
         """Return how far the log was read, and how many histories wait or were given up."""
-        cursor = cursors.read(self._store, tenant, self.name).position
         waiting, dead = Jobs(self._store, tenant).counts()
-        lag = cursors.head(self._store, tenant, cursor) - cursor
-        return {"cursor": cursor, "lag": lag, "waiting": waiting, "dead": dead}
+        return {**self._feed.told(tenant), "waiting": waiting, "dead": dead}
 
     def step(self, tenant: str, beat: Beat) -> bool:
         """Read on in the log, or hand one history over."""
         if self._kept is not None and self._kept.lost(tenant):
-            cursor = cursors.read(self._store, tenant, self.name)
-            cursors.advance(self._store, tenant, self.name, cursor, 0)
+            self._feed.begin_again(tenant)
             self._kept.begin(tenant)
             return True
-        if self._scan(tenant):
+        if self._feed.follow(tenant, lambda page: self._note(tenant, page)):
             return True
         jobs = Jobs(self._store, tenant)
         noted = jobs.due(self._engine.now_us())
@@ -109,12 +111,8 @@ class Offloading:
             jobs.done(noted)
         return True
 
-    def _scan(self, tenant: str) -> bool:
-        """Note what ended in the next part of the log; return whether there was one."""
-        cursor = cursors.read(self._store, tenant, self.name)
-        page = self._store.feed(tenant, after=cursor.position, limit=limits.READ_CHUNK)
-        if not page:
-            return False
+    def _note(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
+        """Note what ended in a part of the log."""
         jobs = Jobs(self._store, tenant)
         for stored in page:
             job = None
@@ -124,8 +122,6 @@ class Offloading:
                 job = self._lost(tenant, stored, self._kept)
             if job is not None:
                 jobs.add(job)
-        cursors.advance(self._store, tenant, self.name, cursor, page[-1].position)
-        return True
 
     def _job(self, tenant: str, stored: port.StoredEvent) -> Job | None:
         """Return the job of an event that ended a generation; None if nobody owns it, or it is to be forgotten."""
@@ -216,19 +212,13 @@ class Offloading:
             )
         self._before(tenant, jobs, job, state)
         if state.own_count:
-            history = History(
-                key=job.key,
-                who=Who(tenant, state.user_id),
-                session_id=job.session_id,
-                generation=job.generation,
-                messages=state.own_count,
-                ended_us=job.ended_us,
-                title=state.title or state.preview,
-            )
+            history = histories.history(tenant, job, state)
             engines.remember(self._store, tenant, self._memory.name)
-            self._memory.ingest(history, self._said(tenant, state, beat))
+            self._memory.ingest(history, histories.said(self._store, tenant, state, beat))
             if self._kept is not None:
                 self._kept.learnt(tenant)
+                if self._kept.stood_in(history.who, history.session_id, history.key):
+                    jobs.stood_in(job)
         beat()
         command = c.OffloadSession(
             session_id=job.session_id, generation=job.generation, engine=self._memory.name
@@ -255,38 +245,6 @@ class Offloading:
                     ended_us=job.ended_us,
                 )
             )
-
-    def _said(self, tenant: str, state: SessionState, beat: Beat) -> Iterator[list[Said]]:
-        """Yield the messages of a generation in chunks; those that were carried over were said elsewhere."""
-        stream, after, number = stream_of(state.id), state.began, 0
-        while after < state.version:
-            beat()
-            page = self._store.read(
-                tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK,
-                at=state.version,
-            )  # fmt: skip
-            if not page:
-                raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
-            after = page[-1].version
-            added = [stored for stored in page if stored.kind == e.MessageAdded.kind]
-            numbers = {stored.version: number + at for at, stored in enumerate(added, start=1)}
-            number += len(added)
-            # What was erased is nobody's any more.
-            whole = [stored for stored in added if stored.payload is not None]
-            chunk = [
-                Said(
-                    position=fact.position,
-                    session_id=state.id,
-                    generation=state.generation,
-                    number=numbers[fact.version],
-                    time_us=fact.time_us,
-                    message=fact.event.message,
-                )
-                for fact in facts(self._store, tenant, whole)
-                if isinstance(fact.event, e.MessageAdded) and fact.event.message.origin is None
-            ]
-            if chunk:
-                yield chunk
 
     def _failed(self, tenant: str, jobs: Jobs, noted: Noted, failed: Failed) -> None:
         useless = isinstance(failed.error, errors.Refused)

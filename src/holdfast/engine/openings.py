@@ -8,7 +8,7 @@ from holdfast import limits
 from holdfast.engine import stand_ins
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import all_events, own_events
-from holdfast.engine.planning import DELETED, KIND
+from holdfast.engine.listed import DELETED, KIND
 from holdfast.engine.states import PREFIX, recorded, stream_of, texts_of
 from holdfast.store import port
 from holdfast.store.erasure import StandIn

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from holdfast import errors, limits
 from holdfast.context import summary as summaries
-from holdfast.context.window import Counted, Gap, Part, Piece, Told
+from holdfast.context.window import Counted, Gap, Part, Piece, Recap
 from holdfast.engine.tails import Said, Tail
 from holdfast.values.context import standing
 from holdfast.values.frozen import Json, freeze
@@ -165,7 +165,7 @@ class Parts:
         self._newest *= 4
         return True
 
-    def _told(self, free: int) -> Told | None:
+    def _told(self, free: int) -> Recap | None:
         summary = self._state.summary
         if summary is None:
             return None
@@ -176,7 +176,7 @@ class Parts:
             chars = int(max(0, free) * limits.SUMMARY_SHARE) * 2
             message = summaries.shortened(message, chars)
             size = self._measure.count(message)
-        return Told(summary.first, summary.last, message, size)
+        return Recap(summary.first, summary.last, message, size)
 
     def _with_marks(self, said: list[Said], start: int) -> tuple[list[Said], int]:
         """Read on until the marks after an index can be told, whatever was in memory."""
@@ -312,7 +312,7 @@ class Parts:
             stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
         return [stay[version] for version in sorted(stay) if version < first]
 
-    def _with_gaps(self, said: Iterable[Said], told: Told | None) -> list[Part]:
+    def _with_gaps(self, said: Iterable[Said], told: Recap | None) -> list[Part]:
         parts: list[Part] = []
         found, number, key = list(said), 0, self._key
         for one in found:
@@ -347,7 +347,7 @@ def _both_speak(said: Sequence[Said], before: int) -> bool:
     return False
 
 
-def _gaps(first: int, last: int, each: float, told: Told | None) -> list[Part]:
+def _gaps(first: int, last: int, each: float, told: Recap | None) -> list[Part]:
     """Return the gap between two messages, in pieces where the summary begins and ends."""
     cuts = {first, last + 1}
     if told:

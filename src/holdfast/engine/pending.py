@@ -21,6 +21,8 @@ class Todo(msgspec.Struct, frozen=True):
     position: int | None = None
     here: bool = False
     """Nothing of it is here any more: only engines elsewhere are still to be told."""
+    learnt: bool = False
+    """Only what was said goes: long-term memory keeps what it has learnt from it."""
 
 
 def encoded(every: Iterable[Todo]) -> bytes:
@@ -28,7 +30,7 @@ def encoded(every: Iterable[Todo]) -> bytes:
     return b"".join(msgspec.json.encode(each) + b"\n" for each in every)
 
 
-def decoded(lines: bytes) -> Iterator[Todo]:
+def todos(lines: bytes) -> Iterator[Todo]:
     """Yield what lines say; raise Corrupt if one can't be read."""
     try:
         yield from (msgspec.json.decode(line, type=Todo) for line in lines.splitlines() if line)
@@ -40,4 +42,4 @@ def unfinished(lines: bytes | None) -> bool:
     """Whether something of what is pending is to be done here: to be dropped, or to be scrubbed."""
     if not lines:
         return lines is not None
-    return b"" in lines.splitlines() or not all(each.here for each in decoded(lines))
+    return b"" in lines.splitlines() or not all(each.here for each in todos(lines))

@@ -6,13 +6,14 @@ to; none of that is true until the store says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, TypeGuard
+import functools
+from collections.abc import Sequence
+from typing import TypeGuard
 
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import forking, replaying, sourcing
+from holdfast.engine import forking, listed, replaying, sourcing
 from holdfast.engine.framing import Framing, Step
 from holdfast.engine.policies import NotYet, Policies
 from holdfast.engine.states import States, messages_of, stream_of
@@ -24,15 +25,9 @@ from holdfast.values import ids
 from holdfast.values.event import MessageAdded
 from holdfast.values.frame import Frame, TreeState
 from holdfast.values.frame_command import AboutFrame, FrameCommand
-from holdfast.values.frozen import Json
 from holdfast.values.message import Message
-from holdfast.values.session import EndReason, SessionState, SessionStatus, info
+from holdfast.values.session import EndReason, SessionState, SessionStatus
 from holdfast.wire import codec, frames
-
-KIND: Final = "session"
-DELETED: Final = "deleted"
-CHAIN_MAX: Final = 100_000
-TERM_BYTES_MAX: Final = 512
 
 
 class Later(Exception):
@@ -62,13 +57,18 @@ class Round:
         early: bool = False,
     ) -> None:
         self._store = store
-        self._framing = Framing(store, trees, factory, self._last)
+        self._trees = trees
         self._load = states.remembered if early else states.in_turn
         self._states = states
         self._policies = policies
         self._factory = factory
         self._loaded: dict[tuple[str, str], SessionState | None] = {}
         self._drafts: set[tuple[str, str]] = set()
+
+    @functools.cached_property
+    def _framing(self) -> Framing:
+        # Most rounds have no frame in them.
+        return Framing(self._store, self._trees, self._factory, self._last)
 
     def plan(self, request: c.Request) -> Plan:
         """Decide a request; raise what the rules, or the expected version, say against it."""
@@ -95,7 +95,7 @@ class Round:
         append = port.Append(
             tenant=tenant,
             writes=(replaying.write_of(command),),
-            projections=(projection(after),) if command.whole else (),
+            projections=(listed.projection(after),) if command.whole else (),
             snapshots=(_snapshot(after),),
             time_us=after.active_us,
         )
@@ -205,7 +205,7 @@ class Round:
         last = self._states.tail(tenant, state)
         tail = self.state(tenant, last) if last else None
         tail = state if tail is None or tail.gone else tail
-        for _ in range(CHAIN_MAX):
+        for _ in range(limits.CHAIN_SESSIONS_MAX):
             following = self.following(tenant, tail)
             if following is None:
                 self._states.keep_tail(tenant, state, tail.id)
@@ -316,10 +316,10 @@ class Round:
             states.append(state)
             deleted = state.status is SessionStatus.DELETED
             if deleted:
-                drops.append((KIND, state.id))
-                projections.append(deleted_row(state))
+                drops.append((listed.KIND, state.id))
+                projections.append(listed.deleted_row(state))
             else:
-                projections.append(projection(state))
+                projections.append(listed.projection(state))
             every = limits.SNAPSHOT_EVERY
             if write.base or state.version // every > write.expected // every:
                 snapshots.append(_snapshot(state))
@@ -406,42 +406,6 @@ def duplicate(message_id: str) -> errors.DuplicateMessage:
 
 def _snapshot(state: SessionState) -> port.Snapshot:
     return port.Snapshot(stream_of(state.id), state.version, codec.FOLD, codec.encode_state(state))
-
-
-def projection(state: SessionState) -> port.Projection:
-    """Return the row by which a session is listed and found."""
-    return port.Projection(
-        kind=KIND,
-        id=state.id,
-        owner=state.user_id or "",
-        status=str(state.status),
-        time_us=state.active_us,
-        lookup=state.root_id or "",
-        terms=terms(state.metadata),
-        document=codec.encode_info(info(state)),
-    )
-
-
-def deleted_row(state: SessionState) -> port.Projection:
-    """Return the row by which a session that was just deleted is found until it is erased, by its user too."""
-    return port.Projection(
-        kind=DELETED,
-        id=f"{state.version}/{state.id}",
-        owner=state.user_id or "",
-        time_us=state.active_us,
-        lookup=state.id,
-    )
-
-
-def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
-    """Return the texts that stand for metadata in a listing filter: one for each plain value."""
-    if not metadata:
-        return ()
-    plain = {
-        k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))
-    }
-    texts = (codec.canonical([key, value]).decode() for key, value in plain.items())
-    return tuple(sorted(text for text in texts if len(text) <= TERM_BYTES_MAX))
 
 
 def same_message(one: Message, other: Message) -> bool:

@@ -152,10 +152,10 @@ def import_(
         raise errors.InvalidRequest("rename is text that is put behind each id.")
     _check_source(path, format)
     kind = foreign.kind_of(path) if format == "auto" else format
-    terms = Terms(kind, user_id, rename, dry_run)
+    options = Options(kind, user_id, rename, dry_run)
     if kind == "holdfast":
         with path.open("rb") as file:
-            return _imported((engine, tenant), file, terms, Notes(), progress)
+            return _imported((engine, tenant), file, options, Notes(), progress)
     notes = Notes()
     with tempfile.TemporaryFile() as made:
         file_us = path.stat().st_mtime_ns // 1000
@@ -163,7 +163,7 @@ def import_(
         out = exporting.Written(made)
         foreign.converted(found, out, notes, now_us=engine.now_us(), file_us=file_us)
         made.flush()
-        return _imported((engine, tenant), cast("BinaryIO", made), terms, notes, progress)
+        return _imported((engine, tenant), cast("BinaryIO", made), options, notes, progress)
 
 
 def _check_source(path: Path, format: Format) -> None:  # noqa: A002 - what it is called everywhere
@@ -180,7 +180,7 @@ def _check_source(path: Path, format: Format) -> None:  # noqa: A002 - what it i
         raise errors.InvalidRequest(f"{path} is not a file on a disk.", hint=pipe)
 
 
-class Terms(msgspec.Struct, frozen=True):
+class Options(msgspec.Struct, frozen=True):
     """What a caller wants of an import."""
 
     format: str
@@ -190,12 +190,12 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 def _imported(
-    into: tuple[Engine, str], file: BinaryIO, terms: Terms, notes: Notes, progress: Progress
+    into: tuple[Engine, str], file: BinaryIO, options: Options, notes: Notes, progress: Progress
 ) -> Imported:
-    passes, size = 2 if terms.dry_run else 3, importing.size_of(file)
-    told, ours = _counting(progress, passes * size), terms.format == "holdfast"
+    passes, size = 2 if options.dry_run else 3, importing.size_of(file)
+    told, ours = _counting(progress, passes * size), options.format == "holdfast"
     importer = importing.Importer(
-        *into, file, told=told, user_id=terms.user_id, suffix=terms.rename, loosely=not ours
+        *into, file, told=told, user_id=options.user_id, suffix=options.rename, loosely=not ours
     )  # fmt: skip
     chosen, refused = importer.choices()
     for part, error in refused:
@@ -203,18 +203,18 @@ def _imported(
             raise _taken(error, part, len(refused))
         notes.skip(part.id, "another session here has its id.")
     new = [choice.part for choice in chosen if not choice.here]
-    if not terms.dry_run:
+    if not options.dry_run:
         importer.write(chosen)
     progress(passes * size, passes * size)
     return Imported(
-        terms.format,
+        options.format,
         len(new),
         sum(part.messages for part in new),
         len(chosen) - len(new),
         tuple(notes.skipped),
         tuple(notes.told),
         notes.more,
-        terms.dry_run,
+        options.dry_run,
     )
 
 

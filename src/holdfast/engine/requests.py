@@ -17,7 +17,7 @@ from msgspec.structs import force_setattr
 from holdfast import errors, limits
 from holdfast.context import selecting
 from holdfast.context.window import Window
-from holdfast.engine import planning, policies
+from holdfast.engine import listed, policies
 from holdfast.history import tooling
 from holdfast.store import port
 from holdfast.values import command as c
@@ -295,7 +295,7 @@ class Requests:
         if status is not None and status not in (SessionStatus.ACTIVE, SessionStatus.ENDED):
             raise errors.InvalidRequest("status is 'active' or 'ended'.")
         return port.Query(
-            kind=planning.KIND,
+            kind=listed.KIND,
             owner=user_id,
             status=status,
             since_us=microseconds(active_after),
@@ -320,7 +320,7 @@ def _message(at: str | int) -> str | int:
 
 def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     frozen = freeze_object("a metadata filter", metadata)
-    made = planning.terms(frozen)
+    made = listed.terms(frozen)
     if len(made) != len(frozen):
         raise errors.InvalidRequest(
             "a metadata filter compares text, numbers, booleans or None of at most 500 bytes."
@@ -359,7 +359,7 @@ def cutoff(now: When | None, clock: Callable[[], int], idle_s: float) -> int:
 def idle(before_us: int) -> port.Query:
     """A page of active sessions whose last activity is not after a moment."""
     return port.Query(
-        kind=planning.KIND,
+        kind=listed.KIND,
         status=SessionStatus.ACTIVE,
         until_us=before_us,
         limit=limits.PAGE_SIZE_MAX,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from types import TracebackType
-from typing import Final, cast
+from typing import cast
 
 import msgspec
 
@@ -32,9 +32,6 @@ Resolver = Callable[[ContextHandle], str]
 """Finds the content of a handle. Whatever it raises means that there is none now."""
 
 Resolvers = MutableMapping[HandleType, Resolver]
-
-STEPS_MAX: Final = 8
-"""How many handles are followed from one to the next: they may point at one another in a circle."""
 
 
 def living(
@@ -121,7 +118,7 @@ class Resolving:
         found: dict[str, Found] = {}
         for handle in handles:
             try:
-                content = _bounded(handle, self._content(handle, known, STEPS_MAX))
+                content = _bounded(handle, self._content(handle, known, limits.HANDLE_STEPS_MAX))
             except errors.HandleUnresolved as error:
                 why = str(error.facts["why"])
                 if must and error.facts["handle"] == handle.handle_id:
@@ -198,7 +195,9 @@ class Resolving:
         self, handle: ContextHandle, other: ContextHandle, known: _Known, steps: int
     ) -> Found:
         if not steps:
-            raise unresolved(handle, f"more than {STEPS_MAX} handles point at one another")
+            raise unresolved(
+                handle, f"more than {limits.HANDLE_STEPS_MAX} handles point at one another"
+            )
         return self._content(other, known, steps - 1)
 
     def _of_frame(self, handle: ContextHandle, event: e.FrameEvent) -> Found:

@@ -7,19 +7,21 @@ asked outside of any turn; its text is taken only if what it stands for is as it
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import attempts, cursors, shrinking
+from holdfast.engine import attempts, shrinking
 from holdfast.engine.attempts import Failed, attempt
+from holdfast.engine.cursors import Follower
 from holdfast.engine.engine import Engine
 from holdfast.engine.jobs import digest
 from holdfast.engine.messages import Reader
 from holdfast.engine.shrinking import Summarizer
 from holdfast.engine.states import PREFIX
 from holdfast.engine.tasks import Beat, Task
+from holdfast.store import port
 from holdfast.values import event as e
 from holdfast.values.frozen import Json
 from holdfast.values.session import SessionState, SessionStatus
@@ -34,7 +36,7 @@ _KINDS = (
 _log = logging.getLogger("holdfast.summaries")
 
 
-class Todo(msgspec.Struct, frozen=True, omit_defaults=True):
+class Unwritten(msgspec.Struct, frozen=True, omit_defaults=True):
     """A session to be summarised, since the event at a position."""
 
     session_id: str
@@ -52,6 +54,7 @@ class Summarizing:
         self._engine = engine
         self._store = engine.store
         self._summarizer = summarizer
+        self._feed = Follower(engine.store, self.name)
 
     @property
     def name(self) -> str:
@@ -60,41 +63,35 @@ class Summarizing:
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, or a summary's time has come."""
-        cursor = cursors.read(self._store, tenant, self.name)
-        return self._store.wait(tenant, cursor.position, 0) or self._next(tenant) is not None
+        return self._feed.news(tenant) or self._next(tenant) is not None
 
     def told(self, tenant: str) -> Mapping[str, Json]:
         """Return how far the log was read, and how many sessions wait."""
-        cursor = cursors.read(self._store, tenant, self.name).position
-        lag = cursors.head(self._store, tenant, cursor) - cursor
-        waiting = list(self._todos(tenant))
-        failing = sum(1 for _, _, todo in waiting if todo.tries)
-        return {"cursor": cursor, "lag": lag, "waiting": len(waiting), "failing": failing}
+        waiting = list(self._waiting(tenant))
+        failing = sum(1 for _, _, one in waiting if one.tries)
+        return {**self._feed.told(tenant), "waiting": len(waiting), "failing": failing}
 
     def step(self, tenant: str, beat: Beat) -> bool:
         """Read on in the log, or have one summary written."""
-        if self._scan(tenant):
+        if self._feed.follow(tenant, lambda page: self._look(tenant, page)):
             return True
         found = self._next(tenant)
         if found is None:
             return False
-        name, version, todo = found
+        name, version, one = found
         beat()
-        outcome = attempt(lambda: self._summarize(tenant, todo.session_id))
+        outcome = attempt(lambda: self._summarize(tenant, one.session_id))
         conflict = isinstance(outcome, Failed) and isinstance(outcome.error, errors.Conflict)
-        wanted = self._wanted(tenant, todo.session_id)
+        wanted = self._wanted(tenant, one.session_id)
         if isinstance(outcome, Failed) and (wanted or not conflict):
-            self._failed(tenant, name, version, todo, outcome)
+            self._failed(tenant, name, version, one, outcome)
         elif not wanted:
             # If that fails, somebody has noted it anew since it was read.
             self._store.put_note(tenant, name, None, expected=version)
         return True
 
-    def _scan(self, tenant: str) -> bool:
-        cursor = cursors.read(self._store, tenant, self.name)
-        page = self._store.feed(tenant, after=cursor.position, limit=limits.READ_CHUNK)
-        if not page:
-            return False
+    def _look(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
+        """Note the sessions that a part of the log leaves without a written summary."""
         touched = {
             stored.stream.removeprefix(PREFIX): stored.position
             for stored in page
@@ -102,21 +99,19 @@ class Summarizing:
         }
         for session_id, position in touched.items():
             if self._wanted(tenant, session_id):
-                self._note(tenant, Todo(session_id, position))
-        cursors.advance(self._store, tenant, self.name, cursor, page[-1].position)
-        return True
+                self._note(tenant, Unwritten(session_id, position))
 
-    def _note(self, tenant: str, todo: Todo) -> None:
+    def _note(self, tenant: str, one: Unwritten) -> None:
         """Note a session; one that is noted already is noted anew, so that nobody who has read it drops it."""
-        name = WANTED + digest(todo.session_id)
+        name = WANTED + digest(one.session_id)
         before = self._store.note(tenant, name)
         if before is not None:
-            old = _todo(before.value)
-            todo = msgspec.structs.replace(
-                todo, tries=old.tries, retry_us=old.retry_us, error=old.error
+            old = _read(before.value)
+            one = msgspec.structs.replace(
+                one, tries=old.tries, retry_us=old.retry_us, error=old.error
             )
         version = before.version if before else 0
-        self._store.put_note(tenant, name, msgspec.json.encode(todo), expected=version)
+        self._store.put_note(tenant, name, msgspec.json.encode(one), expected=version)
 
     def _wanted(self, tenant: str, session_id: str) -> SessionState | None:
         """Return a session of which messages are out that no written summary stands for."""
@@ -139,10 +134,10 @@ class Summarizing:
             # There is nobody left to read it.
             return
 
-    def _failed(self, tenant: str, name: str, version: int, todo: Todo, failed: Failed) -> None:
-        tries = todo.tries + 1
+    def _failed(self, tenant: str, name: str, version: int, one: Unwritten, failed: Failed) -> None:
+        tries = one.tries + 1
         retry = self._engine.now_us() + attempts.backoff_us(tries)
-        noted = msgspec.structs.replace(todo, tries=tries, retry_us=retry, error=failed.code)
+        noted = msgspec.structs.replace(one, tries=tries, retry_us=retry, error=failed.code)
         self._store.put_note(tenant, name, msgspec.json.encode(noted), expected=version)
         if isinstance(failed.error, errors.Conflict):
             # The session went on meanwhile: nobody's fault, but paid for, so it is not asked for again at once.
@@ -150,28 +145,28 @@ class Summarizing:
         _log.warning(
             "a summary was not written",
             extra={
-                "action": "summary.failed", "tenant": tenant, "session": todo.session_id,
+                "action": "summary.failed", "tenant": tenant, "session": one.session_id,
                 "tries": tries, "error": failed.code,
             },
         )  # fmt: skip
 
-    def _next(self, tenant: str) -> tuple[str, int, Todo] | None:
+    def _next(self, tenant: str) -> tuple[str, int, Unwritten] | None:
         now = self._engine.now_us()
         return next(
-            (one for one in self._todos(tenant) if attempts.due(one[2].retry_us, now)), None
+            (one for one in self._waiting(tenant) if attempts.due(one[2].retry_us, now)), None
         )
 
-    def _todos(self, tenant: str) -> Iterator[tuple[str, int, Todo]]:
+    def _waiting(self, tenant: str) -> Iterator[tuple[str, int, Unwritten]]:
         after = ""
         while page := self._store.notes(tenant, WANTED, after=after, limit=limits.READ_CHUNK):
             for name, note in page:
-                yield name, note.version, _todo(note.value)
+                yield name, note.version, _read(note.value)
             after = page[-1][0]
 
 
-def _todo(value: bytes) -> Todo:
+def _read(value: bytes) -> Unwritten:
     try:
-        return msgspec.json.decode(value, type=Todo)
+        return msgspec.json.decode(value, type=Unwritten)
     except msgspec.MsgspecError as error:
         raise errors.Corrupt("a noted summary can't be read.") from error
 

@@ -34,7 +34,7 @@ class Elsewhere(Protocol):
         ...
 
 
-class Told(msgspec.Struct):
+class Heard(msgspec.Struct):
     """What came of telling: how much was dropped, what is left to be told, and the first failure."""
 
     dropped: int = 0
@@ -56,30 +56,38 @@ class Told(msgspec.Struct):
 class Telling:
     """Tells for one tenant. Engines elsewhere are told what is this tenant's: others' is for those who work for them."""
 
-    def __init__(self, tenant: str, hooks: Sequence[Hook], elsewhere: Elsewhere | None) -> None:
+    def __init__(
+        self,
+        tenant: str,
+        hooks: Sequence[Hook],
+        elsewhere: Elsewhere | None,
+        words: Sequence[Hook] = (),
+    ) -> None:
         self._tenant = tenant
         self._hooks = hooks
         self._elsewhere = elsewhere
+        self._words = words
 
-    def told(self, every: Iterable[Todo], *, ask: bool) -> Told:
+    def told(self, every: Iterable[Todo], *, ask: bool) -> Heard:
         """Tell all of it; unless engines elsewhere are to be asked, what is for them is left."""
-        told = Told()
+        told = Heard()
         for todo in every:
-            here = todo.here or self._heard(todo, self._hooks, told)
+            hooks = self._words if todo.learnt else self._hooks
+            here = todo.here or self._heard(todo, hooks, told)
             told.left.append(msgspec.structs.replace(todo, here=here))
         told.left = [each for each in told.left if not self._known_there(each, told, ask=ask)]
         return told
 
-    def _known_there(self, todo: Todo, told: Told, *, ask: bool) -> bool:
+    def _known_there(self, todo: Todo, told: Heard, *, ask: bool) -> bool:
         there = self._elsewhere
-        if not todo.here or there is None:
+        if not todo.here or there is None or todo.learnt:
             return todo.here
         # If nobody can say, somebody may.
         if attempt(lambda: there.any(todo.tenant)) is False:
             return True
         return ask and todo.tenant == self._tenant and self._heard(todo, (there.tell,), told)
 
-    def _heard(self, todo: Todo, hooks: Sequence[Hook], told: Told) -> bool:
+    def _heard(self, todo: Todo, hooks: Sequence[Hook], told: Heard) -> bool:
         who, heard = Who(todo.tenant, todo.user_id), True
         for hook in hooks:
             outcome = attempt(lambda hook=hook: hook(who, todo.session_id, todo.position))

@@ -15,15 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import cursors, leases
+from holdfast.engine import arriving, cursors, leases
 from holdfast.engine.attempts import Failed, attempt, backoff_us
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import Held, Keeper, Leases
 from holdfast.engine.tasks import Lazy, LeaseLost, Task, Telling
 from holdfast.values.frozen import EMPTY, Json
-
-SLICE_S = 0.1
-"""How long a worker waits without a look at whether it is to stop."""
 
 _log = logging.getLogger("holdfast.worker")
 
@@ -198,6 +195,8 @@ class Worker:
         if isinstance(task, Lazy) and not task.due(tenant):
             return None
         place = (tenant, task.name)
+        if place not in self._held and arriving.is_arriving(self._engine.store, tenant):
+            return None
         held = self._held.get(place) or self._leases.take(tenant, task.name)
         if held is None:
             lease, _ = leases.read(self._engine.store, tenant, task.name)
@@ -228,10 +227,12 @@ class Worker:
         """Wait until something has happened, or it is time to look."""
         self._stop.wait(limits.WORKER_PAUSE_S)
         whose = self._whose()
-        pause = SLICE_S / 2
+        pause = limits.WORKER_SLICE_S / 2
         while not self._stop.is_set() and not any(map(self._news, whose)):
             if len(whose) == 1:
-                self._engine.store.wait(whose[0], self._seen.get(whose[0], 0), SLICE_S)
+                self._engine.store.wait(
+                    whose[0], self._seen.get(whose[0], 0), limits.WORKER_SLICE_S
+                )
                 continue
             self._stop.wait(pause)
             pause = min(pause * 2, 1.0)

@@ -56,14 +56,24 @@ class BuiltIn:
         """
         self._take(history, said, redo=False)
 
-    def redo(self, history: History, said: Iterable[Sequence[Said]]) -> None:
-        """Take a conversation again in which the fallback had to stand in, in the place of what it had found."""
+    def redo(self, history: History, said: Iterable[Sequence[Said]]) -> bool:
+        """Take a conversation again in which the fallback had to stand in, in the place of what it had found.
+
+        Return whether it stands in no more. Where `extract` fails again, what is known stays. A conversation that was
+        forgotten is not taken again.
+        """
         self._take(history, said, redo=True)
+        return not self.stood_in(history.who, history.session_id, history.key)
 
     def has(self, who: Who, session_id: str, key: str) -> bool:
         """Whether a conversation was taken, whole, and was not forgotten."""
         self._checked(who)
         return self._journal.has(who, session_id, key)
+
+    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether the fallback stands in for what `extract` would have found in a conversation."""
+        self._checked(who)
+        return self._journal.stood_in(who, session_id, key)
 
     def stand_ins(self, who: Who) -> list[tuple[str, str]]:
         """Return session id and key of each conversation of a user in which the fallback stood in."""
@@ -79,6 +89,8 @@ class BuiltIn:
         for chunk in _chunks(said):
             facts, by_fallback = self._found(chunk)
             stood_in |= by_fallback
+            if redo and by_fallback:
+                break
             self._keep(attempt, chunk, facts)
         self._journal.end(attempt, stood_in=stood_in)
 

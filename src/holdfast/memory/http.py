@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
@@ -28,8 +28,6 @@ from holdfast.values.memory import Fact, History, Profile, Recalled, Said, Who
 T = TypeVar("T")
 
 _AGAIN: Final = (408, 409, 425, 429)
-_CHARS_PER_TOKEN_MAX: Final = 16
-_PAGES_MAX: Final = 10_000
 
 
 class HTTPMemory:
@@ -84,7 +82,7 @@ class HTTPMemory:
         if budget <= 0:
             return Profile("", 0)
         answer = self._ask("profile", schema.ProfileJson(who, budget), schema.ProfileAnswer)
-        if answer.tokens > budget or len(answer.text) > budget * _CHARS_PER_TOKEN_MAX:
+        if answer.tokens > budget or len(answer.text) > budget * limits.MEMORY_CHARS_PER_TOKEN_MAX:
             raise errors.Unavailable("the memory engine answered with more than was asked for.")
         return schema.profile(answer)
 
@@ -99,7 +97,7 @@ class HTTPMemory:
     def facts(self, who: Who) -> list[Fact]:
         """Return everything that the engine knows or knew of a user, asked for page by page."""
         found, after = list[Fact](), None
-        for _ in range(_PAGES_MAX):
+        for _ in range(limits.MEMORY_PAGES_MAX):
             answer = self._ask("facts", schema.FactsJson(who, after), schema.FactsAnswer)
             found += [schema.fact(each) for each in answer.facts]
             if answer.next is None:
@@ -142,8 +140,8 @@ class HTTPMemory:
         try:
             with _within(connection, self._timeout_s):
                 connection.request("POST", path, body, headers)
-                response = connection.getresponse()
-                answer = response.read(limits.MEMORY_ANSWER_BYTES_MAX + 1)
+                with connection.getresponse() as response:
+                    answer = response.read(limits.MEMORY_ANSWER_BYTES_MAX + 1)
         except (OSError, http.client.HTTPException) as error:
             raise errors.Unavailable(
                 "the memory engine can't be reached, or does not answer in time.",
@@ -159,33 +157,72 @@ class HTTPMemory:
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port
         if self._url.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
-        return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=self._tls)
+            return _Plain(host, port, timeout=self._timeout_s)
+        return _Secure(host, port, timeout=self._timeout_s, context=self._tls)
 
 
 _: type[MemoryEngine] = HTTPMemory
 
 
+class _Plain(http.client.HTTPConnection):
+    """A connection that comes about within its timeout, however many addresses its host has."""
+
+    def connect(self) -> None:
+        self.sock = _connected(self.host, self.port, self.timeout or 0.0)
+
+
+class _Secure(http.client.HTTPSConnection, _Plain):
+    """The same over TLS. Its handshake has what connecting has left of the time."""
+
+
+def _connected(host: str, port: int, seconds: float) -> socket.socket:
+    """Return a socket to the first address that answers; its timeout is the time that is left.
+
+    No address may take more than its share, so that a dead one leaves time for the others.
+    """
+    until, failed = time.monotonic() + seconds, OSError("the host has no address.")
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for tried, (*_, address) in enumerate(found):
+        share = (until - time.monotonic()) / (len(found) - tried)
+        if share <= 0:
+            raise TimeoutError
+        try:
+            sock = socket.create_connection(cast("tuple[str, int]", address[:2]), share)
+        except OSError as error:
+            failed = error
+            continue
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(max(until - time.monotonic(), 0.001))
+        return sock
+    raise failed
+
+
 @contextlib.contextmanager
 def _within(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
     """Connect, and break off when the time for all of it is over, however busy it is with single bytes."""
-    over = threading.Event()
+    over, held = threading.Event(), list[socket.socket]()
 
     def break_off() -> None:
         over.set()
-        if (sock := connection.sock) is not None:
+        for sock in held:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                # Not the verb of TLS, which takes the keys away from whoever is reading.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     timer = threading.Timer(seconds, break_off)
     timer.daemon = True
     timer.start()
     try:
         connection.connect()
+        # Held here: the connection lets go of it as soon as the server says that it will close.
+        held.append(connection.sock)
         if over.is_set():
             # Nothing was there to be broken off when the time was over.
             raise TimeoutError
         yield
+        if over.is_set():
+            # What was broken off may look like an answer that has ended.
+            raise TimeoutError
     finally:
         timer.cancel()
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast import errors, limits
+from holdfast import limits
 from holdfast.models import asking
 from holdfast.models.port import Reply
 from holdfast.values.frozen import checked_text
 
+if TYPE_CHECKING:
+    import anthropic  # noqa: F401 - named in the base below
+
 KEY: str = "ANTHROPIC_API_KEY"
 
 
-class AnthropicModel:
+class AnthropicModel(asking.Remote["anthropic.Anthropic"]):
     """A model of Anthropic. See Model.
 
     The key is `api_key`, or ANTHROPIC_API_KEY of the environment; with a `base_url` there need be none.
@@ -40,44 +42,27 @@ class AnthropicModel:
         try:
             import anthropic  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            raise errors.NotInstalled(
-                "a model of Anthropic takes the library anthropic.",
-                hint="Install it with: pip install 'holdfast[anthropic]'",
-            ) from error
-        self._name = checked_text(model)
-        self._window = asking.checked_number("window", window)
-        self._endpoint = asking.Endpoint(
-            asking.Client(
-                timeout=anthropic.APITimeoutError,
-                connection=anthropic.APIConnectionError,
-                status=anthropic.APIStatusError,
-                base=anthropic.AnthropicError,
-                key_hint=f"Look at `api_key`, or at the environment variable {KEY}: the endpoint does not accept it.",
-            ),
+            raise asking.not_installed("a model of Anthropic", "anthropic") from error
+        library = asking.Client(
+            timeout=anthropic.APITimeoutError,
+            connection=anthropic.APIConnectionError,
+            status=anthropic.APIStatusError,
+            base=anthropic.AnthropicError,
+            provider="Anthropic",
+            variable=KEY,
+        )
+        super().__init__(
+            model,
+            library,
+            anthropic.Anthropic,
+            base_url=base_url,
+            api_key=api_key,
+            window=window,
             timeout_s=timeout_s,
             retries=retries,
-            pauses=pauses or asking.Pauses(),
+            temperature=temperature,
+            pauses=pauses,
         )
-        self._fixed: dict[str, object] = {} if temperature is None else {"temperature": temperature}
-        self._client = anthropic.Anthropic(
-            api_key=asking.key_for("Anthropic", KEY, api_key, base_url),
-            base_url=asking.checked_url(base_url),
-            timeout=timeout_s,
-            max_retries=0,
-        )
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._name
-
-    @property
-    def window(self) -> int:
-        """How many tokens question and answer may have together."""
-        return self._window
-
-    def __repr__(self) -> str:
-        return f"AnthropicModel({self._name!r}, window={self._window})"
 
     def complete(self, system: str, prompt: str, *, tokens_max: int) -> Reply:
         """Return the model's answer. Raises Unavailable or ModelRefused."""
@@ -90,13 +75,7 @@ class AnthropicModel:
             max_tokens=asking.checked_number("tokens_max", tokens_max),
             **self._fixed,
         )
-        return self._endpoint.ask(
-            cast("type[AbstractContextManager[asking.Response]]", request), self._read
-        )
-
-    def close(self) -> None:
-        """Close the connections. Closing twice is fine."""
-        self._client.close()
+        return self._ask(request, self._read)
 
     def _read(self, body: bytes) -> Reply | asking.Failure:
         found = asking.decoded(body, _Message)

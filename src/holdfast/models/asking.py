@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from email.utils import parsedate_to_datetime
 from random import SystemRandom
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, Generic, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast import errors, limits
 from holdfast.models.port import Reply
+from holdfast.values.frozen import checked_text
 
 T = TypeVar("T")
+C = TypeVar("C", bound="Closable")
+C_co = TypeVar("C_co", covariant=True)
 
 _NEVER_ASKED: Final = "Nobody has been asked."
 _AGAIN: Final = frozenset({408, 409, 429})
@@ -64,7 +67,9 @@ class Client(msgspec.Struct, frozen=True):
     connection: type[Exception]
     status: type[Exception]
     base: type[Exception]
-    key_hint: str
+    provider: str
+    variable: str
+    """The environment's variable that may have the key."""
 
 
 class Pauses(msgspec.Struct, frozen=True):
@@ -107,7 +112,7 @@ class Endpoint:
 
     def __init__(self, client: Client, *, timeout_s: float, retries: int, pauses: Pauses) -> None:
         self._client = client
-        self._timeout_s = checked_seconds("timeout_s", timeout_s)
+        self._timeout_s = _checked_seconds("timeout_s", timeout_s)
         self._retries = checked_number("retries", retries, least=0)
         self._pauses = pauses
 
@@ -169,12 +174,93 @@ class Endpoint:
         if code in _TOO_LONG:
             hint = "The question is longer than the model takes: set `window` to what it has."
         elif status in (401, 403):
-            hint = self._client.key_hint
+            hint = f"Look at `api_key`, or at the environment variable {self._client.variable}: the endpoint does not accept it."
         elif status in (404, 405) or status < 400:
             hint = "Look at `model` and `base_url`: one of them is not known there."
         else:
             hint = "Look at `model`, `window` and `tokens_field`: the endpoint does not take such a request."
         return Failure(why, hint, facts=facts)
+
+
+class Closable(Protocol):
+    """A client of a client library."""
+
+    def close(self) -> None: ...
+
+
+class Connect(Protocol[C_co]):
+    """Makes a client of a client library. Retries are left to us."""
+
+    def __call__(
+        self, *, api_key: str, base_url: str | None, timeout: float, max_retries: int
+    ) -> C_co: ...
+
+
+class Remote(Generic[C]):
+    """What models behind an endpoint have in common: their settings, checked, and a client of their library.
+
+    Whoever derives from it asks with `_ask`, and adds `_fixed` to each request.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        library: Client,
+        connect: Connect[C],
+        *,
+        base_url: str | None,
+        api_key: str | None,
+        window: int,
+        timeout_s: float,
+        retries: int,
+        temperature: float | None,
+        pauses: Pauses | None,
+    ) -> None:
+        self._name = checked_text(model)
+        self._window = checked_number("window", window)
+        self._endpoint = Endpoint(
+            library, timeout_s=timeout_s, retries=retries, pauses=pauses or Pauses()
+        )
+        self._fixed: dict[str, object] = {} if temperature is None else {"temperature": temperature}
+        self._client = connect(
+            api_key=_key_for(library.provider, library.variable, api_key, base_url),
+            base_url=_checked_url(base_url),
+            timeout=timeout_s,
+            max_retries=0,
+        )
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._name
+
+    @property
+    def window(self) -> int:
+        """How many tokens question and answer may have together."""
+        return self._window
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r}, window={self._window})"
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is fine."""
+        self._client.close()
+
+    def _ask(
+        self, request: Callable[[], object], read: Callable[[bytes], Reply | Failure]
+    ) -> Reply:
+        """Send a request of the client library's; return what is read from the answer."""
+        return self._endpoint.ask(
+            cast("Callable[[], AbstractContextManager[Response]]", request), read
+        )
+
+
+def not_installed(what: str, library: str) -> errors.NotInstalled:
+    """The error for a client library that is not there; it is also what its extra is called."""
+    return errors.NotInstalled(
+        f"{what} takes the library {library}.",
+        hint=f"Install it with: pip install 'holdfast[{library}]'",
+    )
 
 
 def _body(response: Response, until: float) -> bytes | Failure | None:
@@ -277,7 +363,7 @@ def _moment(text: str | None) -> float | None:
         return None
 
 
-def checked_seconds(name: str, value: object) -> float:
+def _checked_seconds(name: str, value: object) -> float:
     """Return a time limit; raise InvalidRequest if it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
         raise errors.InvalidRequest(f"{name} is a number of seconds, more than 0.")
@@ -291,7 +377,7 @@ def checked_number(name: str, value: object, *, least: int = 1) -> int:
     return value
 
 
-def checked_url(url: str | None) -> str | None:
+def _checked_url(url: str | None) -> str | None:
     """Return where an endpoint is; raise InvalidRequest, without it, if nothing can be there."""
     try:
         good = url is None or (urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname)
@@ -305,7 +391,7 @@ def checked_url(url: str | None) -> str | None:
     return url
 
 
-def key_for(provider: str, variable: str, given: str | None, base_url: str | None) -> str:
+def _key_for(provider: str, variable: str, given: str | None, base_url: str | None) -> str:
     """Return the key for an endpoint: the one given, or the environment's; a server of one's own may need none.
 
     Raises InvalidRequest, without the key, if there is none or no header can carry it.

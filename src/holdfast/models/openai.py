@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from holdfast import errors, limits
+from holdfast import limits
 from holdfast.models import asking
 from holdfast.models.port import Reply
 from holdfast.values.frozen import checked_text
+
+if TYPE_CHECKING:
+    import openai  # noqa: F401 - named in the base below
 
 KEY: str = "OPENAI_API_KEY"
 TokensField = Literal["max_tokens", "max_completion_tokens"]
 
 
-class OpenAIModel:
+class OpenAIModel(asking.Remote["openai.OpenAI"]):
     """A model of an OpenAI-compatible endpoint. See Model.
 
     Without `base_url` it is OpenAI's own. The key is `api_key`, or OPENAI_API_KEY of the environment; with
@@ -43,46 +45,31 @@ class OpenAIModel:
         try:
             import openai  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            raise errors.NotInstalled(
-                "a model of an OpenAI-compatible endpoint takes the library openai.",
-                hint="Install it with: pip install 'holdfast[openai]'",
+            raise asking.not_installed(
+                "a model of an OpenAI-compatible endpoint", "openai"
             ) from error
-        self._name = checked_text(model)
-        self._window = asking.checked_number("window", window)
-        self._endpoint = asking.Endpoint(
-            asking.Client(
-                timeout=openai.APITimeoutError,
-                connection=openai.APIConnectionError,
-                status=openai.APIStatusError,
-                base=openai.OpenAIError,
-                key_hint=f"Look at `api_key`, or at the environment variable {KEY}: the endpoint does not accept it.",
-            ),
+        library = asking.Client(
+            timeout=openai.APITimeoutError,
+            connection=openai.APIConnectionError,
+            status=openai.APIStatusError,
+            base=openai.OpenAIError,
+            provider="OpenAI",
+            variable=KEY,
+        )
+        super().__init__(
+            model,
+            library,
+            openai.OpenAI,
+            base_url=base_url,
+            api_key=api_key,
+            window=window,
             timeout_s=timeout_s,
             retries=retries,
-            pauses=pauses or asking.Pauses(),
+            temperature=temperature,
+            pauses=pauses,
         )
         own: TokensField = "max_completion_tokens" if base_url is None else "max_tokens"
         self._field = tokens_field or own
-        self._fixed: dict[str, object] = {} if temperature is None else {"temperature": temperature}
-        self._client = openai.OpenAI(
-            api_key=asking.key_for("OpenAI", KEY, api_key, base_url),
-            base_url=asking.checked_url(base_url),
-            timeout=timeout_s,
-            max_retries=0,
-        )
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._name
-
-    @property
-    def window(self) -> int:
-        """How many tokens question and answer may have together."""
-        return self._window
-
-    def __repr__(self) -> str:
-        return f"OpenAIModel({self._name!r}, window={self._window})"
 
     def complete(self, system: str, prompt: str, *, tokens_max: int) -> Reply:
         """Return the model's answer. Raises Unavailable or ModelRefused."""
@@ -93,13 +80,7 @@ class OpenAIModel:
         create = self._client.chat.completions.with_streaming_response.create
         limit = {self._field: asking.checked_number("tokens_max", tokens_max)}
         request = partial(create, model=self._name, messages=messages, **limit, **self._fixed)
-        return self._endpoint.ask(
-            cast("type[AbstractContextManager[asking.Response]]", request), self._read
-        )
-
-    def close(self) -> None:
-        """Close the connections. Closing twice is fine."""
-        self._client.close()
+        return self._ask(request, self._read)
 
     def _read(self, body: bytes) -> Reply | asking.Failure:
         found = asking.decoded(body, _Completion)

@@ -89,17 +89,9 @@ class _Going:
         for share in self._erasure.shares:
             if not share.whole:
                 self._derive_again(share)
-        keys = {
-            key
-            for key, use in books.keys.items()
-            if any(p in books.erased for p in range(use.replayed.first, use.replayed.last + 1))
-        }
-        books.keys = {key: use for key, use in books.keys.items() if key not in keys}
-        needed = {hash_ for hashes in books.uses.values() for hash_ in hashes}
-        unused = {h for h in self._hashes if h in books.blobs and h not in needed}
-        books.blobs = {h: content for h, content in books.blobs.items() if h not in unused}
+        keys, blobs = books.drop_erased_keys(), books.drop_unused(self._hashes)
         return Erased(
-            events=self._events, blobs=len(unused), keys=len(keys), claims=self._claims,
+            events=self._events, blobs=blobs, keys=keys, claims=self._claims,
             rows=self._rows, link=books.rows[-1][1].link,
         )  # fmt: skip
 

@@ -186,6 +186,35 @@ class Books:
         use = self.keys.get(key)
         return use.replayed if use else None
 
+    def put_key(self, key: str, replayed: port.Replayed, time_us: int) -> None:
+        """Keep what a key was used for."""
+        self.keys[key] = Use(replayed, time_us)
+
+    def drop_erased_keys(self) -> int:
+        """Drop keys that led to events that are erased; return how many."""
+        before, self.keys = (
+            self.keys,
+            {
+                key: use
+                for key, use in self.keys.items()
+                if not any(
+                    p in self.erased for p in range(use.replayed.first, use.replayed.last + 1)
+                )
+            },
+        )
+        return len(before) - len(self.keys)
+
+    def drop_unused(self, hashes: Collection[bytes]) -> int:
+        """Drop those of the blobs that no event refers to any more; return how many."""
+        needed = {hash_ for used in self.uses.values() for hash_ in used}
+        unused = {hash_ for hash_ in hashes if hash_ in self.blobs and hash_ not in needed}
+        self.blobs = {h: content for h, content in self.blobs.items() if h not in unused}
+        return len(unused)
+
+    def open_stream(self, name: str, number: int, first: int) -> None:
+        """Begin a stream, whose first event comes next."""
+        self.streams[name] = self.numbered[number] = Stream(number, first)
+
     def forget_keys(self, before_us: int) -> int:
         """Drop keys used before that moment."""
         old = [key for key, use in self.keys.items() if use.time_us < before_us]
@@ -224,12 +253,13 @@ class Books:
     def forks(self, name: str) -> list[tuple[str, int]]:
         """Return the other streams that go on from one, and from which version."""
         source = self.streams.get(name)
-        return [
-            (other, base.version)
+        found = [
+            (base.stretch, other, base.version)
             for other, stream in self.streams.items()
             for base in stream.bases
             if source is not None and stream is not source and base.source == source.number
         ]
+        return [(other, version) for _, other, version in sorted(found)]
 
     def replace(self, derived: Mapping[str, port.Derived], made: port.Rebuilt) -> port.Rebuilt:
         """Put what is derived into the place of what was; return what was made, added to what is given."""
@@ -321,7 +351,7 @@ class Books:
         self.snapshots.update({snapshot.stream: snapshot for snapshot in append.snapshots})
         if append.key is not None:
             used = port.Replayed(append.key.command_hash, outcome.first, outcome.last)
-            self.keys[append.key.key] = Use(used, append.time_us)
+            self.put_key(append.key.key, used, append.time_us)
 
 
 def _check(append: port.Append) -> None:

@@ -43,6 +43,11 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
 14. **Erased is gone.** `erase` takes payloads out of the log, all or nothing, and all that was derived from
    them; the chain still verifies, and a notice in the log says that it was meant. Once `scrub` has returned,
    no file of the store has anything of it. An event without payload that no notice names is damage.
+15. **Copied as it is.** What `copy` and `keys` give of one store, `paste` keeps in another byte for byte: positions,
+   links, erasures and keys stay, so cursors and proofs hold there too. Each page goes in whole or not at all, on the
+   head that it follows, and only if every event in it is as it was written: so a copy that was stopped anywhere
+   goes on from the head of what is there. What was erased meanwhile is erased in the copy as well. `rebuild` has to
+   follow before the copy is used.
 """
 
 from __future__ import annotations
@@ -64,6 +69,8 @@ from holdfast.store.records import (
     Outcome,
     Projection,
     Query,
+    Raw,
+    RawKey,
     Replayed,
     Snapshot,
     Stale,
@@ -89,6 +96,8 @@ __all__ = [
     "Outcome",
     "Projection",
     "Query",
+    "Raw",
+    "RawKey",
     "Rebuilt",
     "Replayed",
     "Report",
@@ -297,6 +306,38 @@ class Store(Protocol):
 
         But for what is `left` of what is `done`, the beginning of what was pending, and for the rest. Raises
         StoreBusy if somebody reads for too long; until it is through, an empty line more is pending.
+        """
+        ...
+
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
+        """Return the tenant's events with position > after as they are kept, in order, at most `limit`; one look.
+
+        Each is checked against its digest. What was erased comes without payload and says so.
+        """
+        ...
+
+    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[RawKey]:
+        """Return the tenant's idempotency keys, those after one, by the UTF-8 bytes of their text, at most `limit`."""
+        ...
+
+    def paste(
+        self,
+        tenant: str,
+        events: Sequence[Raw],
+        *,
+        blobs: Mapping[bytes, bytes] = {},
+        keys: Sequence[RawKey] = (),
+    ) -> None:
+        """Keep events exactly as they are, with the blobs they need and keys, whole or not at all. Takes the turn itself.
+
+        The first that is new follows the tenant's head, the others each other; links and digests have to be right. Before
+        those may come events that are there already, and are erased: they are erased here too, with the keys that
+        led to them, and `scrub` has to follow. A stream that comes with the name of an erased one takes it and keeps it.
+        A key that is there already has to be equal. Nothing is derived: `rebuild` has to follow before use. Until then
+        only `copy`, `keys`, `head`, `blobs`, notes and `paste` are to be called.
+
+        Raises Conflict if the feed is not where the events go on, or has others, Corrupt if one is not as it was written
+        or lacks a blob.
         """
         ...
 

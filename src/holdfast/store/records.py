@@ -99,6 +99,39 @@ class Note(msgspec.Struct, frozen=True):
     version: int
 
 
+class Raw(msgspec.Struct, frozen=True, kw_only=True):
+    """An event exactly as it is kept, to be kept the same elsewhere.
+
+    `stream` is the name that its stream has now, `number` the position of that stream's first event. `base`: a
+    stretch begins with this event, and goes on from the stream with that number, at that version. `blobs` are the
+    hashes of those it refers to. `erased`: its payload and salt are gone; the position of its notice, that of its
+    cause (0: its whole stream went), and what is read in its place.
+    """
+
+    stream: str
+    position: int
+    number: int
+    version: int
+    header: bytes
+    payload: bytes | None
+    salt: bytes | None
+    digest: bytes
+    link: bytes
+    base: tuple[int, int] | None = None
+    blobs: tuple[bytes, ...] = ()
+    erased: tuple[int, int, bytes | None] | None = None
+
+
+class RawKey(msgspec.Struct, frozen=True):
+    """An idempotency key exactly as it is kept: what it was used for, and when."""
+
+    key: str
+    command_hash: bytes
+    first: int
+    last: int
+    time_us: int
+
+
 class Derived(msgspec.Struct, frozen=True):
     """What a whole stream leads to: its claims and blobs' hashes with their versions, and projections."""
 

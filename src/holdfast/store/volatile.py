@@ -13,7 +13,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from holdfast import errors, limits
-from holdfast.store import blanking, chain, port
+from holdfast.store import blanking, chain, port, portable, transcribing
 from holdfast.store.books import Books, Salts, blob_faults, faults_of
 from holdfast.store.erasure import Erased, Erasure
 from holdfast.store.notes import check_note
@@ -301,6 +301,36 @@ class VolatileStore:
         with self._lock:
             self._refuse_if_closed()
             self._pending = left + (self._pending or b"").removeprefix(done) or None
+
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.Raw]:
+        """Return the tenant's events with position > after as they are kept; each is checked."""
+        with self._of(tenant) as books:
+            return transcribing.page(books, after, limit)
+
+    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
+        """Return the tenant's idempotency keys after one, by their text."""
+        with self._of(tenant) as books:
+            return transcribing.keys(books, after, limit)
+
+    def paste(
+        self,
+        tenant: str,
+        events: Sequence[port.Raw],
+        *,
+        blobs: Mapping[bytes, bytes] = {},
+        keys: Sequence[port.RawKey] = (),
+    ) -> None:
+        """Keep events exactly as they are; all of them are looked at before the first is put."""
+        with self.turn(), self._of(tenant) as books:
+            fit = portable.fit(transcribing.There(books), events, blobs, keys)
+            if not fit:
+                return
+            transcribing.put(books, fit)
+            self._books[tenant] = books
+            self._rebuilt += 1
+            if fit.again:
+                self._pending = self._pending or b""
+            self._news.notify_all()
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people."""

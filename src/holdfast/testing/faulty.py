@@ -21,6 +21,8 @@ from holdfast.store.port import (
     Outcome,
     Projection,
     Query,
+    Raw,
+    RawKey,
     Rebuilt,
     Replayed,
     Report,
@@ -35,7 +37,7 @@ from holdfast.values.frozen import Json
 class FaultyStore:
     """Another store, whose N-th mutating call raises Unavailable, before its effect or after it.
 
-    Mutating calls are `commit`, `hand_over`, `forget_keys`, `put_note`, `rebuild`, `erase` and `scrub`, counted from 1; `calls` tells how many there were
+    Mutating calls are `commit`, `hand_over`, `forget_keys`, `put_note`, `rebuild`, `erase`, `scrub` and `paste`, counted from 1; `calls` tells how many there were
     and `failed` whether the fault has happened. All calls but that one pass through.
     """
 
@@ -220,6 +222,28 @@ class FaultyStore:
         fails = self._counted()
         self._fail(fails and self.before)
         self._store.scrub(done, left)
+        self._fail(fails)
+
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
+        """Pass through."""
+        return self._store.copy(tenant, after=after, limit=limit)
+
+    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[RawKey]:
+        """Pass through."""
+        return self._store.keys(tenant, after=after, limit=limit)
+
+    def paste(
+        self,
+        tenant: str,
+        events: Sequence[Raw],
+        *,
+        blobs: Mapping[bytes, bytes] = {},
+        keys: Sequence[RawKey] = (),
+    ) -> None:
+        """Paste, or fail if this is the call that fails."""
+        fails = self._counted()
+        self._fail(fails and self.before)
+        self._store.paste(tenant, events, blobs=blobs, keys=keys)
         self._fail(fails)
 
     def status(self) -> Mapping[str, Json]:

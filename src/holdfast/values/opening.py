@@ -63,7 +63,7 @@ def opened(messages: Sequence[Message], opening: Opening | None) -> tuple[Messag
     return (prompt, *messages[1:])
 
 
-class Told(msgspec.Struct, frozen=True):
+class MadeFrom(msgspec.Struct, frozen=True):
     """A message that a prompt was made from, by its names. They are the same in every log that it is part of."""
 
     session_id: str = ""
@@ -71,10 +71,10 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class _Names(msgspec.Struct):
-    sources: tuple[Told, ...] = ()
+    sources: tuple[MadeFrom, ...] = ()
 
 
-def told_by(message: Message) -> tuple[Told, ...]:
+def told_by(message: Message) -> tuple[MadeFrom, ...]:
     """Return the messages that a prompt was made from; none if memory had no part in it."""
     try:
         return msgspec.convert(message.metadata.get(METADATA_KEY, {}), _Names).sources

@@ -181,15 +181,12 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def info(state: SessionState) -> SessionInfo:
-    """Return what a listing shows of a state."""
+    """Return what a listing shows of a state, but for what its row is found by: id, user, last activity."""
     return SessionInfo(
-        id=state.id,
-        user_id=state.user_id,
         title=state.title or state.preview,
         status=state.status,
         metadata=state.metadata,
         created_us=state.created_us,
-        active_us=state.active_us,
         message_count=state.message_count,
         total_tokens=state.tokens,
         version=state.version,

@@ -214,12 +214,12 @@ def _frozen_metadata(state: SessionState) -> SessionState:
 
 
 def encode_info(row: SessionInfo) -> bytes:
-    """Return a listing row's bytes, without id, user and last activity: it is kept and found by these."""
-    return _encoder.encode(msgspec.structs.replace(row, id="", user_id=None, active_us=0))
+    """Return a listing row's bytes."""
+    return _encoder.encode(row)
 
 
 def decode_info(data: bytes, *, id: str, user_id: str | None, active_us: int) -> SessionInfo:
-    """Return a listing row, with what it is kept by."""
+    """Return a listing row, with what it is found by, which its bytes do not say again."""
     try:
         row = _info.decode(data)
     except msgspec.MsgspecError as error:

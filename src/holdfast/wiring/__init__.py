@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import errors, limits
+from holdfast.engine import arriving
 from holdfast.engine.admin import Admin, Events
 from holdfast.engine.index import StateIndex
 from holdfast.engine.requests import Settings, Write
@@ -20,6 +22,7 @@ from holdfast.values.policy import WindowPolicy
 from holdfast.wiring.background import Background, Extras
 from holdfast.wiring.manager import SessionManager
 from holdfast.wiring.opened import Opened
+from holdfast.wiring.stores import open_store
 
 if TYPE_CHECKING:
     from holdfast.engine.archive import Archive
@@ -27,12 +30,15 @@ if TYPE_CHECKING:
     from holdfast.engine.worker import Worker
     from holdfast.wiring.async_client import Connecting
 
+T = TypeVar("T")
+
 
 class Holdfast:
     """An open store, for blocking callers. Made by `connect`; close it, or use it in a with statement."""
 
     def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
         engine = opened.engine
+        arriving.refuse(engine.store, settings.tenant)
         self._opened = opened
         self._background = background
         self._tenant = settings.tenant
@@ -42,7 +48,8 @@ class Holdfast:
         self.index = StateIndex(engine, settings)
         self.events = Events(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant, self.sessions)
-        self.admin = Admin(engine, settings.tenant, self._erasing)
+        retaining = functools.partial(background.retaining, settings.tenant, self.sessions)
+        self.admin = Admin(engine, settings.tenant, self._erasing, open_store, retaining)
         with contextlib.suppress(errors.Unavailable, errors.Corrupt):
             self._erasing.finish_here()
         background.check()
@@ -109,6 +116,7 @@ def connect(
     summarizer: Summarizer | None = None,
     embedder: Embedder | bool | None = None,
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
+    keep_ended_days: float | None = None,
     worker: bool = False,
 ) -> Holdfast:
     """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, files:///folder, or volatile:.
@@ -118,10 +126,12 @@ def connect(
     `memory` is an engine of long-term memory (True: the built-in one): new sessions of a user begin with what it
     knows, and the worker hands ended ones to it. `model` writes summaries and finds facts; `summarizer` writes
     summaries in its place; `embedder` (True: the one of holdfast[embeddings]) searches by meaning, too;
-    `idle_timeout_s` ends sessions that nobody touched (None: never). All of that happens in the background: with
+    `idle_timeout_s` ends sessions that nobody touched (None: never); `keep_ended_days` lets those go that ended so long
+    ago, once memory has them and nothing needs them (None: never). All of that happens in the background: with
     `worker`, by a thread of this process; otherwise by `hf.worker()` or `holdfast worker`.
     Raises a typed error that names the fix; the store is left as it was.
     """
+    extras = Extras.among(locals())
     settings = Settings(
         tenant=tenant,
         max_messages_per_session=max_messages_per_session,
@@ -130,23 +140,8 @@ def connect(
         write=write,
         policy=policy,
     )
-    extras = Extras(
-        memory=memory,
-        bootstrap_tokens=bootstrap_tokens,
-        bootstrap_timeout_s=bootstrap_timeout_s,
-        bootstrap_language=bootstrap_language,
-        model=model,
-        summarizer=summarizer,
-        embedder=embedder,
-        idle_timeout_s=idle_timeout_s,
-        worker=worker,
-    )
     opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
-    try:
-        return Holdfast(opened, settings, Background(opened.engine, opened.shelf, extras))
-    except BaseException:
-        opened.close()
-        raise
+    return _made(Holdfast, opened, settings, extras)
 
 
 def connect_async(
@@ -165,32 +160,33 @@ def connect_async(
     summarizer: Summarizer | None = None,
     embedder: Embedder | bool | None = None,
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
+    keep_ended_days: float | None = None,
     worker: bool = False,
 ) -> Connecting:
     """Open a store for async callers: `async with connect_async(…) as hf`, or await it and close it."""
+    extras = Extras.among(locals())
     from holdfast.wiring.async_client import AsyncHoldfast, Connecting  # noqa: PLC0415 - asyncio is slow to import
 
     settings = Settings(
         tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy
     )
-    extras = Extras(
-        memory=memory,
-        bootstrap_tokens=bootstrap_tokens,
-        bootstrap_timeout_s=bootstrap_timeout_s,
-        bootstrap_language=bootstrap_language,
-        model=model,
-        summarizer=summarizer,
-        embedder=embedder,
-        idle_timeout_s=idle_timeout_s,
-        worker=worker,
-    )
 
     def open_() -> AsyncHoldfast:
         opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
-        try:
-            return AsyncHoldfast(opened, settings, Background(opened.engine, opened.shelf, extras))
-        except BaseException:
-            opened.close()
-            raise
+        return _made(AsyncHoldfast, opened, settings, extras)
 
     return Connecting(open_)
+
+
+def _made(
+    make: Callable[[Opened, Settings, Background], T],
+    opened: Opened,
+    settings: Settings,
+    extras: Extras,
+) -> T:
+    """Return what callers hold of an open store, which is closed if that can't be made."""
+    try:
+        return make(opened, settings, Background(opened.engine, opened.shelf, extras))
+    except BaseException:
+        opened.close()
+        raise

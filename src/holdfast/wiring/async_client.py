@@ -9,12 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast import errors
+from holdfast.engine import arriving
 from holdfast.engine.aio import AsyncSessions
 from holdfast.engine.aio_index import AsyncStateIndex
 from holdfast.engine.aio_log import AsyncAdmin, AsyncEvents
 from holdfast.engine.requests import Settings
 from holdfast.wiring.background import Background
 from holdfast.wiring.opened import Opened
+from holdfast.wiring.stores import open_store
 
 if TYPE_CHECKING:
     from holdfast.engine.aio_archive import AsyncArchive
@@ -27,6 +29,7 @@ class AsyncHoldfast:
 
     def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
         engine = opened.engine
+        arriving.refuse(engine.store, settings.tenant)
         opened.files(settings.auto_save_interval)
         self._opened = opened
         self._background = background
@@ -35,7 +38,8 @@ class AsyncHoldfast:
         self.index = AsyncStateIndex(engine, settings)
         self.events = AsyncEvents(engine, settings.tenant, self.sessions)
         self._erasing = background.erasing(settings.tenant)
-        self.admin = AsyncAdmin(engine, settings.tenant, self._erasing)
+        retaining = functools.partial(background.retaining, settings.tenant)
+        self.admin = AsyncAdmin(engine, settings.tenant, self._erasing, open_store, retaining)
         with contextlib.suppress(errors.Unavailable, errors.Corrupt):
             self._erasing.finish_here()
         background.check()

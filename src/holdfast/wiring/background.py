@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     from holdfast.engine.bootstrapping import Bootstrap
     from holdfast.engine.offloading import Kept
     from holdfast.engine.recalling import Recall
+    from holdfast.engine.retaining import Retaining
     from holdfast.engine.tasks import Task
     from holdfast.engine.worker import Worker
     from holdfast.memory.builtin import BuiltIn
-
-STOP_S = 5.0
-"""How long closing waits for a step that is under way; it is taken up again by whoever comes next."""
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +48,13 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     summarizer: Summarizer | None = None
     embedder: Embedder | bool | None = None
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S
+    keep_ended_days: float | None = None
     worker: bool = False
+
+    @classmethod
+    def among(cls, options: Mapping[str, Any]) -> Self:
+        """Return the extras among the options of an opening, which has a parameter of the same name for each."""
+        return cls(**{name: options[name] for name in cls.__struct_fields__})
 
     def __post_init__(self) -> None:
         for name, verbs, hint in _PARTS:
@@ -70,6 +74,10 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.InvalidRequest(
                 "idle_timeout_s is a number of seconds, 0 or more, or None."
             )
+        if self.keep_ended_days is not None:
+            from holdfast.engine.retaining import checked_days  # noqa: PLC0415 - only whoever asks pays for it
+
+            checked_days(self.keep_ended_days)
         if type(cast("object", self.worker)) is not bool:
             raise errors.InvalidRequest("worker is True or False.")
 
@@ -184,10 +192,26 @@ class Background:
 
     def erasing(self, tenant: str, handles: Handles | None = None) -> Erasing:
         """Return what erases, of one tenant, with all that is kept beside the store."""
-        return Erasing(self._engine, tenant, self._hooks(), handles, self)
+        return Erasing(self._engine, tenant, self._hooks(), handles, self, words=self._words())
+
+    def retaining(self, tenant: str, handles: Handles | None = None) -> Retaining:
+        """Return what lets ended sessions go, of one tenant, once memory has them if there is one."""
+        from holdfast.engine.retaining import Retaining  # noqa: PLC0415 - as above
+
+        taken = True if self._extras.memory else None
+        return Retaining(self._engine, tenant, self.erasing(tenant, handles), taken=taken)
 
     def _hooks(self) -> tuple[Hook, ...]:
         return self._drop_notes, self._drop_beside
+
+    def _words(self) -> tuple[Hook, ...]:
+        return self._drop_notes, self._drop_words
+
+    def _drop_words(self, who: Who, session_id: str | None, position: int | None) -> int:
+        hooks = self._drop_index, self._drop_vectors
+        dropped = sum(hook(who, session_id, position) for hook in hooks)
+        self._shelf().erased()
+        return dropped
 
     def _drop_beside(self, who: Who, session_id: str | None, position: int | None) -> int:
         shelf = self._shelf()
@@ -209,7 +233,7 @@ class Background:
         return jobs.drop_gone(
             self._engine.store,
             who.tenant,
-            (jobs.WAITING, jobs.GIVEN_UP, summarizing.WANTED),
+            (jobs.WAITING, jobs.GIVEN_UP, jobs.STAND_IN, summarizing.WANTED),
             lambda one: one not in named and states.current(who.tenant, one) is not None,
         )
 
@@ -257,7 +281,7 @@ class Background:
         # Made when there is a worker: it knows this, and a store that nobody closes is to be noticed at once.
         with self._mutex:
             if self._purge is None:
-                self._purge = PurgeTask(self._engine, self._hooks(), self)
+                self._purge = PurgeTask(self._engine, self._hooks(), self, self._words())
             return self._purge
 
     def tasks(self) -> list[Task]:
@@ -265,16 +289,24 @@ class Background:
         from holdfast.engine.expiring import Expiring  # noqa: PLC0415 - as above
         from holdfast.engine.indexing import IndexTask  # noqa: PLC0415 - as above
         from holdfast.engine.offloading import Offloading  # noqa: PLC0415 - as above
+        from holdfast.engine.redoing import Redoing  # noqa: PLC0415 - as above
         from holdfast.engine.summarizing import Summarizing  # noqa: PLC0415 - as above
 
         engine, extras = self._engine, self._extras
         made: list[Task] = [
             IndexTask(engine, self._shelf()),
-            Expiring(engine, idle_s=extras.idle_timeout_s),
+            Expiring(
+                engine,
+                idle_s=extras.idle_timeout_s,
+                keep_days=extras.keep_ended_days,
+                retaining=self.retaining,
+            ),
             self._purging(),
         ]
         if extras.memory:
             made.append(Offloading(engine, self.memory(), self._kept()))
+            if extras.model is not None and self.memory() is self._memory:
+                made.append(Redoing(engine, self._built_in()))
         if summarizer := self._summarizer():
             made.append(Summarizing(engine, summarizer))
         if by_meaning := self._by_meaning():
@@ -289,7 +321,8 @@ class Background:
 
         if self.memory() is not self._memory:
             return None
-        return Lessons(self._engine.store, self._shelf(), self._built_in().has)
+        memory = self._built_in()
+        return Lessons(self._engine.store, self._shelf(), memory.has, memory.stood_in)
 
     def _summarizer(self) -> Summarizer | None:
         model = self._extras.model
@@ -319,7 +352,7 @@ class Background:
         """Stop the thread, and close the memory that was opened here. The shelf is whoever's who opened it."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(STOP_S)
+            self._thread.join(limits.WORKER_STOP_S)
         with self._mutex:
             if self._memory is not None:
                 self._memory.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
@@ -48,15 +50,43 @@ def _volatile(url: str) -> Store:
     return VolatileStore()
 
 
+def _server(url: str) -> Store:
+    return _room(url).open_store(url)
+
+
+def _room(url: str) -> ModuleType:
+    """Return the room of a server's scheme; raise NotInstalled, with what to do, if its driver is missing."""
+    name = _SERVERS[urlsplit(url).scheme]
+    try:
+        return importlib.import_module(f"holdfast.store.{name}")
+    except ModuleNotFoundError as error:
+        raise errors.NotInstalled(
+            f"a store at {urlsplit(url).scheme}:// needs a library that is not installed: {error.name}.",
+            hint=f'Install it with: pip install "holdfast[{name}]"',
+            facts={"extra": name},
+        ) from error
+
+
+_SERVERS: Mapping[str, str] = {
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
+    "redis+cluster": "redis",
+    "rediss+cluster": "redis",
+}
+"""From the scheme of a server to its room, which is also the name of the extra that it needs."""
+
 _OURS: Mapping[str, Callable[[str], Store]] = {
     "sqlite": _sqlite,
     "files": _files,
     "volatile": _volatile,
+    **dict.fromkeys(_SERVERS, _server),
 }
 
 
 def open_store(url: str | Path) -> Store:
-    """Open the store that a URL or path names: a path, sqlite:///path, files:///folder, volatile:, …"""
+    """Open the store that a URL or path names: a path, files:///folder, postgresql://…, redis://…, volatile:, …"""
     if not isinstance(cast("object", url), (str, Path)) or "\0" in str(url):
         raise errors.InvalidRequest("a store is named by a path or a URL.")
     if str(url) in (":memory:", "volatile", "memory"):
@@ -75,7 +105,7 @@ def open_store(url: str | Path) -> Store:
         return entry.load()(url)
     raise errors.UnknownScheme(
         f"no store is registered for {scheme}://.",
-        hint="Use a path such as state.db, sqlite:///path, files:///folder, or volatile:.",
+        hint="Use a path such as state.db, files:///folder, postgresql://…, redis://…, or volatile:.",
         facts={"scheme": scheme},
     )
 
@@ -122,16 +152,20 @@ def documents_of(store: Store) -> Documents | None:
     return cast("Documents | None", getattr(store, "documents", None))
 
 
+def path_of(url: str | Path) -> Path | None:
+    """Return the file of SQLite that a URL or path names; None if it names something else."""
+    named = isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:")
+    return Path(_path(str(url))).expanduser().resolve() if named and not is_folder(url) else None
+
+
 def open_shelf(url: str | Path) -> Shelf:
-    """Return the shelf beside the store that a URL names; one in RAM where the store has no files."""
-    folder = folder_of(str(url)) or (Path(url).expanduser() if is_folder(url) else None)
-    if folder is not None:
+    """Return the shelf beside the store that a URL names; one in RAM where it has neither files nor a server."""
+    named, database = str(url), path_of(url)
+    place = database and database.with_name(f"{database.name}-memory")
+    if folder := folder_of(named) or (Path(url).expanduser() if is_folder(url) else None):
+        place = folder.resolve() / ".index" / "memory"
+    if place is not None:
         from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
 
-        return SQLiteShelf(folder.resolve() / ".index" / "memory")
-    if isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:"):
-        from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
-
-        place = Path(_path(str(url))).expanduser().resolve()
-        return SQLiteShelf(place.with_name(f"{place.name}-memory"))
-    return VolatileShelf()
+        return SQLiteShelf(place)
+    return _room(named).open_shelf(named) if urlsplit(named).scheme in _SERVERS else VolatileShelf()

@@ -220,6 +220,7 @@ def worker(
     provider: Literal["openai", "anthropic"] = "openai",
     base_url: str | None = None,
     idle: str | None = None,
+    keep_ended: str | None = None,
     common: Everywhere = _EVERYWHERE,
 ) -> int:
     """Do the work that nobody waits for, for all tenants: index, memory, summaries, time-outs, erasing.
@@ -246,6 +247,8 @@ def worker(
         The model's endpoint, if it is not the provider's own.
     idle
         End sessions that nobody touched for so long: 30m, 24h, 7d; 24h unless given.
+    keep_ended
+        Let sessions go that ended so long ago, as holdfast retention does: 90d; never unless given.
     """
     from holdfast.cli import figures  # noqa: PLC0415
     from holdfast.cli.memory import working  # noqa: PLC0415
@@ -253,6 +256,6 @@ def worker(
     wanted = working.Wanted(
         once=once, status=status, memory=memory, embeddings=embeddings, model=model,
         provider=provider, base_url=base_url, idle_s=figures.length("--idle", idle),
-        every_tenant=common.tenant is None,
+        keep_s=figures.length("--keep-ended", keep_ended), every_tenant=common.tenant is None,
     )  # fmt: skip
     return working.run(wanted, common.common)

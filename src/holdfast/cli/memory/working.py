@@ -41,6 +41,7 @@ class Wanted:
     provider: str = "openai"
     base_url: str | None = None
     idle_s: float | None = None
+    keep_s: float | None = None
     every_tenant: bool = True
 
 
@@ -96,6 +97,7 @@ def _opened(url: str, wanted: Wanted, common: Common) -> Holdfast:
         model=_model(wanted),
         embedder=wanted.embeddings,
         idle_timeout_s=limits.IDLE_TIMEOUT_S if wanted.idle_s is None else wanted.idle_s,
+        keep_ended_days=None if wanted.keep_s is None else wanted.keep_s / 86_400,
     )
 
 

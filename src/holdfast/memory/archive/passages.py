@@ -10,7 +10,6 @@ import msgspec
 from holdfast import limits
 from holdfast.memory.archive.terms import Term, fold, occurrences
 
-_OCCURRENCES_MAX: Final = 500
 _CUT: Final = "…"
 
 
@@ -24,7 +23,7 @@ class Passage(msgspec.Struct, frozen=True):
 
 def best(text: str, weights: Mapping[Term, float]) -> Passage:
     """Return the passage of a text, of about limits.EXCERPT_CHARS, that has most of what was asked."""
-    found = occurrences(text, weights)[:_OCCURRENCES_MAX]
+    found = occurrences(text, weights)[: limits.EXCERPT_OCCURRENCES_MAX]
     first, last, weight = _densest(found, weights)
     start, stop = _room(text, first, last)
     before, after = _CUT if start else "", _CUT if stop < len(text) else ""

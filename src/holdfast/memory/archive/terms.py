@@ -25,6 +25,12 @@ _UNSPACED: Final = (
 )
 """Thai, Lao, Burmese, Khmer, Han, kana, and Hangul, whose words take endings without a space."""
 
+_SETTLED: Final = (
+    "\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
+    "\U00020000-\U0002f7ff\U00030000-\U0003ffff"
+)
+"""Of these, kana, Han and whole syllables of Hangul: none is folded, whatever stands beside it, if that is one of them."""
+
 _JOINERS: Final = b"-_.@:/"
 _BYTES: Final = bytes(range(256))
 _SPACES: Final = bytes(byte for byte in range(128) if not chr(byte).isalnum())
@@ -63,6 +69,7 @@ class _Patterns:
         self.between = re.compile(f"[^\\w\\x00-\\x7f{re.escape(marks)}]+")
         self.pieces = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
         self.unspaced = re.compile(f"[{_UNSPACED}]")
+        self.settled = re.compile(f"[{_SETTLED}]+")
         self.foreign = re.compile(f"[^\\W\\x00-\\x7f]|[\u0300-\u036f{re.escape(marks)}]")
         self.span = re.compile(f"(?:[^\\W_]|[\u0300-\u036f{re.escape(marks)}])+")
 
@@ -144,7 +151,13 @@ def _stem_of(word: str) -> Term:
 
 
 def _runs(text: str, wanted: Collection[Term]) -> Iterator[tuple[int, int, Term]]:
-    find = _patterns()
+    find, sought, texts = _patterns(), {*wanted}, {term.decode() for term in wanted}
+
+    # A few thousand pairs make up most of what is written.
+    @functools.lru_cache(maxsize=8_192)
+    def terms_of(part: str) -> frozenset[Term]:
+        return frozenset(_terms(part))
+
     for match in find.span.finditer(text):
         word, start = match[0], match.start()
         if word.isascii():
@@ -153,14 +166,29 @@ def _runs(text: str, wanted: Collection[Term]) -> Iterator[tuple[int, int, Term]
                 yield start, match.end(), stem
             continue
         if not find.unspaced.search(word):
-            for term in {*_terms(word)} & {*wanted}:
+            for term in terms_of(word) & sought:
                 yield start, match.end(), term
             continue
-        for at in range(len(word)):
-            for pair in (word[at : at + 2], word[at]):
-                for term in {*_terms(pair)} & {*wanted}:
-                    if not is_prefix(term) or len(pair) == 1:
-                        yield start + at, start + at + len(pair), term
+        for at, pair in _pairs(word, texts):
+            for term in terms_of(pair) & sought:
+                if not is_prefix(term) or len(pair) == 1:
+                    yield start + at, start + at + len(pair), term
+
+
+def _pairs(word: str, wanted: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield the pairs and the single characters of a word that may have a wanted term, each with its place.
+
+    What is settled has the terms that it looks like, so that most of a long text is passed over.
+    """
+    settled = bytearray(len(word) + 1)
+    for match in _patterns().settled.finditer(word):
+        settled[match.start() : match.end()] = b"\1" * len(match[0])
+    for at in range(len(word)):
+        pair, one = word[at : at + 2], word[at]
+        if not (settled[at] and (settled[at + 1] or len(pair) == 1)) or pair in wanted:
+            yield at, pair
+        if not settled[at] or one in wanted:
+            yield at, one
 
 
 def fold(text: str) -> str:

@@ -74,8 +74,6 @@ _COMMON: Final = frozenset(
 )
 """Words that half of all sentences have."""
 
-_QUERY_TERMS_MAX: Final = 32
-
 
 def terms(text: str) -> list[str]:
     """Return the words of a text that can be looked for, in order, as the archive finds them."""
@@ -91,7 +89,7 @@ def search(book: Factbook, who: Who, query: str, k: int) -> list[Recalled]:
     """Return up to k facts of a user, the best first."""
     weights = dict[str, float]()
     scores = dict[str, float]()
-    for word in terms(query[: limits.FACT_SCAN_CHARS_MAX])[:_QUERY_TERMS_MAX]:
+    for word in terms(query[: limits.FACT_SCAN_CHARS_MAX])[: limits.FACT_QUERY_TERMS]:
         names = book.with_word(who, word)
         weights[word] = 1 / (1 + math.log1p(len(names)))
         for name in names:

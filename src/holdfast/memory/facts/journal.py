@@ -47,12 +47,24 @@ class Journal:
 
     def has(self, who: Who, session_id: str, named: str) -> bool:
         """Whether a conversation was taken."""
+        row = self._of(who, session_id, named)
+        return row is not None and row.done
+
+    def stood_in(self, who: Who, session_id: str, named: str) -> bool:
+        """Whether somebody had to stand in when a conversation was taken."""
+        row = self._of(who, session_id, named)
+        return row is not None and row.stood_in
+
+    def _of(self, who: Who, session_id: str, named: str) -> Row | None:
         at = key(who.tenant, who.user_id, session_id, named)
         seen = self._shelf.get(TAKEN, [at]).get(at)
-        return seen is not None and _row(seen).done
+        return None if seen is None else _row(seen)
 
     def begin(self, history: History, *, redo: bool) -> Attempt | None:
-        """Return an attempt; None if the conversation was taken, and is not to be taken again."""
+        """Return an attempt; None if the conversation was taken, and is not to be taken again.
+
+        To redo is for one in which somebody stood in: what was forgotten has no row, and stays forgotten.
+        """
         who = history.who
         at, at_epoch = (
             key(who.tenant, who.user_id, history.session_id, history.key),
@@ -62,7 +74,7 @@ class Journal:
             epoch = self._shelf.get(EPOCHS, [at_epoch]).get(at_epoch)
             seen = self._shelf.get(TAKEN, [at]).get(at)
             row = _row(seen) if seen else Row(0, 0, history.session_id, history.key)
-            if row.done and not (redo and row.stood_in):
+            if not row.stood_in if redo else row.done:
                 return None
             mine = msgspec.msgpack.encode(
                 msgspec.structs.replace(

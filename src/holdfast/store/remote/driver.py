@@ -91,18 +91,21 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One change to one tenant, applied whole on condition that its head is `before`, else not at all.
 
     What is added must not be there: `streams`, `bases`, `rows`, `claims` and `keys`. What is put takes the place of
-    what is there. Drops of something that is not there do nothing. In this order: drops and blanks, then the rest.
+    what is there. Drops of something that is not there do nothing. In this order: drops, renames and blanks, then the
+    rest: a name, a claim or a key that they give back may be taken by what is added.
     Positions in `blanks` and `rows` are the tenant's; a stretch is named by the position of its first event.
+    The head may stay as it is, if only keys are added.
     """
 
     tenant: str
     before: Head
     after: Head
     streams: tuple[Stream, ...] = ()
-    """New ones. Their `first` and `version` are those after this change."""
+    """New ones. Their `first` and `version` are those after this change; their bases come with `bases`, not here."""
     bases: tuple[tuple[int, paths.Base], ...] = ()
     """By the number of the stream that gets them."""
     rows: tuple[Kept, ...] = ()
+    """In the order of their positions, without a gap. One of a copied log may come with its blank: that is kept too."""
     claims: tuple[tuple[int, str, int], ...] = ()
     """Stretch, text, version."""
     keys: tuple[KeptKey, ...] = ()
@@ -160,8 +163,12 @@ class Driver(Protocol):
         """Return every tenant that has events, sorted."""
         ...
 
+    def noted(self) -> list[str]:
+        """Return every tenant that has notes, with or without events, sorted."""
+        ...
+
     def stream(self, tenant: str, stream: str | int) -> Stream | None:
-        """Return a stream by name or number."""
+        """Return a stream by name or number, with its bases in the order of their first versions."""
         ...
 
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[Stream]:
@@ -286,6 +293,21 @@ class Driver(Protocol):
         """
         ...
 
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        """Try to be the only one among all stores that has a tenant's guard; return whether it is had within a time.
+
+        Asked for only while several stores write to one tenant, so that they wait for one another instead of
+        deciding in vain again and again. Nothing rests on it: `apply` does not ask for it. A store has one at a
+        time. It ends by itself soon after its holder died. First of all, also if it is free, all others that listen
+        are told, by (tenant, 0): who wins every time hears of nobody otherwise. Who waits looks every few
+        milliseconds at least, or is woken. A driver without all this returns True at once.
+        """
+        ...
+
+    def unguard(self, tenant: str) -> None:
+        """Give the guard back, if it is had."""
+        ...
+
     def pending(self) -> bytes | None:
         """Return what erasures left to do, as the port says."""
         ...
@@ -297,7 +319,7 @@ class Driver(Protocol):
     def listen(self) -> Iterator[tuple[str, int]]:
         """Yield tenant and position whenever a tenant's feed has gone on, by anybody. Ends when the driver is closed.
 
-        Run by one thread. After news may have been missed it yields ("", 0).
+        Run by one thread. After news may have been missed it yields ("", 0); (tenant, 0) if another asks for a guard.
         """
         ...
 

@@ -229,3 +229,21 @@ ORDER BY x.cause, e.stream, x.event;
 INSERT INTO store (name, value) VALUES ('listed', ?) ON CONFLICT DO UPDATE SET value = excluded.value;
 -- name: listed
 SELECT value FROM store WHERE name = 'listed';
+-- name: copy
+SELECT e.key, e.stream, e.version, e.header, e.payload, e.salt, e.digest, e.link,
+       s.name, s.mark, s.tenant, b.mark, b.key, b.stream, b.first, b.source, b.version,
+       x.mark, x.event, x.notice, x.cause, x.payload,
+       (SELECT json_group_array(lower(hex(hash))) FROM blob_uses WHERE event = e.key)
+FROM events AS e LEFT JOIN streams AS s ON s.key = e.stream LEFT JOIN bases AS b ON b.key = e.key
+LEFT JOIN erased AS x ON x.event = e.key
+WHERE e.key > ? AND e.key <= ? ORDER BY e.key LIMIT ?;
+-- name: copy_keys
+SELECT key, command_hash, first, last, time_us, mark FROM keys WHERE tenant = ? AND key > ? ORDER BY key LIMIT ?;
+-- name: whole_key
+SELECT key, command_hash, first, last, time_us, mark FROM keys WHERE tenant = ? AND key = ?;
+-- name: known_blobs
+SELECT lower(hex(hash)) FROM blobs WHERE tenant = ? AND hash IN (SELECT unhex(value) FROM json_each(?));
+-- name: hashes_of_event
+SELECT lower(hex(hash)) FROM blob_uses WHERE event = ?;
+-- name: drop_uses_of_event
+DELETE FROM blob_uses WHERE event = ?;

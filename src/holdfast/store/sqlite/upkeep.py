@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import apsw
 
 from holdfast import errors
-from holdfast.store import port
+from holdfast.store import port, portable
 from holdfast.store.erasure import Again, Erased, Erasure
-from holdfast.store.sqlite import checks, erasing, erasures, opening, rebuilding, scrubbing
-from holdfast.store.sqlite.anchor import Anchor
+from holdfast.store.sqlite import (
+    checks,
+    copying,
+    erasing,
+    erasures,
+    opening,
+    rebuilding,
+    scrubbing,
+)
+from holdfast.store.sqlite.anchor import Anchor, Head
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.looking import Looking
 from holdfast.store.sqlite.post import Post
-from holdfast.store.sqlite.rows import first
+from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first
 from holdfast.store.sqlite.translate import Translated
 from holdfast.store.sqlite.turns import Turn
+from holdfast.store.sqlite.waiting import News
 from holdfast.store.sqlite.witness import Witness
 from holdfast.values.frozen import Json
 
@@ -37,6 +46,7 @@ class Upkeep(Looking):
     _random: Callable[[int], bytes]
     _translated: Translated
     _store_id: bytes
+    _news: News
     _seen: int | None
     _witness: Witness
 
@@ -101,6 +111,47 @@ class Upkeep(Looking):
         # Told to nobody here: the next turn has to hear of it.
         self._seen = None
         return gone
+
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.Raw]:
+        """Return the tenant's events with position > after as they are kept; each is checked."""
+        with self._reading() as connection:
+            base = self._known.tenant(connection, tenant) << TENANT_SHIFT
+            if not base or not 0 <= after < NUMBER_MASK:
+                return []
+            return copying.page(connection, base, after, limit)
+
+    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
+        """Return the tenant's idempotency keys after one, by their text."""
+        with self._reading() as connection:
+            return copying.keys(connection, self._known.tenant(connection, tenant), after, limit)
+
+    def paste(
+        self,
+        tenant: str,
+        events: Sequence[port.Raw],
+        *,
+        blobs: Mapping[bytes, bytes] = {},
+        keys: Sequence[port.RawKey] = (),
+    ) -> None:
+        """Keep events exactly as they are in one transaction; the anchor is written before this returns."""
+        with self.turn(), self._translated:
+            try:
+                self._enter()
+                pasting = copying.Pasting(self._writer, tenant)
+                fit = portable.fit(pasting, events, blobs, keys)
+                if not fit:
+                    return
+                pasting.put(fit)
+                slot, data = self._anchor.ready({pasting.tenant: Head(*fit.end)})
+                self._end()
+                self._anchor.put(slot, data)
+            except BaseException:
+                self._abandon_writer()
+                raise
+            self._known.forget_streams()
+            # Told to nobody here: the next turn has to hear of it.
+            self._seen = None
+            self._news.tell()
 
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """Write the file anew and empty its log, blank the boxes, bring up the list; then nothing is pending."""

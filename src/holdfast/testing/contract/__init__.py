@@ -17,6 +17,7 @@ for _name in (
     "basing",
     "blobs",
     "company",
+    "copying",
     "deriving",
     "erasing",
     "keeping",
@@ -30,6 +31,7 @@ from holdfast.testing.contract.appending import Appending  # noqa: E402 - rewrit
 from holdfast.testing.contract.basing import Basing  # noqa: E402
 from holdfast.testing.contract.blobs import Blobs  # noqa: E402
 from holdfast.testing.contract.company import Company  # noqa: E402
+from holdfast.testing.contract.copying import Copying  # noqa: E402
 from holdfast.testing.contract.deriving import Deriving  # noqa: E402
 from holdfast.testing.contract.erasing import Erasing  # noqa: E402
 from holdfast.testing.contract.keeping import Keeping  # noqa: E402
@@ -39,7 +41,7 @@ from holdfast.testing.contract.walking import walk  # noqa: E402
 
 
 class StoreContract(
-    Appending, Basing, Blobs, Deriving, Erasing, Keeping, Noting, Rebuilding, Company
+    Appending, Basing, Blobs, Deriving, Erasing, Keeping, Noting, Rebuilding, Copying, Company
 ):
     """Everything a store promises. Subclass it and say how your store is opened."""
 

@@ -19,6 +19,7 @@ from holdfast.store.port import (
     Query,
     Report,
     Snapshot,
+    Stale,
     Store,
     StoredEvent,
     StreamWrite,
@@ -144,9 +145,23 @@ def step(
 
 
 def commit(store: Store, *appends: Append) -> list[Outcome]:
-    """Commit appends together, in a turn."""
+    """Commit appends together, in a turn; those once more that others were faster than in their tenant.
+
+    Where others can't be kept out, that is how they are noticed. These appends rest on nothing but what they say.
+    """
     with store.turn():
-        return store.commit(appends)
+        outcomes = store.commit(appends)
+        passed = [at for at, each in enumerate(outcomes) if is_passed(each)]
+        if passed:
+            again = store.commit([appends[at] for at in passed])
+            for at, outcome in zip(passed, again, strict=True):
+                outcomes[at] = outcome
+        return outcomes
+
+
+def is_passed(outcome: Outcome) -> bool:
+    """Whether others were faster somewhere in the tenant."""
+    return isinstance(outcome, Stale) and not outcome.stream
 
 
 def take(store: Store, *appends: Append) -> None:

@@ -1,0 +1,117 @@
+"""What the file has of each tenant, as values that can be written; and how a change is made to them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.store.remote.driver import (
+    Change,
+    Head,
+    Kept,
+    KeptKey,
+    KeptNote,
+    KeptProjection,
+    KeptSnapshot,
+    Stream,
+)
+
+replace = msgspec.structs.replace
+
+
+class Books(msgspec.Struct):
+    """What is kept of one tenant."""
+
+    head: Head = Head()
+    streams: dict[int, Stream] = {}
+    rows: list[Kept] = []
+    claims: dict[tuple[int, str], int] = {}
+    keys: dict[str, KeptKey] = {}
+    projections: dict[tuple[str, str], KeptProjection] = {}
+    snapshots: dict[int, KeptSnapshot] = {}
+    blobs: dict[bytes, bytes] = {}
+    uses: set[tuple[int, bytes]] = set()
+    notes: dict[str, KeptNote] = {}
+    noted: int = 0
+
+    def stream(self, stream: str | int) -> Stream | None:
+        """Return a stream by name or number."""
+        if isinstance(stream, int):
+            return self.streams.get(stream)
+        return next((each for each in self.streams.values() if each.name == stream), None)
+
+    def number(self, position: int) -> int:
+        """Return the number of the stream that an event belongs to."""
+        return self.rows[position - 1].row.place.stream
+
+    def taken(self, change: Change) -> bool:
+        """Whether something that a change adds is there already."""
+        renamed = dict(change.renames)
+        names = {renamed.get(number, stream.name) for number, stream in self.streams.items()}
+        claims = {place for place in self.claims if place[0] not in change.drop_claims}
+        return (
+            any(stream.number in self.streams or stream.name in names for stream in change.streams)
+            or any(kept.row.place.position <= len(self.rows) for kept in change.rows)
+            or any((stretch, text) in claims for stretch, text, _ in change.claims)
+            or any(each.key in self.keys.keys() - change.drop_keys for each in change.keys)
+        )
+
+    def take(self, change: Change) -> None:
+        """Make a change that was looked at."""
+        self.drop(change)
+        for number, name in change.renames:
+            self.streams[number] = replace(self.streams[number], name=name)
+            for at, kept in enumerate(self.rows):
+                if kept.row.place.stream == number:
+                    self.rows[at] = replace(kept, stream=name)
+        for position, blank in change.blanks:
+            kept = self.rows[position - 1]
+            row = replace(kept.row, payload=None, salt=None)
+            self.rows[position - 1] = replace(kept, row=row, blank=blank)
+        self.streams |= {stream.number: stream for stream in change.streams}
+        for number, base in change.bases:
+            stream = self.streams[number]
+            self.streams[number] = replace(stream, bases=(*stream.bases, base))
+        for kept in change.rows:
+            self.rows.append(kept)
+            place = kept.row.place
+            self.streams[place.stream] = replace(self.streams[place.stream], version=place.version)
+        self.keys |= {each.key: each for each in change.keys}
+        self.blobs |= change.blobs
+        self.snapshots |= {
+            stream.number: each
+            for each in change.snapshots
+            if (stream := self.stream(each.snapshot.stream))
+        }
+        self.derive(change)
+        self.head = change.after
+
+    def drop(self, change: Change) -> None:
+        """Drop what a change takes away."""
+        for place in change.drop_projections:
+            self.projections.pop(place, None)
+        for number in change.drop_snapshots:
+            self.snapshots.pop(number, None)
+        for key in change.drop_keys:
+            self.keys.pop(key, None)
+        for hash_ in change.drop_blobs:
+            self.blobs.pop(hash_, None)
+        if change.drop_claims:
+            kept = self.claims.items()
+            self.claims = {p: v for p, v in kept if p[0] not in change.drop_claims}
+        if change.drop_uses:
+            gone = change.drop_uses
+            self.uses = {use for use in self.uses if self.number(use[0]) not in gone}
+
+    def derive(self, change: Change) -> None:
+        """Put what is derived."""
+        self.claims |= {(stretch, text): version for stretch, text, version in change.claims}
+        self.uses |= set(change.uses)
+        for kept in change.projections:
+            self.projections[kept.projection.kind, kept.projection.id] = kept
+
+
+class Everything(msgspec.Struct):
+    """What the file has: the books of each tenant, and what erasures left to do."""
+
+    tenants: dict[str, Books] = {}
+    pending: bytes | None = None

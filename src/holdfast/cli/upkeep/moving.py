@@ -1,0 +1,77 @@
+"""`holdfast migrate` and `holdfast restore`: a store from one place to another."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast import errors
+from holdfast.cli import again, exits, figures, target
+from holdfast.cli.options import Common, Printing
+from holdfast.cli.surface import Face, Surface
+
+if TYPE_CHECKING:
+    from holdfast.engine.migrating import Migrated
+
+
+def migrate(source: str, goal: str, printing: Printing, *, verify: bool) -> int:
+    """Copy a store into another; exit 5 if the source has grown since."""
+    surface = Surface(as_json=printing.json, quiet=printing.quiet)
+    common = Common(json=printing.json, quiet=printing.quiet, url=source)
+    started = time.monotonic()
+    with target.opened(common) as hf, surface.progress("copying and checking events") as bar:
+        moved = hf.admin.migrate(_named(goal), verify=verify, progress=bar)
+    _show(surface, ("moved", source, goal), moved, time.monotonic() - started)
+    if not moved.behind:
+        surface.note(f"See what it holds: {again.command('status', named=goal)}")
+        return exits.DONE
+    late = figures.count(sum(moved.behind.values()), "event")
+    surface.note(f"{source} has got {late} since. Stop who writes there, then repeat:")
+    surface.note(f"{again.command('migrate', goal, named=source)}  (exit {exits.CONFLICT})")
+    return exits.CONFLICT
+
+
+def restore(backup: str, goal: str, printing: Printing, *, verify: bool) -> int:
+    """Put a backup into an empty store."""
+    from holdfast.wiring import moving  # noqa: PLC0415 - only whoever restores pays for it
+
+    surface = Surface(as_json=printing.json, quiet=printing.quiet)
+    started = time.monotonic()
+    target.must_exist(backup)
+    try:
+        with surface.progress("copying and checking") as bar:
+            moved = moving.restore(backup, _named(goal), bar, verify=verify)
+    except errors.Error as error:
+        raise exits.Failure(exits.of_error(error)) from error
+    _show(surface, ("restored", backup, goal), moved, time.monotonic() - started)
+    surface.note(f"See what it holds: {again.command('status', named=goal)}")
+    return exits.DONE
+
+
+def _named(goal: str) -> str:
+    if goal.startswith("volatile:"):
+        told = "volatile: names a store in the memory of one process; nothing put there would last."
+        raise exits.Failure(
+            exits.Problem(
+                exits.USAGE, "no_target", told, "Nothing was done.", "Name a file, or a server."
+            )
+        )
+    return goal
+
+
+def _show(surface: Surface, what: tuple[str, str, str], moved: Migrated, seconds: float) -> None:
+    did, source, goal = what
+    if surface.face is Face.JSON:
+        document = {"source": source, "target": goal, **msgspec.to_builtins(moved)}
+        surface.document({**document, "seconds": round(seconds, 3)})
+    elif surface.face is Face.PIPE:
+        surface.row(goal, moved.tenants, moved.events, moved.copied, sum(moved.behind.values()))
+    else:
+        checked = "verified" if moved.verified else "not verified"
+        surface.console.print(f"{surface.glyphs.good} {did}", style="bold green", end="")
+        surface.console.print(
+            f"   {figures.count(moved.events, 'event')} of {figures.count(moved.tenants, 'tenant')}"
+            f" to {goal}, {checked} ({seconds:.1f} s)"
+        )

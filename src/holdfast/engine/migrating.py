@@ -1,0 +1,355 @@
+"""Moving a store: its log is copied as it is kept into another one, where all that is derived is made again.
+
+Positions and links stay, so whatever refers to them stays right. The target's head says how far a copy has come:
+one that was stopped anywhere, by whatever, is taken up there. Until it is through, a note in the target says of
+each tenant that it is not to be used yet.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from holdfast import errors, limits
+from holdfast.engine import arriving, deriving, leases
+from holdfast.store import chain
+from holdfast.store.erasure import is_notice
+from holdfast.store.port import Raw, Rebuilt, Report, Store
+
+_REBUILDING: Final = 2
+"""A rebuild goes through each event twice."""
+
+Progress = Callable[[int, int], None]
+"""Called with what is done and what there is in all."""
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+    """What was moved. `events` is what the target has of these tenants, `copied` how many of them came just now.
+
+    `heads` has the last link of each tenant's log. `behind` are events that the source has got since, by tenant:
+    stop who writes there, and migrate again.
+    """
+
+    tenants: int
+    events: int
+    copied: int
+    keys: int
+    notes: int
+    passes: int
+    verified: bool
+    heads: Mapping[str, str]
+    behind: Mapping[str, int]
+
+
+def migrate(
+    source: Store,
+    target: Store,
+    progress: Progress,
+    *,
+    verify: bool = True,
+    follow: bool = True,
+) -> Migrated:
+    """Copy every tenant of a store into another; return what was moved.
+
+    `follow`: what is written meanwhile is copied, too. Raises Conflict, before anything is written, if the target
+    has other events of one of the tenants; Corrupt if the source is not as it was written.
+    """
+    tenants = source.tenants()
+    _refuse_pending(source)
+    for tenant in tenants:
+        _check_same_log(source, target, tenant)
+    for tenant in tenants:
+        _mark(source, target, tenant)
+    moving = _Moving(source, target, progress, verify=verify)
+    passes = moving.run(follow=follow)
+    heads = {tenant: _compared(source, target, tenant) for tenant in moving.tenants}
+    if verify:
+        moving.verify()
+    for tenant in moving.tenants:
+        _put(target, tenant, arriving.NOTE, None)
+    ends = {tenant: target.head(tenant) for tenant in moving.tenants}
+    late = {tenant: source.head(tenant) - ends.get(tenant, 0) for tenant in source.tenants()}
+    return Migrated(
+        tenants=len(ends), events=sum(ends.values()), copied=moving.copied, keys=moving.keys,
+        notes=moving.notes, passes=passes, verified=verify, heads=heads,
+        behind={tenant: count for tenant, count in late.items() if count and follow},
+    )  # fmt: skip
+
+
+def backup(
+    source: Store, target: Path, opener: Callable[[str | Path], Store], progress: Progress
+) -> None:
+    """Copy a store to a new file; one that can't do so itself, into one of SQLite that is made beside it first.
+
+    A backup that was broken off leaves a folder beside the file, and the next one to the same file goes on with it.
+    """
+    try:
+        for done, total in source.backup(str(target)):
+            progress(done, total)
+    except errors.Refused as error:
+        if isinstance(error, errors.InvalidRequest):
+            raise
+    else:
+        return
+    if target.exists():
+        raise errors.InvalidRequest(
+            f"{target} exists already.", hint="Name a new file; a backup never overwrites."
+        )
+    part = target.with_name(f"{target.name}.part")
+    part.mkdir(mode=0o700, exist_ok=True)
+    with closing(opener(part / "state.db")) as made:
+        migrate(source, made, progress, verify=False, follow=False)
+        for done, total in made.backup(str(target)):
+            progress(done, total)
+    shutil.rmtree(part)
+
+
+def _refuse_pending(source: Store) -> None:
+    if source.pending() is not None:
+        raise errors.Refused(
+            "an erasure in the source is not through: what is left to do of it would not move along.",
+            hint="Finish it first with holdfast worker --once on the source; a memory engine elsewhere has to be reachable.",
+        )
+
+
+def _check_same_log(source: Store, target: Store, tenant: str) -> None:
+    head = target.head(tenant)
+    if head and link(source, tenant, head) != link(target, tenant, head):
+        raise errors.Conflict(
+            f"the target has other events of tenant {tenant!r}.",
+            hint="Migrate into a store that has none of this tenant, or only a part of the same log.",
+            facts={"tenant": tenant, "events": head},
+        )
+
+
+def link(store: Store, tenant: str, position: int) -> bytes:
+    """Return the link of the event at a position; nothing if there is none."""
+    found = store.copy(tenant, after=position - 1, limit=1) if position else []
+    return found[0].link if found else b""
+
+
+def _mark(source: Store, target: Store, tenant: str) -> None:
+    arriving.refuse(source, tenant)
+    _put(target, tenant, arriving.NOTE, b"unfinished")
+    if arriving.is_arriving(source, tenant):
+        _put(target, tenant, arriving.NOTE, None)
+        raise errors.InvalidRequest("source and target are the same store.")
+
+
+def _put(store: Store, tenant: str, name: str, value: bytes | None) -> bool:
+    """Have a note be so, whatever it was; return whether it was otherwise."""
+    for _ in range(limits.RETRIES_MAX):
+        found = store.note(tenant, name)
+        if (found.value if found else None) == value:
+            return False
+        if store.put_note(tenant, name, value, expected=found.version if found else 0):
+            return True
+    raise errors.Unavailable("others change the target's notes; try again when nobody uses it.")
+
+
+def _compared(source: Store, target: Store, tenant: str) -> str:
+    head = target.head(tenant)
+    last = link(target, tenant, head)
+    if head and last != link(source, tenant, head):
+        raise errors.Corrupt(
+            f"the copy of tenant {tenant!r} is not the source's log.",
+            hint="The target is not to be used. Verify the source, then migrate into an empty store.",
+            facts={"tenant": tenant, "position": head},
+        )
+    return last.hex()
+
+
+class _Moving:
+    """One copy on its way, of all tenants."""
+
+    def __init__(self, source: Store, target: Store, progress: Progress, *, verify: bool) -> None:
+        self._source, self._target = source, target
+        self._progress = progress
+        self._steps = 1 + _REBUILDING + verify
+        self._before = self._done = 0
+        self.tenants: list[str] = []
+        self.copied = self.keys = self.notes = 0
+
+    def run(self, *, follow: bool) -> int:
+        """Copy and derive until the source has nothing new, or it grows too fast; return how often it was derived."""
+        logs: dict[str, _Log] = {}
+        rounds, passes = 0, 0
+        while True:
+            self._round(logs)
+            rounds += 1
+            more = follow and rounds < limits.MIGRATE_ROUNDS_MAX
+            if more and self._grown():
+                continue
+            # Making it usable takes a while, in which the source may grow again.
+            self._rebuild()
+            passes += 1
+            if not more or not self._grown():
+                return passes
+
+    def _grown(self) -> bool:
+        source, target = self._source, self._target
+        return any(source.head(tenant) > target.head(tenant) for tenant in source.tenants())
+
+    def _round(self, logs: dict[str, _Log]) -> None:
+        source, target = self._source, self._target
+        for tenant in source.tenants():
+            if tenant not in logs:
+                _check_same_log(source, target, tenant)
+                _mark(source, target, tenant)
+                logs[tenant] = _Log(source, target, tenant)
+        self.tenants = list(logs)
+        for tenant in logs:
+            # Before the end of the log is looked up: no note is about what is not copied.
+            self.notes += self._copy_notes(tenant)
+        ends = {tenant: source.head(tenant) for tenant in logs}
+        self._before = sum(target.head(tenant) for tenant in logs)
+        for tenant, log in logs.items():
+            for count in log.copy(ends[tenant]):
+                self.copied += count
+                self._tell(self._before + self.copied)
+            self.keys += self._copy_keys(tenant)
+
+    def _tell(self, done: int) -> None:
+        self._done = max(self._done, done)
+        events = sum(self._source.head(tenant) for tenant in self.tenants)
+        self._progress(self._done, max(self._done, events * self._steps))
+
+    def _copy_notes(self, tenant: str) -> int:
+        source, target = self._source, self._target
+        changed, names = 0, {arriving.NOTE}
+        for name, value in _notes(source, tenant):
+            names.add(name)
+            changed += _put(target, tenant, name, value)
+        for name, _ in list(_notes(target, tenant)):
+            if name not in names:
+                changed += _put(target, tenant, name, None)
+        return changed
+
+    def _copy_keys(self, tenant: str) -> int:
+        target, after, copied = self._target, "", 0
+        end = target.head(tenant)
+        while page := self._source.keys(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
+            after = page[-1].key
+            # A key of what was written since comes with that.
+            there = [key for key in page if key.last <= end]
+            target.paste(tenant, [], keys=there)
+            copied += len(there)
+        return copied
+
+    def _rebuild(self) -> None:
+        target, before = self._target, self._done
+        try:
+            with closing(target.rebuild(deriving.derived)) as steps:
+                for step in steps:
+                    if not isinstance(step, Rebuilt):
+                        self._tell(before + step)
+        finally:
+            target.leave_turn()
+        if (pending := target.pending()) is not None:
+            target.scrub(pending)
+
+    def verify(self) -> None:
+        """Check everything that the target has."""
+        before = self._done
+        verify(self._target, lambda done, _: self._tell(before + done))
+
+
+def verify(store: Store, progress: Progress) -> None:
+    """Check everything that a copy has; raise Corrupt if something is not as it was written."""
+    for step in store.verify():
+        if not isinstance(step, Report):
+            progress(step, step)
+        elif not step.ok:
+            raise errors.Corrupt(
+                f"the copy is not as it was written: {step.faults[0]}",
+                hint="It is not to be used. `holdfast verify` lists all damage; begin again with an empty store.",
+                facts={"faults": len(step.faults)},
+            )
+
+
+def _notes(store: Store, tenant: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the notes of a tenant; who works on what is a store's own affair."""
+    after = ""
+    while page := store.notes(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
+        for after, note in page:
+            if after != arriving.NOTE and not after.startswith(leases.PREFIX):
+                yield after, note.value
+
+
+class _Log:
+    """The log of one tenant on its way. What was erased in the source since it was copied is erased again."""
+
+    def __init__(self, source: Store, target: Store, tenant: str) -> None:
+        self._source, self._target, self._tenant = source, target, tenant
+        self._came = target.head(tenant)
+        """What somebody copied before: it may have been erased at any time since."""
+        self._began = source.head(tenant)
+        """What the log had when this copy began: nothing that was erased by then is copied with its content."""
+
+    def copy(self, until: int) -> Iterator[int]:
+        """Copy what is missing up to a position; yield how many events came at a time."""
+        source, target, tenant = self._source, self._target, self._tenant
+        while (head := target.head(tenant)) < until:
+            limit = min(limits.IMPORT_STEP_EVENTS, until - head)
+            page = source.copy(tenant, after=head, limit=limit)
+            if not page:
+                raise errors.Corrupt(
+                    f"the source lacks the event at position {head + 1:,} of tenant {tenant!r}.",
+                    facts={"tenant": tenant, "position": head + 1},
+                )
+            for events, blobs in self._parts(self._erased_before(page, head)):
+                target.paste(tenant, events, blobs=blobs)
+            for events, blobs in self._parts(page):
+                target.paste(tenant, events, blobs=blobs)
+                yield len(events)
+
+    def _parts(self, events: Sequence[Raw]) -> Iterator[tuple[list[Raw], dict[bytes, bytes]]]:
+        """Yield events with their blobs, no more at a time than fits into memory."""
+        part: list[Raw] = []
+        blobs: dict[bytes, bytes] = {}
+        size = 0
+        for raw in events:
+            wanted = [hash_ for hash_ in raw.blobs if hash_ not in blobs]
+            if wanted:
+                came = self._source.blobs(self._tenant, wanted)
+                size += sum(map(len, came.values()))
+                blobs |= came
+            part.append(raw)
+            if size >= limits.IMPORT_STEP_BYTES or len(part) >= limits.IMPORT_STEP_EVENTS:
+                yield part, blobs
+                part, blobs, size = [], {}, 0
+        if part:
+            yield part, blobs
+
+    def _erased_before(self, page: Sequence[Raw], head: int) -> list[Raw]:
+        """Return events of the target that went with the notices of a page, or whose stand-ins changed with them."""
+        told = [raw for raw in page if is_notice(chain.kind_and_ordinal(raw.header)[0])]
+        if any(raw.position > self._began for raw in told):
+            gone = self._erased(head)
+        else:
+            gone = self._erased_of_old if told and self._came else {}
+        streams = {raw.number for raw in told}
+        return [raw for number in streams for raw in gone.get(number, ())]
+
+    @functools.cached_property
+    def _erased_of_old(self) -> dict[int, list[Raw]]:
+        return self._erased(self._came)
+
+    def _erased(self, until: int) -> dict[int, list[Raw]]:
+        """Return what the source has erased up to a position, by stream."""
+        found: dict[int, list[Raw]] = {}
+        after = 0
+        while after < until:
+            limit = min(limits.IMPORT_STEP_EVENTS, until - after)
+            events = self._source.copy(self._tenant, after=after, limit=limit)
+            for raw in events:
+                if raw.erased:
+                    found.setdefault(raw.number, []).append(raw)
+            after += len(events) or until
+        return found

@@ -1,0 +1,168 @@
+"""Connections to one store: made when they are needed, kept while they are good, each with every setting made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.abc import PQGen
+
+from holdfast import errors, limits
+from holdfast.store.postgres import packing, translate
+from holdfast.store.postgres.place import Place
+
+RV = TypeVar("RV")
+Rows = list[tuple[Any, ...]]
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that does not wait for ever, not even for a server that stands still."""
+
+    patience_s: float = limits.SERVER_ANSWER_S
+
+    def wait(self, gen: PQGen[RV], *arguments: Any, **options: Any) -> RV:
+        """Run an exchange to its end; raise TimeoutError if nothing comes for too long."""
+        return super().wait(_patient(gen, self.patience_s), *arguments, **options)
+
+
+def _patient(gen: PQGen[RV], patience_s: float) -> Generator[Any, Any, RV]:
+    until = time.monotonic() + patience_s
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if ready:
+                until = time.monotonic() + patience_s
+            elif time.monotonic() > until:
+                raise TimeoutError(f"no answer within {patience_s:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
+def connect(place: Place, *, role: bool = True) -> Connection:
+    """Open a connection with every setting made; without the role it is the owner's, for upkeep."""
+    connection = Connection.connect(place.conninfo, autocommit=True)
+    try:
+        connection.patience_s = place.timeout_s + limits.SERVER_GRACE_S
+        connection.prepare_threshold = None
+        packing.register(connection.adapters)
+        connection.execute(_settings(place, role=role))
+        # From now on every statement is prepared when it is first used; upkeep uses each once.
+        connection.prepare_threshold = 0 if role else None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _settings(place: Place, *, role: bool) -> sql.Composed:
+    wanted = {
+        "search_path": place.schema,
+        "statement_timeout": f"{int(place.timeout_s * 1000)}",
+        "lock_timeout": f"{int(place.timeout_s * 1000)}",
+        "idle_in_transaction_session_timeout": "0",
+        "client_min_messages": "warning",
+        "jit": "off",
+        # Every statement is prepared once, and the tenant prunes partitions when it runs.
+        "plan_cache_mode": "force_generic_plan",
+    } | ({"role": place.role} if role else {})
+    return sql.SQL("; ").join(
+        sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
+        for name, value in wanted.items()
+    )
+
+
+def is_idle(connection: Connection) -> bool:
+    """Whether a connection that nobody uses still stands: one that was ended has something to read."""
+    if connection.closed:
+        return False
+    ready, _, _ = select.select([connection.fileno()], [], [], 0)
+    return not ready
+
+
+class Connections:
+    """Idle connections, and how many there may be in all. Whoever comes when none is left waits a while."""
+
+    def __init__(self, place: Place, made: Callable[[Connection], None]) -> None:
+        self._place = place
+        self._made = made
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(place.connections)
+        self._closed = False
+        self._process = os.getpid()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody gets a connection any more."""
+        return self._closed
+
+    @contextlib.contextmanager
+    def borrow(self) -> Iterator[Connection]:
+        """A connection for the body, where the server's errors become ours. One that failed is not used again."""
+        if self._closed:
+            raise errors.EngineClosed
+        if os.getpid() != self._process:
+            raise errors.ForkedEngine
+        if not self._room.acquire(timeout=self._place.timeout_s):
+            raise errors.StoreBusy(
+                f"all {self._place.connections} connections of this process are in use.",
+                hint="Retry, or allow more with ?connections=16 in the URL.",
+            )
+        try:
+            with translate.at(self._place.shown):
+                connection = self._taken()
+                try:
+                    yield connection
+                except BaseException:
+                    _discard(connection)
+                    raise
+                self._give_back(connection)
+        finally:
+            self._room.release()
+
+    def _taken(self) -> Connection:
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                break
+            if is_idle(connection):
+                return connection
+            _discard(connection)
+        connection = connect(self._place)
+        try:
+            self._made(connection)
+        except BaseException:
+            _discard(connection)
+            raise
+        return connection
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._lock:
+            if not self._closed and not connection.closed:
+                self._idle.append(connection)
+                return
+        _discard(connection)
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when it is given back. Closing twice is fine."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        if os.getpid() == self._process:
+            for connection in idle:
+                _discard(connection)
+
+
+def _discard(connection: Connection) -> None:
+    with contextlib.suppress(Exception):
+        connection.close()

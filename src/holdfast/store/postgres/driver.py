@@ -1,0 +1,187 @@
+"""PostgreSQL as one store sees it: a connection is borrowed for one exchange, and a change is one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import Cursor
+
+from holdfast import errors
+from holdfast.store import port
+from holdfast.store.postgres import guarding, listening, names, opening, scrubbing, writing
+from holdfast.store.postgres.connections import Connection, Connections, Rows
+from holdfast.store.postgres.place import Place
+from holdfast.store.postgres.reading import Reading, looked
+from holdfast.store.remote import marks
+from holdfast.store.remote.driver import Change, Head, Moved, Taken
+from holdfast.values.frozen import Json
+
+_TAKEN = -1
+
+
+class PostgresDriver(Reading):
+    """A database, or a schema of one. Safe for threads."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._sql: Mapping[str, str] = names.named("queries.sql")
+        self._server = opening.prepare(place)
+        self._connections = Connections(place, self._checked)
+        self._guard = guarding.Guard(place)
+        self._listener = listening.Listener(place, self._guard)
+
+    def _checked(self, connection: Connection) -> None:
+        # A server that was restarted, or promoted, may be another one now.
+        server = opening.look(connection)
+        opening.check(server, self._place)
+        self._server = server
+
+    @property
+    def durability(self) -> str:
+        """What survives once `apply` has returned, as the server's settings say."""
+        return self._server.level
+
+    def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
+        """Apply changes of different tenants, each in its own transaction; None: it was applied."""
+        with self._connections.borrow() as connection:
+            if len(changes) == 1:
+                return [_outcome(self._sent(connection, changes[0]).fetchall())]
+            # All are sent before the first answer is read. What is sent between two syncs is one transaction.
+            with connection.pipeline() as pipeline:
+                cursors: list[Cursor[tuple[Any, ...]]] = []
+                for change in changes:
+                    cursors.append(self._sent(connection, change))
+                    pipeline.sync()
+            return [_outcome(cursor.fetchall()) for cursor in cursors]
+
+    def _sent(self, connection: Connection, change: Change) -> Cursor[tuple[Any, ...]]:
+        arguments = writing.arguments(change, self._place.channel)
+        placeholders = ", ".join(["%s"] * len(arguments))
+        statement = self._sql["apply"].format(arguments=placeholders)
+        return connection.cursor(binary=True).execute(statement.encode(), arguments)
+
+    def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
+        """Drop all that is derived of tenants and put what changes bring, in one transaction."""
+        with self._connections.borrow() as connection:
+            with connection.transaction(force_rollback=False) as transaction:
+                for tenant, head in sorted(before.items()):
+                    if not self._cleared(connection, tenant, head):
+                        raise psycopg.Rollback(transaction)
+                for change in derived:
+                    still = writing.only_derived(change, before[change.tenant])
+                    self._sent(connection, still)
+                for tenant, head in before.items():
+                    self._run(connection, tenant, "next_epoch")
+                    news = f"{head.position} {names.kept(tenant)}"
+                    values = {"channel": self._place.channel, "news": news}
+                    connection.execute(self._sql["notify"].encode(), values)
+                return True
+            return False
+
+    def _cleared(self, connection: Connection, tenant: str, head: Head) -> bool:
+        values = {"position": head.position, "link": head.link, "epoch": head.epoch}
+        if self._run(connection, tenant, "hold", **values):
+            return False
+        for part in ("claims", "uses", "terms", "projections", "snapshots"):
+            self._run(connection, tenant, f"clear_{part}")
+        return True
+
+    def _run(self, connection: Connection, tenant: str, name: str, **values: object) -> Rows:
+        values["tenant"] = kept = names.kept(tenant)
+        return looked(connection, self._sql["tenant"], kept, self._sql[name], values)
+
+    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+        """Drop keys used before that moment; return how many."""
+        (row,) = self._asked(tenant, self._sql["forget_keys"], before=before_us)
+        return int(row[0])
+
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        """Compare and set. The mark covers the version, so that one is counted first and compared again."""
+        while True:
+            noted = int(self._look(tenant, self._sql["noted"])[0][0])
+            mark = b"" if value is None else marks.note(tenant, name, port.Note(value, noted + 1))
+            rows = self._asked(
+                tenant, self._sql["put_note"],
+                name=name.encode(), expected=expected, noted=noted, value=value, mark=mark,
+            )  # fmt: skip
+            if rows[0][0] != "counted":
+                return bool(rows[0][0] == "put")
+
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        """Try to be the only one that has a tenant's guard; return whether it is had within a time."""
+        return self._guard.take(tenant, timeout_s)
+
+    def unguard(self, tenant: str) -> None:
+        """Give the guard back, if it is had."""
+        self._guard.give_back(tenant)
+
+    def pending(self) -> bytes | None:
+        """Return what erasures left to do."""
+        with self._connections.borrow() as connection:
+            row = connection.execute(self._sql["pending"].encode()).fetchone()
+        return bytes(row[0]) if row else None
+
+    def scrub(self, done: bytes, left: bytes) -> None:
+        """Write anew what held something that was erased; then set what is pending."""
+        if self._connections.closed:
+            raise errors.EngineClosed
+        scrubbing.scrub(self._place)
+        with self._connections.borrow() as connection, connection.transaction():
+            row = connection.execute(self._sql["lock_pending"].encode()).fetchone()
+            rest = left + (bytes(row[0]) if row else b"").removeprefix(done)
+            name = "set_pending" if rest else "clear_pending"
+            connection.execute(self._sql[name].encode(), {"value": rest} if rest else None)
+
+    def listen(self) -> Iterator[tuple[str, int]]:
+        """Yield tenant and position whenever a tenant's feed has gone on; ("", 0) if any may have."""
+        return self._listener.listen()
+
+    def status(self) -> Mapping[str, Json]:
+        """Return facts for people."""
+        with self._connections.borrow() as connection, connection.transaction():
+            connection.execute(self._sql["register"].encode())
+            rows = connection.execute(self._sql["heads"].encode()).fetchall()
+            size = connection.execute(self._sql["size"].encode()).fetchone()
+            counts = connection.execute(self._sql["census"].encode()).fetchall()
+            self._server = server = opening.look(connection)
+        return {
+            "backend": "postgres",
+            "store": self._place.shown,
+            "postgres": f"{server.version // 10_000}.{server.version % 10_000}",
+            "schema": len(opening.MIGRATIONS),
+            "durability": server.level,
+            "fsync": server.fsync,
+            "full_page_writes": server.full_page_writes,
+            "synchronous_commit": server.synchronous_commit,
+            "bytes": int(size[0]) if size else 0,
+            "tenants": len(rows),
+            "events": sum(position for _, position, _ in rows),
+            "blobs": sum(count for kind, _, count in counts if not kind),
+            "holds": _held(counts),
+            "heads": {
+                names.read(tenant): {"position": position, "link": bytes(link).hex()}
+                for tenant, position, link in rows
+            },
+        }
+
+    def close(self) -> None:
+        """Give back every connection. Closing twice is fine."""
+        self._listener.close()
+        self._guard.close()
+        self._connections.close()
+
+
+def _outcome(rows: Rows) -> Moved | Taken | None:
+    if not rows:
+        return None
+    return Taken() if rows[0][0] == _TAKEN else Moved(Head(*rows[0]))
+
+
+def _held(counts: Rows) -> dict[str, Json]:
+    held: dict[str, dict[str, int]] = {}
+    for kind, status, count in counts:
+        if kind:
+            held.setdefault(kind.decode(), {})[status.decode()] = count
+    return dict(held)

@@ -1,0 +1,275 @@
+"""Opening a store on PostgreSQL: the server is looked at, the schema lifted, roles made, and isolation tried out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from holdfast import errors, limits
+from holdfast.store.postgres import connections, names, translate
+from holdfast.store.postgres.connections import Connection
+from holdfast.store.postgres.place import LEVELS, Place
+
+MIGRATIONS: Final = ("schema-1.sql",)
+"""The files that lift a store by one version each, from nothing on."""
+
+SERVER_MIN: Final = 14
+OURS: Final = ("heads", "streams", "bases", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots", "notes")  # fmt: skip
+"""The tables that hold what is a tenant's."""
+
+
+class Server(msgspec.Struct, frozen=True):
+    """What a server says of itself."""
+
+    version: int
+    encoding: str
+    recovering: bool
+    read_only: bool
+    fsync: bool
+    full_page_writes: bool
+    synchronous_commit: str
+
+    @property
+    def level(self) -> str:
+        """What survives once a commit was acknowledged."""
+        if self.synchronous_commit == "off":
+            return "none"
+        return "power-loss" if self.fsync and self.full_page_writes else "process-crash"
+
+
+def look(connection: Connection) -> Server:
+    """Ask a server about itself."""
+    row = _one(connection, "server")
+    return Server(int(row[0]), *row[1:])
+
+
+def check(server: Server, place: Place) -> None:
+    """Raise what is wrong with a server for the use that is asked for."""
+    if server.version // 10_000 < SERVER_MIN:
+        raise errors.UnsafeStore(
+            f"{place.shown} has version {server.version // 10_000}; Holdfast needs {SERVER_MIN} or later.",
+            hint="Upgrade the server.",
+            facts={"version": server.version},
+        )
+    if server.encoding != "UTF8":
+        raise errors.UnsafeStore(
+            f"{place.shown} keeps text as {server.encoding}, which can't hold every name.",
+            hint="Create the database with: createdb -E UTF8 -T template0 NAME",
+        )
+    if server.recovering or server.read_only:
+        what = (
+            "is a replica" if server.recovering else "is read-only (default_transaction_read_only)"
+        )
+        raise errors.StoreReadOnly(
+            f"{place.shown} {what} and takes no writes.",
+            hint="Name the primary in the URL, or all hosts and target_session_attrs=read-write.",
+        )
+    if LEVELS.index(server.level) < LEVELS.index(place.durability):
+        raise errors.UnsafeStore(
+            f"{place.shown} can't hold the durability {place.durability}: {_weakness(server)}; it holds {server.level}.",
+            hint=f"Change that on the server, or ask for less: ?durability={server.level} in the URL.",
+            facts={"asked": place.durability, "holds": server.level},
+        )
+
+
+def _weakness(server: Server) -> str:
+    weak = [
+        f"{name} is off"
+        for name, on in (
+            ("synchronous_commit", server.synchronous_commit != "off"),
+            ("fsync", server.fsync),
+            ("full_page_writes", server.full_page_writes),
+        )
+        if not on
+    ]
+    return ", ".join(weak)
+
+
+def prepare(place: Place) -> Server:
+    """Look at the server, lift the schema if it is older, and make sure that tenants are apart."""
+    with (
+        translate.at(place.shown),
+        contextlib.closing(connections.connect(place, role=False)) as owner,
+    ):
+        server = look(owner)
+        check(server, place)
+        if version(owner, place) < len(MIGRATIONS):
+            lift(owner, place, {at: names.sql(file) for at, file in enumerate(MIGRATIONS, 1)})
+        _check_role(owner, place)
+    with translate.at(place.shown), contextlib.closing(connections.connect(place)) as user:
+        check_isolation(user, place)
+    return server
+
+
+def version(connection: Connection, place: Place) -> int:
+    """Return the schema's version, 0 if there is none; raise NewerStore for one that is not known here."""
+    if _one(connection, "is_there")[0] is None:
+        if _one(connection, "is_used")[0]:
+            raise errors.NotAStore(
+                f"the schema {place.schema} of {place.shown} is in the way: it holds something else.",
+                hint="Choose another with ?schema=NAME in the URL. Nothing was changed.",
+            )
+        return 0
+    found = int(bytes(_one(connection, "version")[0]))
+    if found > len(MIGRATIONS):
+        raise errors.NewerStore(
+            f"the schema {place.schema} of {place.shown} has version {found}; this Holdfast knows {len(MIGRATIONS)}.",
+            hint="Upgrade with: pip install -U holdfast",
+            facts={"schema": found, "known": len(MIGRATIONS)},
+        )
+    return found
+
+
+def lift(owner: Connection, place: Place, steps: Mapping[int, str]) -> None:
+    """Run what is missing, each step in a transaction of its own, one process at a time.
+
+    Nobody is kept waiting for long: a step that does not get its locks at once gives way and tries again.
+    """
+    with _alone(owner, place):
+        _make_schema(owner, place)
+        _make_role(owner, place)
+        for step in sorted(steps):
+            for last in (*[False] * limits.SERVER_TRIES_MAX, True):
+                if version(owner, place) >= step or _stepped(
+                    owner, place, step, steps[step], last=last
+                ):
+                    break
+
+
+def _make_schema(owner: Connection, place: Place) -> None:
+    if _found(owner, names.named("opening.sql")["schema"], name=place.schema):
+        return
+    try:
+        owner.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(place.schema)))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise errors.StoreReadOnly(
+            f"there is no schema {place.schema} in {place.shown}, and this user may not create it.",
+            hint=f"Let an administrator run: CREATE SCHEMA {place.schema} AUTHORIZATION your_user",
+        ) from error
+
+
+def _stepped(owner: Connection, place: Place, step: int, text: str, *, last: bool) -> bool:
+    try:
+        with owner.transaction():
+            owner.execute(_sql("hurry"))
+            owner.execute(text.encode())
+            _grant(owner, place)
+            owner.execute(_sql("set_version"), {"version": str(step).encode()}, prepare=False)
+    except psycopg.errors.LockNotAvailable:
+        if last:
+            raise
+        owner.execute(_sql("rest"))
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _alone(owner: Connection, place: Place) -> Iterator[None]:
+    """Hold the right to migrate. It ends with the connection at the latest."""
+    owner.execute(_sql("lock"), {"name": place.channel}, prepare=False)
+    try:
+        yield
+    finally:
+        owner.execute(_sql("unlock"), {"name": place.channel}, prepare=False)
+
+
+def _make_role(owner: Connection, place: Place) -> None:
+    """See to it that the role is there, and that this user may take it."""
+    roles = names.named("roles.sql")
+    if not _found(owner, roles["role"], role=place.role):
+        if not _found(owner, roles["may_create_roles"]):
+            raise _no_role(
+                place, f"CREATE ROLE {place.role} NOLOGIN; GRANT {place.role} TO your_user"
+            )
+        # Roles are one for all databases of a server: somebody may be at it in another one.
+        with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+            owner.execute(_role_sql("create_role", place))
+    if not _found(owner, roles["may_set_role"], role=place.role):
+        try:
+            owner.execute(_role_sql("join_role", place))
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise _no_role(place, f"GRANT {place.role} TO your_user") from error
+
+
+def _grant(owner: Connection, place: Place) -> None:
+    """Let the role use the tables, and nothing else."""
+    for name in ("revoke_public", "grant_schema", "grant_tables", "grant_functions"):
+        owner.execute(_role_sql(name, place))
+    direct = names.named("roles.sql")["direct"].encode()
+    for (statement,) in owner.execute(direct, {"role": place.role}, prepare=False).fetchall():
+        owner.execute(statement.encode())
+
+
+def _role_sql(name: str, place: Place) -> sql.Composed:
+    text = cast("Any", names.named("roles.sql")[name])
+    return sql.SQL(text).format(
+        role=sql.Identifier(place.role), schema=sql.Identifier(place.schema)
+    )
+
+
+def _no_role(place: Place, statement: str) -> errors.UnsafeStore:
+    return errors.UnsafeStore(
+        f"{place.shown} has no role {place.role} that this user may take: without one that owns no table, "
+        "row-level security keeps nobody out.",
+        hint=f"Let an administrator run: {statement}",
+        facts={"role": place.role},
+    )
+
+
+def _check_role(owner: Connection, place: Place) -> None:
+    roles = names.named("roles.sql")
+    if not _found(owner, roles["role"], role=place.role):
+        raise _no_role(place, f"CREATE ROLE {place.role} NOLOGIN; GRANT {place.role} TO your_user")
+    if not _found(owner, roles["may_set_role"], role=place.role):
+        raise _no_role(place, f"GRANT {place.role} TO your_user")
+
+
+def check_isolation(user: Connection, place: Place) -> None:
+    """Try out that the role sees nothing as long as no tenant is named, and can't see to it that it does."""
+    who, mighty, owns, bare = _one(user, "isolation", tables=list(OURS))
+    wrong = None
+    if mighty:
+        wrong, fix = (
+            f"the role {who} is a superuser or has BYPASSRLS",
+            f"ALTER ROLE {who} NOSUPERUSER NOBYPASSRLS",
+        )
+    elif owns:
+        wrong, fix = (
+            f"the role {who} owns the store's tables",
+            "Name a role that owns nothing with ?role=NAME in the URL",
+        )
+    elif bare:
+        wrong = f"row-level security is not forced on {', '.join(bare)}"
+        fix = f"ALTER TABLE {place.schema}.{bare[0]} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
+    elif _one(user, "anything")[0]:
+        wrong, fix = (
+            "rows are seen though no tenant is named",
+            f"drop every policy but those of Holdfast in {place.schema}",
+        )
+    else:
+        return
+    raise errors.UnsafeStore(
+        f"tenants of {place.shown} would not be kept apart: {wrong}.",
+        hint=f"{fix}.",
+        facts={"role": str(who)},
+    )
+
+
+def _sql(name: str) -> bytes:
+    return names.named("opening.sql")[name].encode()
+
+
+def _one(connection: Connection, name: str, **values: object) -> tuple[Any, ...]:
+    row = connection.execute(_sql(name), values or None, prepare=False).fetchone()
+    assert row is not None, "a row always comes"
+    return row
+
+
+def _found(connection: Connection, statement: str, **values: object) -> bool:
+    row = connection.execute(statement.encode(), values or None, prepare=False).fetchone()
+    return bool(row and row[0])

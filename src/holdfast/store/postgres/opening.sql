@@ -1,0 +1,39 @@
+-- What is asked and done when a store is opened.
+
+-- name: server
+SELECT current_setting('server_version_num'), current_setting('server_encoding'), pg_is_in_recovery(),
+       current_setting('transaction_read_only')::boolean, current_setting('fsync')::boolean,
+       current_setting('full_page_writes')::boolean, current_setting('synchronous_commit')
+-- name: is_there
+SELECT to_regclass('store')::text
+-- name: schema
+SELECT true FROM pg_namespace WHERE nspname = %(name)s
+-- name: is_used
+SELECT EXISTS (SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+               WHERE n.nspname = current_schema())
+-- name: version
+SELECT value FROM store WHERE name = 'schema'
+-- name: set_version
+INSERT INTO store (name, value) VALUES ('schema', %(version)s)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+-- name: lock
+SELECT pg_advisory_lock(hashtextextended(%(name)s, 0))
+-- name: unlock
+SELECT pg_advisory_unlock(hashtextextended(%(name)s, 0))
+-- name: hurry
+SET LOCAL lock_timeout = '200ms'
+-- name: rest
+SELECT pg_sleep(0.05 + random() * 0.2)
+-- name: isolation
+SELECT current_user, r.rolsuper OR r.rolbypassrls,
+       EXISTS (SELECT 1 FROM pg_class AS c WHERE c.relnamespace = current_schema()::regnamespace
+               AND c.relkind IN ('r', 'p') AND pg_has_role(current_user, c.relowner, 'MEMBER')),
+       ARRAY(SELECT t.name FROM unnest(%(tables)s::text[]) AS t (name)
+             LEFT JOIN pg_class AS c ON c.relname = t.name AND c.relnamespace = current_schema()::regnamespace
+             WHERE NOT coalesce(c.relrowsecurity AND c.relforcerowsecurity, false))
+FROM pg_roles AS r WHERE r.rolname = current_user
+-- name: anything
+SELECT EXISTS (SELECT 1 FROM heads) OR EXISTS (SELECT 1 FROM streams) OR EXISTS (SELECT 1 FROM bases)
+    OR EXISTS (SELECT 1 FROM events) OR EXISTS (SELECT 1 FROM claims) OR EXISTS (SELECT 1 FROM keys)
+    OR EXISTS (SELECT 1 FROM blobs) OR EXISTS (SELECT 1 FROM uses) OR EXISTS (SELECT 1 FROM projections)
+    OR EXISTS (SELECT 1 FROM terms) OR EXISTS (SELECT 1 FROM snapshots) OR EXISTS (SELECT 1 FROM notes)

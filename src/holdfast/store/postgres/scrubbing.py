@@ -1,0 +1,80 @@
+"""After an erasure: tables written anew, so that no page of theirs has what was taken out."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from psycopg import sql
+
+from holdfast import errors, limits
+from holdfast.store.postgres import connections, names, translate
+from holdfast.store.postgres.connections import Connection
+from holdfast.store.postgres.place import Place
+
+CUT = ("streams", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots")
+"""The tables that an erasure takes something out of."""
+
+
+def scrub(place: Place) -> None:
+    """Write the partitions of all tenants anew of whom something was erased.
+
+    Raises StoreBusy if a transaction that could still see it goes on for too long; StoreReadOnly if this user may not.
+    """
+    with (
+        translate.at(place.shown),
+        contextlib.closing(connections.connect(place, role=False)) as owner,
+    ):
+        tenants = [tenant for (tenant,) in _rows(owner, "erased_tenants")]
+        if not tenants:
+            return
+        _wait_for_readers(owner, place)
+        for table in CUT:
+            for (part,) in _rows(owner, "partitions", table=table, tenants=tenants):
+                _rewrite(owner, place, str(part))
+        owner.execute(_sql("scrubbed"), {"tenants": tenants}, prepare=False)
+
+
+def scrub_table(place: Place, table: str) -> None:
+    """Write one table anew, as above."""
+    with (
+        translate.at(place.shown),
+        contextlib.closing(connections.connect(place, role=False)) as owner,
+    ):
+        _wait_for_readers(owner, place)
+        _rewrite(owner, place, table)
+
+
+def _rewrite(owner: Connection, place: Place, part: str) -> None:
+    if not _rows(owner, "may_vacuum", part=part)[0][0]:
+        raise errors.StoreReadOnly(
+            f"what was erased can't be read any more, but this user may not write {part} of {place.shown} anew.",
+            hint=f"Let its owner open the store, or run: GRANT MAINTAIN ON {place.schema}.{part} TO your_user",
+            facts={"pending": True},
+        )
+    options = sql.SQL("FULL, ANALYZE" if place.scrub == "full" else "ANALYZE, INDEX_CLEANUP ON")
+    owner.execute(sql.SQL("VACUUM ({}) {}").format(options, sql.Identifier(part)))
+
+
+def _wait_for_readers(owner: Connection, place: Place) -> None:
+    """Wait until no transaction is left that began before: a table keeps what such a one could still see."""
+    marker = _rows(owner, "now")[0][0]
+    until = time.monotonic() + limits.SCRUB_WAIT_S
+    while _rows(owner, "older", marker=marker)[0][0]:
+        if time.monotonic() > until:
+            raise errors.StoreBusy(
+                f"what was erased can't be read any more, but parts of it may still be in the files of {place.shown}:"
+                f" a transaction has been open for more than {limits.SCRUB_WAIT_S:g} s.",
+                hint="End it (see pg_stat_activity, pg_prepared_xacts), then erase() once more; the next opening does it too.",
+                facts={"pending": True},
+            )
+        time.sleep(0.01)
+
+
+def _sql(name: str) -> bytes:
+    return names.named("scrubbing.sql")[name].encode()
+
+
+def _rows(owner: Connection, name: str, **values: object) -> list[tuple[Any, ...]]:
+    return owner.execute(_sql(name), values or None, prepare=False).fetchall()

@@ -1,0 +1,24 @@
+-- What is done after an erasure, by the owner.
+
+-- name: erased_tenants
+SELECT tenant FROM erasures ORDER BY tenant
+-- name: scrubbed
+DELETE FROM erasures WHERE tenant = ANY (%(tenants)s)
+-- name: partitions
+SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+WHERE i.inhparent = to_regclass(%(table)s) AND EXISTS (
+    SELECT 1 FROM unnest(%(tenants)s::text[]) AS t (tenant)
+    WHERE satisfies_hash_partition(i.inhparent, 8, right(c.relname, 1)::int, t.tenant COLLATE "C")
+) ORDER BY 1
+-- name: may_vacuum
+SELECT pg_has_role(current_user, c.relowner, 'USAGE')
+    OR CASE WHEN current_setting('server_version_num')::int >= 170000
+            THEN has_table_privilege(c.oid, 'MAINTAIN') ELSE false END
+FROM pg_class AS c WHERE c.oid = to_regclass(%(part)s)
+-- name: now
+SELECT pg_current_xact_id()::text
+-- name: older
+SELECT EXISTS (
+    SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+      AND (age(backend_xmin) > age(%(marker)s::xid) OR age(backend_xid) > age(%(marker)s::xid))
+) OR EXISTS (SELECT 1 FROM pg_prepared_xacts WHERE database = current_database())

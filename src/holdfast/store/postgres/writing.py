@@ -1,0 +1,157 @@
+"""A change as the server takes it: every column an array, in the order of the functions' parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.store.postgres import names, packing
+from holdfast.store.remote.driver import Blank, Change, Head
+
+_Value = object
+_bytes, _integers = packing.of_bytes, packing.of_integers
+
+
+def arguments(change: Change, channel: str) -> list[_Value]:
+    """Return the arguments of `apply`; the last of them only if something is taken away."""
+    after = change.after
+    found: list[_Value] = [
+        *_heads(change.tenant, change.before),
+        after.position, after.link, after.epoch, channel,
+        *_rows(change), *_streams(change), *_bases(change), *_claims(change), *_keys(change),
+        *_blobs(change), *_dropped(change), *_projections(change), *_snapshots(change),
+    ]  # fmt: skip
+    if _takes_away(change):
+        found += (True, *_taken_away(change))
+    return found
+
+
+def _takes_away(change: Change) -> bool:
+    return change.todo is not None or any(
+        (
+            change.blanks, change.renames, change.drop_claims, change.drop_snapshots,
+            change.drop_uses, change.drop_keys, change.drop_blobs,
+        )
+    )  # fmt: skip
+
+
+def _taken_away(change: Change) -> list[_Value]:
+    blanks = [blank for _, blank in change.blanks]
+    return [
+        _integers([position for position, _ in change.blanks]),
+        _integers([blank.notice for blank in blanks]),
+        _integers([blank.cause for blank in blanks]),
+        _bytes([blank.payload for blank in blanks]),
+        _integers([number for number, _ in change.renames]),
+        _bytes([name.encode() for _, name in change.renames]),
+        _integers(change.drop_claims),
+        _integers(change.drop_snapshots),
+        _integers(change.drop_uses),
+        _bytes([key.encode() for key in change.drop_keys]),
+        _bytes(change.drop_blobs),
+        change.todo,
+    ]
+
+
+def _heads(tenant: str, before: Head) -> Iterator[_Value]:
+    yield names.kept(tenant)
+    yield from (before.position, before.link, before.epoch)
+
+
+def _rows(change: Change) -> Iterator[_Value]:
+    kept = change.rows
+    rows = [one.row for one in kept]
+    places = [row.place for row in rows]
+    yield _integers([place.position for place in places])
+    yield _integers([place.stream for place in places])
+    yield _integers([place.version for place in places])
+    yield _integers([one.ordinal for one in kept])
+    yield _bytes([row.header for row in rows])
+    yield _bytes([row.payload for row in rows])
+    yield _bytes([row.salt for row in rows])
+    yield _bytes([row.digest for row in rows])
+    yield _bytes([row.link for row in rows])
+    blanks = [one.blank for one in kept]
+    if any(blanks):
+        yield from _blanks(blanks)
+    else:
+        yield from (None, None, None)
+
+
+def _blanks(blanks: list[Blank | None]) -> Iterator[_Value]:
+    yield _integers([blank.notice if blank else None for blank in blanks])
+    yield _integers([blank.cause if blank else None for blank in blanks])
+    yield _bytes([blank.payload if blank else None for blank in blanks])
+
+
+def _streams(change: Change) -> Iterator[_Value]:
+    yield _integers([stream.number for stream in change.streams])
+    yield _bytes([stream.name.encode() for stream in change.streams])
+    yield _integers([stream.first for stream in change.streams])
+
+
+def _bases(change: Change) -> Iterator[_Value]:
+    bases = [base for _, base in change.bases]
+    yield _integers([stream for stream, _ in change.bases])
+    yield _integers([base.stretch for base in bases])
+    yield _integers([base.first for base in bases])
+    yield _integers([base.source for base in bases])
+    yield _integers([base.version for base in bases])
+
+
+def _claims(change: Change) -> Iterator[_Value]:
+    yield _integers([stretch for stretch, _, _ in change.claims])
+    yield _bytes([claim.encode() for _, claim, _ in change.claims])
+    yield _integers([version for _, _, version in change.claims])
+
+
+def _keys(change: Change) -> Iterator[_Value]:
+    keys = change.keys
+    yield _bytes([key.key.encode() for key in keys])
+    yield _bytes([key.command_hash for key in keys])
+    yield _integers([key.first for key in keys])
+    yield _integers([key.last for key in keys])
+    yield _integers([key.time_us for key in keys])
+
+
+def _blobs(change: Change) -> Iterator[_Value]:
+    yield _bytes(list(change.blobs))
+    yield _bytes(list(change.blobs.values()))
+    yield _integers([position for position, _ in change.uses])
+    yield _bytes([hash_ for _, hash_ in change.uses])
+
+
+def _dropped(change: Change) -> Iterator[_Value]:
+    yield _bytes([kind.encode() for kind, _ in change.drop_projections])
+    yield _bytes([id_.encode() for _, id_ in change.drop_projections])
+
+
+def _projections(change: Change) -> Iterator[_Value]:
+    # Of a row that is put twice the last one counts.
+    kept = {(one.projection.kind, one.projection.id): one for one in change.projections}
+    rows = [one.projection for one in kept.values()]
+    yield _bytes([row.kind.encode() for row in rows])
+    yield _bytes([row.id.encode() for row in rows])
+    yield _bytes([row.owner.encode() for row in rows])
+    yield _bytes([row.status.encode() for row in rows])
+    yield _integers([row.time_us for row in rows])
+    yield _bytes([row.lookup.encode() for row in rows])
+    yield packing.of_texts([packing.literal([t.encode() for t in row.terms]) for row in rows])
+    yield _bytes([row.document for row in rows])
+    yield _bytes([one.mark for one in kept.values()])
+
+
+def _snapshots(change: Change) -> Iterator[_Value]:
+    kept = {one.snapshot.stream: one for one in change.snapshots}
+    rows = [one.snapshot for one in kept.values()]
+    yield _bytes([row.stream.encode() for row in rows])
+    yield _integers([row.version for row in rows])
+    yield _integers([row.fold for row in rows])
+    yield _bytes([row.state for row in rows])
+    yield _bytes([one.mark for one in kept.values()])
+
+
+def only_derived(change: Change, before: Head) -> Change:
+    """Return a change of what is derived, made for a head."""
+    return msgspec.structs.replace(change, before=before, after=before)

@@ -1,0 +1,40 @@
+"""The store on Redis or Valkey: streams and scripts, one tenant on one server, safe in company of other processes.
+
+Read `lua/apply.lua` first (a change), then `driver.py` (the verbs) and `servers.py` (what is sent where).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.store.redis import place
+from holdfast.store.redis.driver import RedisDriver
+from holdfast.store.redis.shelf import RedisShelf
+from holdfast.store.remote.store import RemoteStore
+from holdfast.values import ids
+
+__all__ = ["RedisDriver", "RedisShelf", "open_driver", "open_shelf", "open_store"]
+
+
+def open_driver(url: str) -> RedisDriver:
+    """Return a driver for the server that a URL names, once its settings are seen to hold what is asked of them."""
+    driver = RedisDriver(place.of(url))
+    try:
+        driver.check()
+    except BaseException:
+        driver.close()
+        raise
+    return driver
+
+
+def open_store(url: str, *, random: Callable[[int], bytes] = ids.SYSTEM.random) -> RemoteStore:
+    """Open the store that a URL names; it begins empty.
+
+    Raises UnsafeStore, StoreReadOnly, NewerStore, InvalidRequest or Unavailable; nothing is changed then.
+    """
+    return RemoteStore(open_driver(url), random=random)
+
+
+def open_shelf(url: str) -> RedisShelf:
+    """Return the shelf beside the store that a URL names."""
+    return RedisShelf(place.of(url))

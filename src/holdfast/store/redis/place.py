@@ -1,0 +1,128 @@
+"""Where a server is and what is asked of it, as a URL says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from holdfast import errors, limits
+
+SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+
+_PREFIX: Final = "holdfast"
+_PREFIX_CHARS_MAX: Final = 64
+_LEVELS: Final = ("power-loss", "process-crash", "none")
+_TLS: Final = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
+_OPTIONS: Final = ("prefix", "durability", "waitaof", "timeout_s", "connections", *_TLS)
+_SECONDS_MAX: Final = 86_400.0
+_CONNECTIONS_MAX: Final = 10_000
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A server, or one of a cluster's, and how it is talked to."""
+
+    host: str
+    port: int
+    database: int = 0
+    user: str | None = None
+    password: str | None = None
+    tls: Mapping[str, str] | None = None
+    cluster: bool = False
+    prefix: str = _PREFIX
+    durability: str | None = None
+    waitaof: bool = False
+    timeout_s: float = limits.SERVER_ANSWER_S
+    connections: int = limits.SERVER_CONNECTIONS
+
+    @property
+    def shown(self) -> str:
+        """What errors and people are told: never a password."""
+        scheme = ("rediss" if self.tls is not None else "redis") + ("+cluster" * self.cluster)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}" + (f"/{self.database}" if self.database else "")
+
+    def at(self, host: str, port: int) -> Place:
+        """Return another server of the same cluster."""
+        return msgspec.structs.replace(self, host=host, port=port)
+
+
+def of(url: str) -> Place:
+    """Return the place that a URL names; raise InvalidRequest for what can't be one."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 6379
+        given = dict(
+            parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        )
+    except ValueError as error:
+        raise _wrong(f"the URL can't be read: {error}") from error
+    cluster = parts.scheme.endswith("+cluster")
+    if unknown := sorted(set(given) - set(_OPTIONS)):
+        raise _wrong(f"{unknown[0]!r} is no option of a Redis store")
+    secure = parts.scheme.startswith("rediss")
+    if not secure and (extra := sorted(set(given) & set(_TLS))):
+        raise _wrong(f"{extra[0]!r} is for rediss:// only")
+    return Place(
+        host=unquote(parts.hostname or "localhost"),
+        port=port,
+        database=_database(parts.path, cluster=cluster),
+        user=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        tls={_TLS[name]: given[name] for name in _TLS if name in given} if secure else None,
+        cluster=cluster,
+        prefix=_prefix(given.get("prefix", _PREFIX)),
+        durability=_level(given.get("durability")),
+        waitaof=_flag(given.get("waitaof", "0")),
+        timeout_s=_number("timeout_s", given, limits.SERVER_ANSWER_S, _SECONDS_MAX),
+        connections=int(_number("connections", given, limits.SERVER_CONNECTIONS, _CONNECTIONS_MAX)),
+    )
+
+
+def _database(path: str, *, cluster: bool) -> int:
+    number = path.strip("/")
+    if not number:
+        return 0
+    if cluster or not (number.isascii() and number.isdigit()):
+        raise _wrong("the path of the URL is the number of a database, and a cluster has just one")
+    return int(number)
+
+
+def _prefix(text: str) -> str:
+    # A brace would be taken for the part of a key that says where in a cluster it lies.
+    if len(text) > _PREFIX_CHARS_MAX or not _NAME.fullmatch(text):
+        raise _wrong("a prefix is made of letters, digits, - and _")
+    return text
+
+
+def _level(text: str | None) -> str | None:
+    if text is not None and text not in _LEVELS:
+        raise _wrong(f"durability is one of {', '.join(_LEVELS)}")
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise _wrong("waitaof is 0 or 1")
+    return text == "1"
+
+
+def _number(name: str, given: Mapping[str, str], default: float, most: float) -> float:
+    try:
+        number = float(given.get(name, default))
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= most:
+        raise _wrong(f"{name} is a number up to {most:g}")
+    return number
+
+
+def _wrong(why: str) -> errors.InvalidRequest:
+    return errors.InvalidRequest(
+        f"{why}.",
+        hint="Write redis://user:password@host:6379/0?durability=power-loss, for instance.",
+    )

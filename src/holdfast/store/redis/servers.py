@@ -1,0 +1,202 @@
+"""Which server a command goes to: one, or those of a cluster by the key's slot."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final, cast
+
+import redis
+import redis.crc
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
+
+from holdfast import errors, limits
+from holdfast.store.redis import translate
+from holdfast.store.redis.links import Answer, Call, Link
+from holdfast.store.redis.place import Place
+from holdfast.store.redis.scripts import named
+
+PAUSE_S: Final = 0.05
+"""Between two looks at whether a server has got ready for something."""
+
+_SENT_ANYWHERE = (MovedError, AskError, TryAgainError, NoScriptError, ClusterDownError)
+"""Answers that say that nothing was done, and that it may be done elsewhere, later, or sent whole."""
+
+
+class Servers:
+    """A server, or a cluster. Commands come with a key each; those for one server go in one round trip."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._lock = threading.Lock()
+        self._seed = Link(place)
+        self._links: dict[tuple[str, int], Link] = {(place.host, place.port): self._seed}
+        self._slots: list[Link] = []
+
+    def script(self, name: str, key: bytes, *words: bytes | str | int) -> Answer:
+        """Run one script."""
+        return self.run([Call(key, words, named(name))])[0]
+
+    def command(self, key: bytes, *words: bytes | str | int, write: bool = False) -> Answer:
+        """Run one command."""
+        return self.run([Call(key, words)], write=write)[0]
+
+    def run(self, calls: Sequence[Call], *, write: bool = False) -> list[Answer]:
+        """Run calls, each whole by itself, and return their answers in order; raise the first error among them.
+
+        A write that was sent and not answered is never sent again. A read is, once.
+        """
+        write = write or any(call.script is not None and call.script.writes for call in calls)
+        try:
+            answers = self._run(calls, write=write)
+        except translate.KINDS as error:
+            raise translate.of(error, self.place.shown) from error
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise translate.of(answer, self.place.shown) from answer
+        return answers
+
+    def _run(self, calls: Sequence[Call], *, write: bool) -> list[Answer]:
+        answers: list[Answer] = [None] * len(calls)
+        left = dict.fromkeys(range(len(calls)))
+        until = time.monotonic() + min(self.place.timeout_s, limits.REDIS_CLUSTER_WAIT_S)
+        whole = False
+        again = not write
+        while True:
+            for link, indexes in self._parted(calls, answers, left).items():
+                chosen = [calls[index] for index in indexes]
+                asking = [isinstance(answers[index], AskError) for index in indexes]
+                try:
+                    found = self._exchange(link, chosen, asking, write=write, whole=whole)
+                except redis.ConnectionError:
+                    self._forget()
+                    if not again:
+                        raise
+                    again = False
+                    continue
+                for index, answer in zip(indexes, found, strict=True):
+                    answers[index] = answer
+                    if not isinstance(answer, _SENT_ANYWHERE):
+                        del left[index]
+            if not left:
+                return answers
+            whole = self._learn([answers[index] for index in left], whole=whole)
+            if time.monotonic() > until:
+                return answers
+
+    def _exchange(
+        self, link: Link, calls: Sequence[Call], asking: Sequence[bool], *, write: bool, whole: bool
+    ) -> list[Answer]:
+        commands: list[tuple[bytes | str | int, ...]] = []
+        for call, ask in zip(calls, asking, strict=True):
+            commands += [(b"ASKING",)] * ask
+            commands.append(call.command(whole=whole))
+        if write and self.place.waitaof:
+            commands.append((b"WAITAOF", 1, 0, int(self.place.timeout_s * 900)))
+        found = iter(link.run(commands))
+        answers: list[Answer] = []
+        for ask in asking:
+            if ask:
+                next(found)
+            answers.append(next(found))
+        if write and self.place.waitaof:
+            self._check_synced(next(found))
+        return answers
+
+    def _check_synced(self, answer: Answer) -> None:
+        if isinstance(answer, Exception):
+            raise answer
+        if cast("list[int]", answer)[0] < 1:
+            raise errors.Unavailable(
+                f"{self.place.shown} has it, but has not synced it to its disk in time.",
+                hint="Retry; with the same key it has one effect. ?timeout_s=60 in the URL waits longer.",
+            )
+
+    def _parted(
+        self, calls: Sequence[Call], answers: Sequence[Answer], left: dict[int, None]
+    ) -> dict[Link, list[int]]:
+        parts: dict[Link, list[int]] = {}
+        for index in left:
+            answer = answers[index]
+            link = (
+                self._at(str(cast("object", answer.host)), answer.port)
+                if isinstance(answer, AskError)
+                else self._of(calls[index].key)
+            )
+            parts.setdefault(link, []).append(index)
+        return parts
+
+    def _learn(self, refusals: Sequence[Answer], *, whole: bool) -> bool:
+        """Make the next try a better one; return whether scripts have to be sent whole."""
+        if not self.place.cluster and any(isinstance(each, MovedError) for each in refusals):
+            raise next(each for each in refusals if isinstance(each, MovedError))
+        if any(isinstance(each, MovedError) for each in refusals):
+            self._forget()
+        if any(isinstance(each, (TryAgainError, ClusterDownError)) for each in refusals):
+            time.sleep(PAUSE_S)
+            self._forget()
+        return whole or any(isinstance(each, NoScriptError) for each in refusals)
+
+    def every(self) -> list[Link]:
+        """Return a link to each server that takes writes."""
+        if not self.place.cluster:
+            return [self._seed]
+        self._of(b"")
+        with self._lock:
+            return list(dict.fromkeys(self._slots))
+
+    def _of(self, key: bytes) -> Link:
+        if not self.place.cluster:
+            return self._seed
+        with self._lock:
+            slots = self._slots
+        if not slots:
+            slots = self._look()
+        return slots[redis.crc.key_slot(key)]
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._slots = []
+
+    def _at(self, host: str, port: int) -> Link:
+        with self._lock:
+            link = self._links.get((host, port))
+            if link is None:
+                link = self._links[host, port] = Link(self.place.at(host, port))
+            return link
+
+    def _look(self) -> list[Link]:
+        """Ask any server which one has which slots."""
+        failure: Exception | None = None
+        with self._lock:
+            known = list(self._links.values())
+        for link in known:
+            try:
+                (answer,) = link.run([(b"CLUSTER", b"SLOTS")])
+                if isinstance(answer, Exception):
+                    raise answer
+            except translate.KINDS as error:
+                failure = failure or error
+                continue
+            ranges = cast("list[list[list[bytes | int]]]", answer)
+            slots: list[Link | None] = [None] * redis.crc.REDIS_CLUSTER_HASH_SLOTS
+            for first, last, primary, *_ in ranges:
+                host = cast("bytes", primary[0] or b"").decode() or link.place.host
+                at = self._at(host, cast("int", primary[1]))
+                low, high = cast("int", first), cast("int", last)
+                slots[low : high + 1] = [at] * (high + 1 - low)
+            if None in slots:
+                failure = ClusterDownError("CLUSTERDOWN not every slot has a server")
+                continue
+            with self._lock:
+                self._slots = cast("list[Link]", slots)
+                return self._slots
+        raise failure or redis.ConnectionError("no server of the cluster answers")
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            links = list(self._links.values())
+        for link in links:
+            link.close()

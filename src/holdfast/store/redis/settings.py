@@ -1,0 +1,187 @@
+"""What a server's settings promise: checked when a store is opened, and told as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import redis
+
+from holdfast import errors, limits
+from holdfast.store.redis import translate, unpacking
+from holdfast.store.redis.links import Link
+from holdfast.store.redis.servers import PAUSE_S, Servers
+from holdfast.values.frozen import Json
+
+LEVELS: Final = ("none", "process-crash", "power-loss")
+"""What survives, the least first."""
+
+FORMAT: Final = 1
+_OLDEST: Final = (7, 0)
+_NAMES: Final = (b"appendonly", b"appendfsync", b"maxmemory-policy", b"save")
+
+
+class Settings:
+    """The settings of a server, or of all servers of a cluster: the worst of them counts."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    def check(self) -> None:
+        """Refuse a server that can't keep what it acknowledges, and name the fix."""
+        for link in self._every():
+            found = self._look(link)
+            check_version(found, link.place.shown)
+            self._check_role(found, link)
+            self._check_eviction(found, link)
+        asked, place = self._servers.place.durability, self._servers.place.shown
+        level = self.durability()
+        if asked is not None and LEVELS.index(level) < LEVELS.index(asked):
+            raise errors.UnsafeStore(
+                f"{place} can't hold the durability {asked}: its settings give {level}.",
+                hint="Set appendonly yes and appendfsync always on the server, or ask for less with"
+                f" ?durability={level}.",
+                facts={"server": place, "asked": asked, "durability": level},
+            )
+
+    def check_format(self, key: bytes) -> None:
+        """Note which format the store has, or refuse a newer one."""
+        self._servers.command(key, b"SETNX", key, FORMAT, write=True)
+        found = unpacking.number(self._servers.command(key, b"GET", key))
+        if found > FORMAT:
+            raise errors.NewerStore(facts={"format": found})
+
+    def durability(self) -> str:
+        """Return the level that holds now, on the server that holds least."""
+        levels = [level_of(self._look(link), synced=self._servers.place.waitaof) for link in self._every()]  # fmt: skip
+        return min(levels, key=LEVELS.index)
+
+    def facts(self) -> Mapping[str, Json]:
+        """Return facts for people."""
+        every = [self._look(link) for link in self._every()]
+        first = every[0]
+        synced = self._servers.place.waitaof
+        return {
+            "durability": min((level_of(each, synced=synced) for each in every), key=LEVELS.index),
+            "version": first.get("valkey_version") or first.get("redis_version", ""),
+            "product": first.get("server_name", "redis"),
+            "servers": len(every),
+            "driver": redis.__version__,
+            "appendonly": first.get("appendonly", "unknown"),
+            "appendfsync": first.get("appendfsync", "unknown"),
+            "format": FORMAT,
+        }
+
+    def _every(self) -> list[Link]:
+        try:
+            return self._servers.every()
+        except translate.KINDS as error:
+            raise translate.of(error, self._servers.place.shown) from error
+
+    def _look(self, link: Link) -> dict[str, str]:
+        """Return what INFO says, and CONFIG where it may be asked."""
+        sections = [(b"INFO", name) for name in (b"server", b"replication", b"persistence", b"memory")]  # fmt: skip
+        *told, config = self._run(link, *sections, (b"CONFIG", b"GET", *_NAMES))
+        found: dict[str, str] = {}
+        for answer in told:
+            if isinstance(answer, Exception):
+                raise translate.of(answer, link.place.shown) from answer
+            found |= unpacking.facts(answer)
+        if not isinstance(config, Exception):
+            found |= unpacking.settings(config)
+        return found
+
+    def _run(self, link: Link, *commands: tuple[bytes | str | int, ...]) -> list[object]:
+        try:
+            return link.run(commands)
+        except translate.KINDS as error:
+            raise translate.of(error, link.place.shown) from error
+
+    def _check_role(self, found: Mapping[str, str], link: Link) -> None:
+        if found.get("role") == "slave":
+            raise errors.StoreReadOnly(
+                f"{link.place.shown} is a replica: it takes no writes.",
+                hint=f"Name the primary in the URL: {found.get('master_host')}:{found.get('master_port')}.",
+                facts={"server": link.place.shown},
+            )
+        if not self._servers.place.cluster and found.get("redis_mode") == "cluster":
+            raise errors.InvalidRequest(
+                f"{link.place.shown} is part of a cluster.",
+                hint="Write redis+cluster:// in the place of redis:// in the URL.",
+            )
+
+    def _check_eviction(self, found: Mapping[str, str], link: Link) -> None:
+        policy = found.get("maxmemory_policy", found.get("maxmemory-policy", "noeviction"))
+        if policy != "noeviction":
+            raise errors.UnsafeStore(
+                f"{link.place.shown} throws data away when its memory is full: maxmemory-policy is {policy}.",
+                hint="Set it with: CONFIG SET maxmemory-policy noeviction (and in the server's file).",
+                facts={"server": link.place.shown, "policy": policy},
+            )
+
+    def rewrite(self) -> None:
+        """Have every server write its files anew from what it holds, and wait until they are in place."""
+        for link in self._every():
+            found = self._look(link)
+            if found.get("aof_enabled") == "1":
+                self._renewed(link, b"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", "aof_rewrite_scheduled")  # fmt: skip
+            if found.get("save"):
+                self._renewed(link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
+
+    def _renewed(self, link: Link, command: bytes, going: str, status: str, *waits: str) -> None:
+        until = time.monotonic() + limits.REDIS_REWRITE_S
+        # One that runs already may have begun before the erasure: its end is waited for, then another one is begun.
+        self._idle(link, (going, *waits), until)
+        (answer,) = self._run(link, (command,))
+        if isinstance(answer, Exception):
+            raise translate.of(answer, link.place.shown) from answer
+        found = self._idle(link, (going, *waits), until)
+        if found.get(status, "ok") != "ok":
+            raise errors.Unavailable(
+                f"{link.place.shown} could not write its files anew ({command.decode()}): what was erased may"
+                " still be in them.",
+                hint="See the server's log and its disk, then erase() once more; a worker does it too.",
+                facts={"pending": True},
+            )
+
+    def _idle(self, link: Link, names: tuple[str, ...], until: float) -> dict[str, str]:
+        while True:
+            (answer,) = self._run(link, (b"INFO", b"persistence"))
+            if isinstance(answer, Exception):
+                raise translate.of(answer, link.place.shown) from answer
+            found = unpacking.facts(answer)
+            if not any(found.get(name) == "1" for name in names):
+                return found
+            if time.monotonic() > until:
+                raise errors.StoreBusy(
+                    f"{link.place.shown} takes long to write its files anew: what was erased may still be in them.",
+                    hint="Wait, then erase() once more; a worker does it too.",
+                    facts={"pending": True},
+                )
+            time.sleep(PAUSE_S)
+
+
+def check_version(found: Mapping[str, str], shown: str) -> None:
+    """Refuse a server that is too old. Valkey tells the version of Redis that it goes on from, too."""
+    version = found.get("redis_version", "")
+    parts: tuple[int, ...] = ()
+    with contextlib.suppress(ValueError):
+        parts = tuple(int(each) for each in version.split(".")[:2])
+    if parts < _OLDEST:
+        raise errors.UnsafeStore(
+            f"{shown} runs Redis {version or '(unknown)'}: its scripts can't be refused whole.",
+            hint="Use Redis 7 or later, or Valkey 8 or later.",
+            facts={"server": shown, "version": version},
+        )
+
+
+def level_of(found: Mapping[str, str], *, synced: bool) -> str:
+    """Return what survives with these settings. `synced`: every write waits until it is on the disk."""
+    if found.get("aof_enabled", "0") != "1" and found.get("appendonly") != "yes":
+        return "none"
+    if synced or found.get("appendfsync") == "always":
+        return "power-loss"
+    # Without CONFIG it is not known whether the file is synced; that it is written is.
+    return "process-crash"

@@ -1,0 +1,147 @@
+"""Redis's errors as ours: the one table, applied at the edge of the adapter, the cause kept."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import redis
+from redis import exceptions
+
+from holdfast import errors
+
+KINDS: Final = (redis.RedisError, OSError)
+"""What the driver and the system raise."""
+
+_AGAIN: Final = "Retry; with the same key it has one effect."
+
+
+class _Case:
+    """An error of ours, what is said of the server, and the fix."""
+
+    def __init__(self, kind: type[errors.Error], what: str, hint: str) -> None:
+        self.kind = kind
+        self.what = what
+        self.hint = hint
+
+
+_LOGIN = _Case(
+    errors.InvalidRequest,
+    "does not let this user in",
+    "Check user and password in the URL: redis://user:password@host:6379.",
+)
+_RIGHTS = _Case(
+    errors.StoreReadOnly,
+    "forbids it to this user",
+    "Grant it: ACL SETUSER name ~holdfast:* &holdfast:* +@all -@dangerous +info +config|get +bgrewriteaof +bgsave.",
+)
+_CROWDED = _Case(
+    errors.StoreBusy,
+    "has no connection left",
+    "Raise maxclients there, or run fewer processes.",
+)
+_READ_ONLY = _Case(
+    errors.StoreReadOnly,
+    "takes no writes: it is a replica",
+    "Name the primary in the URL.",
+)
+_MEMORY = _Case(
+    errors.StoreFull,
+    "has no memory left",
+    "Nothing was written. Raise maxmemory there, or erase what is not needed, then retry.",
+)
+_DISK = _Case(
+    errors.StoreFull,
+    "can't write to its disk",
+    "Nothing was written. Free space on the server's disk, see its log, then retry.",
+)
+_SLOW = _Case(
+    errors.Unavailable,
+    "did not answer in time",
+    f"{_AGAIN} ?timeout_s=60 in the URL waits longer.",
+)
+_LOADING = _Case(errors.Unavailable, "is starting and reads its files", _AGAIN)
+_BUSY = _Case(errors.Unavailable, "is busy with a script", _AGAIN)
+_CLUSTER = _Case(
+    errors.Unavailable,
+    "is a cluster that does not hold together now",
+    f"{_AGAIN} CLUSTER INFO on the server says what is missing.",
+)
+_ONE_OF_MANY = _Case(
+    errors.InvalidRequest,
+    "is part of a cluster",
+    "Write redis+cluster:// in the place of redis:// in the URL.",
+)
+_AWAY = _Case(
+    errors.Unavailable,
+    "does not answer",
+    f"Check that it runs and that host and port are right. {_AGAIN}",
+)
+_DAMAGED = _Case(
+    errors.Corrupt,
+    "holds something else than was written",
+    "`holdfast verify` says how far it goes; a backup can replace it.",
+)
+_UNKNOWN = _Case(
+    errors.InvalidRequest,
+    "does not know a command that is needed",
+    "Holdfast needs Redis 7 or Valkey 8, with scripts and streams allowed.",
+)
+
+_CODES: Final = {
+    "NOAUTH": _LOGIN, "WRONGPASS": _LOGIN, "NOPERM": _RIGHTS, "READONLY": _READ_ONLY, "OOM": _MEMORY,
+    "MISCONF": _DISK, "LOADING": _LOADING, "BUSY": _BUSY, "CLUSTERDOWN": _CLUSTER, "TRYAGAIN": _CLUSTER,
+    "MOVED": _ONE_OF_MANY, "ASK": _CLUSTER, "CROSSSLOT": _CLUSTER, "MASTERDOWN": _AWAY,
+    "WRONGTYPE": _DAMAGED, "HOLDFAST": _DAMAGED, "NOREPLICAS": _Case(errors.StoreReadOnly, "takes no writes without its replicas", "Bring its replicas back, or lower min-replicas-to-write."),
+}  # fmt: skip
+
+_KINDS: Final[tuple[tuple[type[Exception], _Case], ...]] = (
+    (exceptions.BusyLoadingError, _LOADING),
+    (exceptions.AuthenticationError, _LOGIN),
+    (exceptions.NoPermissionError, _RIGHTS),
+    (exceptions.ReadOnlyError, _READ_ONLY),
+    (exceptions.OutOfMemoryError, _MEMORY),
+    (exceptions.MovedError, _ONE_OF_MANY),
+    (exceptions.ClusterError, _CLUSTER),
+    (exceptions.ClusterDownError, _CLUSTER),
+    (exceptions.AskError, _CLUSTER),
+    (exceptions.TryAgainError, _CLUSTER),
+    (exceptions.TimeoutError, _SLOW),
+    (TimeoutError, _SLOW),
+)
+"""The driver takes the code off some messages, and tells it by the class."""
+
+_TEXTS: Final = (
+    ("max number of clients", _CROWDED),
+    ("Bad data format", _DAMAGED),
+    ("unknown command", _UNKNOWN),
+    ("-OOM ", _MEMORY),
+    ("-MISCONF ", _DISK),
+    ("-READONLY ", _READ_ONLY),
+    ("OOM command not allowed", _MEMORY),
+    ("MISCONF", _DISK),
+    ("ACL failure in script", _RIGHTS),
+    ("No permissions", _RIGHTS),
+    ("can't run this command or subcommand", _RIGHTS),
+)
+
+
+def of(error: Exception, shown: str) -> errors.Error:
+    """Return our error for one of the driver's or the system's."""
+    text = " ".join(str(error).split())
+    case = _case(error, text)
+    facts = {"server": shown}
+    if case is None:
+        return errors.Unavailable(f"{shown} could not do it: {text}.", hint=_AGAIN, facts=facts)
+    return case.kind(f"{shown} {case.what}: {text.rstrip('.')}.", hint=case.hint, facts=facts)
+
+
+def _case(error: Exception, text: str) -> _Case | None:
+    for part, case in _TEXTS:
+        if part in text:
+            return case
+    for kind, case in _KINDS:
+        if isinstance(error, kind):
+            return case
+    if isinstance(error, redis.ResponseError):
+        return _CODES.get(text.partition(" ")[0])
+    return _AWAY if isinstance(error, (redis.ConnectionError, OSError)) else None

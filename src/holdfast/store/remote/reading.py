@@ -1,0 +1,136 @@
+"""Reading that takes more than one look: paths of streams, and events with their stand-ins, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from holdfast import errors, limits
+from holdfast.store import chain, paths, port
+from holdfast.store.paths import Base, Span
+from holdfast.store.remote import marks
+from holdfast.store.remote.driver import Driver, Kept, Stream
+
+LATEST = (1 << 62) - 1
+"""A version and a position that nothing reaches."""
+
+
+def opened(tenant: str, kept: Kept, name: str) -> port.StoredEvent:
+    """Return an event, checked, with its stand-in if it was erased; raise Corrupt if it is damaged."""
+    row = kept.row
+    if row.payload is not None:
+        return chain.opened(row, name)
+    if kept.blank is None:
+        raise unexplained(row.place)
+    return chain.opened(row, name, marks.stand_in(tenant, row.place.position, kept.blank))
+
+
+def unexplained(place: chain.Place) -> errors.Corrupt:
+    """Return the error for an event whose payload is gone though nothing says that it was erased."""
+    return chain.damaged(place, "its content is gone, and nothing says that it was erased")
+
+
+def nameless(number: int) -> errors.Corrupt:
+    """Return the error for a stream that events belong to and that is not there."""
+    return errors.Corrupt(f"stream {number:,} has no name.", facts={"stream": number})
+
+
+def bases(driver: Driver, tenant: str, *streams: Stream) -> Callable[[int], Sequence[Base]]:
+    """Return how the bases of a stream are found by its number; those of some are known."""
+    known = {stream.number: stream.bases for stream in streams}
+
+    def find(number: int) -> Sequence[Base]:
+        if number not in known:
+            found = driver.stream(tenant, number)
+            if found is None:
+                raise nameless(number)
+            known[number] = found.bases
+        return known[number]
+
+    return find
+
+
+def path(driver: Driver, tenant: str, stream: Stream, at: int | None) -> tuple[Span, ...]:
+    """Return what a stream is made of, now or at a version. What it was at a version never changes."""
+    last = stream.version if at is None else min(at, stream.version)
+    if not stream.bases:
+        return (Span(stream.number, stream.number, 1, last),) if last > 0 else ()
+    return paths.path(stream.number, last, bases(driver, tenant, stream))
+
+
+def stream(
+    driver: Driver,
+    tenant: str,
+    name: str,
+    *,
+    low: int,
+    high: int,
+    limit: int,
+    at: int | None,
+    newest: bool,
+) -> tuple[Stream | None, list[port.StoredEvent]]:
+    """Return a stream, and its events with low <= version <= high, the first of them or the newest."""
+    last = high if at is None else min(high, at)
+    found, own = driver.own(tenant, name, low=low, high=last, limit=limit, newest=newest)
+    if found is None:
+        return None, []
+    # Versions that are all of its last stretch are all its own.
+    if found.bases and low < found.bases[-1].first:
+        spans = paths.within(path(driver, tenant, found, at), low - 1, high)
+        own = _along(driver, tenant, spans, limit, newest=newest)
+    return found, [opened(tenant, kept, name) for kept in own]
+
+
+def _along(
+    driver: Driver, tenant: str, spans: Sequence[Span], limit: int, *, newest: bool
+) -> list[Kept]:
+    """Return the events of some spans in order, the first of them or the newest."""
+    found: list[list[Kept]] = []
+    for span in reversed(spans) if newest else spans:
+        if limit <= 0:
+            break
+        _, own = driver.own(
+            tenant, span.stream, low=span.low, high=span.high, limit=limit, newest=newest
+        )
+        found.append(own)
+        limit -= len(own)
+    return [kept for part in (reversed(found) if newest else found) for kept in part]
+
+
+def own(driver: Driver, tenant: str, stream: Stream) -> Iterator[Kept]:
+    """Yield the events that a stream has itself, those that a rewind has left out included."""
+    after = 0
+    while True:
+        _, page = driver.own(
+            tenant, stream.number, low=after + 1, high=stream.version, limit=limits.READ_CHUNK
+        )
+        yield from page
+        if len(page) < limits.READ_CHUNK:
+            return
+        after = page[-1].row.place.version
+
+
+def claim(driver: Driver, tenant: str, spans: Sequence[Span], text: str) -> int:
+    """Return the version at which a path has a claim; 0 if it has not."""
+    if not spans:
+        return 0
+    found = driver.claims(tenant, (text,), [span.stretch for span in spans])
+    return paths.made(spans, [(stretch, version) for stretch, _, version in found])
+
+
+def seek(driver: Driver, tenant: str, spans: Sequence[Span], ordinal: int) -> int:
+    """Return the lowest version on a path whose event has at least this ordinal; 0 if there is none."""
+    for span in spans:
+        found = driver.seek(tenant, span.stream, low=span.low, high=span.high, ordinal=ordinal)
+        if found:
+            return found
+    return 0
+
+
+def blobs(driver: Driver, tenant: str, hashes: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Return the contents of a tenant's blobs that are there; raise Corrupt for a damaged one."""
+    wanted = list(hashes)
+    found = driver.blobs(tenant, wanted) if wanted else {}
+    for hash_, content in found.items():
+        if not chain.is_blob(hash_, content):
+            raise chain.damaged_blob(hash_)
+    return found

@@ -1,0 +1,125 @@
+"""Waiting for commits: those of this store object wake at once, those of others are told by the server.
+
+A thread listens as soon as somebody waits, others were met, or commits come often. News that is lost only delays: who waits looks
+again after a while, and what is decided without it is refused by the server.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from holdfast import errors
+
+FIRST_S = 0.005
+LONGEST_S = 0.25
+"""How long somebody who waits does not look at first, and at most. Twice as long after each look in vain."""
+
+AGAIN_S = 0.5
+"""How long after a failure the server is listened to again."""
+
+HEARD_MAX = 10_000
+"""Tenants that were heard of between two turns. Beyond, it is only known that news was missed."""
+
+END_S = 5.0
+"""How long closing waits for the thread that listens."""
+
+
+class News:
+    """Those who wait, and those who have something to tell. Telling costs nothing while nobody waits."""
+
+    def __init__(self, listen: Callable[[], Iterator[tuple[str, int]]]) -> None:
+        self._listen = listen
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._told = 0
+        self._heard: dict[str, int] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def tell(self) -> None:
+        """Wake everybody. Whoever begins to wait later looks first, so nothing is missed."""
+        if self._waiting:
+            with self._changed:
+                self._told += 1
+                self._changed.notify_all()
+
+    def heard(self) -> dict[str, int]:
+        """Return the positions that tenants are said to have reached since this was asked; 0: others want them.
+
+        Without a name: news may have been missed.
+        """
+        if not self._heard:
+            return {}
+        with self._changed:
+            heard, self._heard = self._heard, {}
+            return heard
+
+    def attend(self) -> None:
+        """Listen from now on."""
+        if self._thread is None:
+            with self._changed:
+                if self._thread is None and not self._closed:
+                    self._thread = threading.Thread(
+                        target=self._run, name="holdfast-news", daemon=True
+                    )
+                    self._thread.start()
+
+    def wait(self, there: Callable[[], bool], timeout_s: float) -> bool:
+        """Return True as soon as a look finds it there; False after a time."""
+        until, pause = time.monotonic() + timeout_s, FIRST_S
+        with self._changed:
+            self._waiting += 1
+        try:
+            while True:
+                told = self._told
+                if there():
+                    return True
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                self.attend()
+                with self._changed:
+                    if self._told == told:
+                        self._changed.wait(min(pause, left))
+                    pause = min(pause * 2, LONGEST_S)
+        finally:
+            with self._changed:
+                self._waiting -= 1
+
+    def close(self) -> None:
+        """Wake everybody, and listen no more."""
+        with self._changed:
+            self._closed = True
+            self._told += 1
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        """Wait for the thread that listens. The driver is closed by now, so that it has nothing to wait for."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(END_S)
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                for tenant, position in self._listen():
+                    self._hear(tenant, position)
+                    if self._closed:
+                        return
+            except errors.Error:
+                # It is told again as soon as the server can be reached; until then those who wait look.
+                pass
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, AGAIN_S)
+
+    def _hear(self, tenant: str, position: int) -> None:
+        with self._changed:
+            if len(self._heard) >= HEARD_MAX:
+                self._heard.clear()
+                tenant = ""
+            # Who wants it has more to say than whoever has added to it.
+            before = self._heard.get(tenant, position)
+            self._heard[tenant] = max(position, before) if position and before else 0
+            self._told += 1
+            self._changed.notify_all()

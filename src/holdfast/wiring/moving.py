@@ -1,0 +1,59 @@
+"""From a backup back to a store, on whichever backend."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from holdfast import errors
+from holdfast.engine import arriving, migrating
+from holdfast.engine.migrating import Migrated, Progress
+from holdfast.store.port import Store
+from holdfast.wiring.stores import open_store, path_of
+
+
+def restore(
+    backup: str | Path, target: str | Path, progress: Progress, *, verify: bool = True
+) -> Migrated:
+    """Put what a backup holds into a store that is empty, or not there yet; return what came.
+
+    Onto a file of SQLite the backup is copied as it is, and what the list of erasures beside the target names is erased
+    again. Into any other store its log is copied. Broken off, repeat it. Raises InvalidRequest if something is there.
+    """
+    path = path_of(target)
+    with closing(open_store(backup)) as source:
+        if path is not None and _copied(source, path, progress):
+            return _opened(path, progress, verify=verify)
+        with closing(open_store(target)) as store:
+            if store.tenants() and not all(
+                arriving.is_arriving(store, tenant) for tenant in store.tenants()
+            ):
+                raise errors.InvalidRequest(
+                    f"{target} is not empty.",
+                    hint="Restore into a new store. To bring two together, use holdfast migrate.",
+                )
+            return migrating.migrate(source, store, progress, verify=verify, follow=False)
+
+
+def _copied(source: Store, path: Path, progress: Progress) -> bool:
+    try:
+        for done, total in source.backup(str(path)):
+            progress(done, total)
+    except errors.Refused as error:
+        if isinstance(error, errors.InvalidRequest):
+            raise
+        return False
+    return True
+
+
+def _opened(path: Path, progress: Progress, *, verify: bool) -> Migrated:
+    with closing(open_store(path)) as store:
+        if verify:
+            migrating.verify(store, progress)
+        ends = {tenant: store.head(tenant) for tenant in store.tenants()}
+        heads = {tenant: migrating.link(store, tenant, end).hex() for tenant, end in ends.items()}
+        events = sum(ends.values())
+        return Migrated(
+            tenants=len(ends), events=events, copied=events, keys=0, notes=0, passes=0,
+            verified=verify, heads=heads, behind={},
+        )  # fmt: skip

@@ -1,0 +1,312 @@
+"""What a PostgreSQL server may be, or become: each with its own error and the fix in it; and what is left after it."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import errors
+from holdfast.store.port import Appended, KeyUse, Replayed, Store
+from holdfast.store.postgres import open_store as open_
+from holdfast.store.postgres import opening, place
+from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
+from tests.servers import postgres
+
+pytestmark = pytest.mark.req("A-20")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Server]:
+    """A server of this module's own, which may be stopped and killed."""
+    with closing(postgres.Server()) as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: postgres.Server) -> Iterator[str]:
+    if not server.running:
+        server.start()
+    with postgres.database(server) as url:
+        open_(url).close()
+        yield url
+
+
+def once(store: Store, key: str) -> object:
+    return commit(store, step(write(key, 0, b"x"), key=KeyUse(key, b"hash")))[0]
+
+
+def again(store: Store, key: str) -> object:
+    """Retry with the same key until the store is back."""
+    for _ in range(200):
+        try:
+            return once(store, key)
+        except errors.Unavailable:
+            threading.Event().wait(0.05)
+    raise AssertionError("it did not come back")
+
+
+def test_a_url_that_names_nothing():
+    for url in ("postgresql://h/d?durability=much", "postgresql://h/d?schema=a.b", "postgres://h/d?nonsense=1"):  # fmt: skip
+        with pytest.raises(errors.InvalidRequest):
+            holdfast.connect(url)
+    with pytest.raises(errors.InvalidRequest) as caught:
+        place.of("postgresql://ada:s3cret@h/d?nonsense=s3cret")
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in repr(place.of("postgresql://ada:s3cret@h/d"))
+
+
+def test_a_server_that_is_away():
+    with pytest.raises(errors.Unavailable, match="does not answer") as caught:
+        holdfast.connect("postgresql://postgres@127.0.0.1:1/postgres")
+    assert "host and port" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("user", "database", "words"),
+    [("nobody_here", "", "does not let this user in"), ("", "not_there", "has no such database")],
+)
+def test_wrong_names(url: str, user: str, database: str, words: str):
+    wrong = (
+        re.sub(r"//\w+@", f"//{user}@", url) if user else url.rpartition("/")[0] + f"/{database}"
+    )
+    with pytest.raises(errors.InvalidRequest, match=words):
+        open_(wrong)
+
+
+def test_a_wrong_password(server: postgres.Server, url: str):
+    hba = server.folder / "pg_hba.conf"
+    before = hba.read_text()
+    postgres.run(url, "CREATE ROLE ada LOGIN SUPERUSER PASSWORD 'right'")
+    try:
+        hba.write_text("host all ada 127.0.0.1/32 scram-sha-256\n" + before)
+        postgres.run(url, "SELECT pg_reload_conf()")
+        with pytest.raises(errors.InvalidRequest, match="does not let this user in") as caught:
+            open_(re.sub(r"//\w+@", "//ada:wrong@", url))
+        assert "wrong" not in str(caught.value)
+        assert ".pgpass" in caught.value.hint
+        open_(re.sub(r"//\w+@", "//ada:right@", url)).close()
+    finally:
+        hba.write_text(before)
+        postgres.run(url, "SELECT pg_reload_conf()")
+
+
+def test_too_many_connections(url: str):
+    name = url.rpartition("/")[2]
+    postgres.run(url, "DROP ROLE IF EXISTS few")
+    postgres.run(url, "CREATE ROLE few LOGIN CONNECTION LIMIT 1; GRANT holdfast_app TO few")
+    theirs = re.sub(r"//\w+@", "//few@", url)
+    with (
+        psycopg.connect(theirs),
+        pytest.raises(errors.StoreBusy, match="no connection left") as caught,
+    ):
+        open_(theirs)
+    assert "max_connections" in caught.value.hint and name
+
+
+@pytest.mark.parametrize(
+    ("settings", "weak", "holds"),
+    [
+        (["fsync=off"], "fsync is off", "process-crash"),
+        (["full_page_writes=off"], "full_page_writes is off", "process-crash"),
+        (["synchronous_commit=off"], "synchronous_commit is off", "none"),
+    ],
+)
+def test_a_durability_that_the_server_cannot_hold_is_refused_by_name(
+    server: postgres.Server, url: str, settings: list[str], weak: str, holds: str
+):
+    server.restart(*settings)
+    try:
+        with pytest.raises(errors.UnsafeStore, match=f"durability power-loss: {weak}; it holds {holds}") as caught:  # fmt: skip
+            open_(url)
+        assert f"?durability={holds}" in caught.value.hint
+        with closing(open_(f"{url}?durability={holds}")) as store:
+            assert store.durability == holds
+    finally:
+        server.restart()
+
+
+def test_a_setting_that_is_loosened_later_is_noticed(url: str):
+    with closing(open_(url)) as store:
+        take(store, step(write("a", 0, b"1")))
+        name = url.rpartition("/")[2]
+        postgres.run(url, f"ALTER DATABASE {name} SET synchronous_commit = off")
+        cut(url)
+        with pytest.raises(errors.UnsafeStore, match="synchronous_commit is off"):
+            take(store, step(write("a", 1, b"2")))
+
+
+def cut(url: str) -> None:
+    """End every connection to a database."""
+    postgres.run(
+        url,
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+
+
+def test_a_read_only_database_and_a_replica(server: postgres.Server, url: str):
+    name = url.rpartition("/")[2]
+    with closing(open_(url)) as store:
+        take(store, step(write("a", 0, b"1")))
+        postgres.run(url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        cut(url)
+        with pytest.raises(errors.StoreReadOnly, match="read-only"):
+            take(store, step(write("a", 1, b"2")))
+    postgres.run(
+        url,
+        f"SET transaction_read_only = off; ALTER DATABASE {name} RESET default_transaction_read_only",
+    )
+    server.stop()
+    (server.folder / "standby.signal").touch()
+    server.start()
+    try:
+        with pytest.raises(errors.StoreReadOnly, match="is a replica") as caught:
+            open_(url)
+        assert "target_session_attrs" in caught.value.hint
+    finally:
+        server.stop()
+        (server.folder / "standby.signal").unlink()
+        server.start()
+
+
+def test_an_old_version_and_another_encoding():
+    now = opening.Server(180_000, "UTF8", False, False, True, True, "on")
+    at = place.of("postgresql://h/d")
+    opening.check(now, at)
+    for changes, words in (
+        ({"version": 130_021}, "version 13"),
+        ({"encoding": "LATIN1"}, "LATIN1"),
+    ):
+        import msgspec
+
+        with pytest.raises(errors.UnsafeStore, match=words):
+            opening.check(msgspec.structs.replace(now, **changes), at)
+
+
+@contextmanager
+def failing(url: str, code: str) -> Iterator[None]:
+    """Let every event that is written fail on the server with a code."""
+    postgres.run(
+        url,
+        "CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" RAISE EXCEPTION 'planted' USING ERRCODE = '{code}'; END $$;"
+        "CREATE TRIGGER fail BEFORE INSERT ON holdfast.events FOR EACH ROW EXECUTE FUNCTION public.fail()",
+    )
+    yield
+    postgres.run(url, "DROP TRIGGER fail ON holdfast.events; DROP FUNCTION public.fail()")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("53100", errors.StoreFull), ("53200", errors.Unavailable), ("25006", errors.StoreReadOnly),
+        ("40001", errors.Unavailable), ("40P01", errors.Unavailable), ("57014", errors.Unavailable),
+        ("XX001", errors.Corrupt), ("42P01", errors.Corrupt), ("55P03", errors.StoreBusy),
+    ],
+)  # fmt: skip
+def test_what_the_server_fails_with_is_told_and_leaves_nothing(
+    url: str, code: str, kind: type[errors.Error]
+):
+    with closing(open_(url)) as store:
+        with failing(url, code), pytest.raises(kind) as caught:
+            once(store, "k")
+        assert caught.value.hint and caught.value.facts["sqlstate"] == code
+        assert isinstance(caught.value.__cause__, psycopg.Error)
+        assert once(store, "k") == Appended(1, 1)
+        assert once(store, "k") == Replayed(b"hash", 1, 1)
+
+
+def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
+    server: postgres.Server, url: str
+):
+    with closing(open_(f"{url}?timeout_s=0.5")) as store:
+        take(store, step(write("a", 0, b"1")))
+        with psycopg.connect(url) as holder:
+            holder.execute("SELECT * FROM holdfast.heads FOR UPDATE")
+            with pytest.raises(errors.Unavailable):
+                once(store, "k")
+        assert again(store, "k") == Appended(2, 2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("holdfast.limits.SERVER_GRACE_S", 0.0)
+            with closing(open_(f"{url}?timeout_s=0.5")) as hasty:
+                take(hasty, step(write("b", 0, b"1")))
+                server.pause()
+                try:
+                    with pytest.raises(errors.Unavailable, match="did not answer in time"):
+                        once(hasty, "l")
+                finally:
+                    server.resume()
+                assert again(hasty, "l") in (Appended(4, 4), Replayed(b"hash", 4, 4))
+        assert [e.position for e in feed_all(store)] == [1, 2, 3, 4]
+
+
+def test_a_backend_that_is_ended_while_nobody_uses_it_is_not_noticed(url: str):
+    with closing(open_(url)) as store:
+        for number in range(5):
+            cut(url)
+            assert once(store, str(number)) == Appended(number + 1, number + 1)
+
+
+def test_a_watcher_hears_again_after_its_connection_was_cut(url: str):
+    with closing(open_(url)) as mine, closing(open_(url)) as theirs, ThreadPoolExecutor(1) as pool:
+        for number in range(3):
+            heard = pool.submit(mine.wait, TENANT, number, 30.0)
+            cut(url)
+            again(theirs, str(number))
+            assert heard.result()
+
+
+@pytest.mark.slow
+def test_kills_of_the_server_lose_nothing_and_double_nothing(server: postgres.Server, url: str):
+    """kill -9 of all its processes at any moment: what was acknowledged is there, and a retry has one effect."""
+    acknowledged: list[str] = []
+    stop = threading.Event()
+
+    def work(store: Store, writer: int) -> None:
+        number = 0
+        while not stop.is_set():
+            key = f"{writer}/{number}"
+            assert isinstance(again(store, key), Appended | Replayed)
+            acknowledged.append(key)
+            number += 1
+
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(open_(url))) for _ in range(3)]
+        with ThreadPoolExecutor(3) as pool:
+            jobs = [pool.submit(work, store, writer) for writer, store in enumerate(stores)]
+            for _ in range(8):
+                stop.wait(0.3)
+                server.kill()
+                server.start()
+            stop.wait(0.3)
+            stop.set()
+            for job in jobs:
+                job.result()
+        streams = [event.stream for event in feed_all(stores[0])]
+        assert len(streams) == len(set(streams)), "nothing twice"
+        assert set(acknowledged) <= set(streams), "nothing lost"
+        assert len(acknowledged) > 20
+        assert verified(stores[0]).ok
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
+    import sys
+
+    for name in [
+        name for name in sys.modules if name.startswith(("holdfast.store.postgres", "psycopg"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    import holdfast.store as room
+
+    monkeypatch.delattr(room, "postgres", raising=False)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(errors.NotInstalled) as caught:
+        holdfast.connect("postgresql://h/d")
+    assert 'pip install "holdfast[postgres]"' in caught.value.hint

@@ -1,0 +1,355 @@
+"""The engine on PostgreSQL: everything as on a file, tenants kept apart by the server, migrations under load."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Message, Scope, TokenBudget, errors
+from holdfast.store.port import KeyUse, Projection, Query, Store
+from holdfast.store.postgres import PostgresDriver, connections, opening, place
+from holdfast.store.postgres import open_store as open_
+from holdfast.store.remote.store import RemoteStore
+from holdfast.testing.contract.stage import commit, feed_all, step, take, verified, write
+from tests.servers import postgres
+
+pytestmark = pytest.mark.req("A-20")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with postgres.empty_store() as url:
+        yield url
+
+
+@pytest.fixture
+def own() -> Iterator[str]:
+    """A database of the test's own, with an empty store: its tables may be changed."""
+    with postgres.database() as url:
+        open_(url).close()
+        yield url
+
+
+def texts(session: holdfast.Session) -> list[object]:
+    return [message.content for message in session.messages]
+
+
+def with_options(url: str, **options: object) -> str:
+    return url + "?" + "&".join(f"{name}={value}" for name, value in options.items())
+
+
+def test_two_engines_on_one_database_see_each_others_work_at_once(url: str):
+    with holdfast.connect(url) as one, holdfast.connect(url) as two:
+        mine = one.sessions.create_session(user_id="ada", system="You plan trips.")
+        mine.add_message(Message(role="user", content="Find me a flight to Oslo."))
+        theirs = two.sessions.get_session(mine.id)
+        theirs.add_message(Message(role="assistant", content="There is one at noon."))
+        assert texts(one.sessions.get_session(mine.id)) == texts(theirs)
+        window = one.sessions.get_session(mine.id).window(budget=8_000)
+        assert [message.content for message in window.messages] == texts(theirs)
+        assert [row["id"] for row in two.sessions.list_sessions(user_id="ada")] == [mine.id]
+        scope = Scope(actor_id="planner", session_id=mine.id)
+        root = one.index.push_frame(scope, goal="plan", budget=TokenBudget(total=8_000))
+        child = two.index.push_frame(
+            scope, parent_frame_id=root.frame_id, goal="compare", budget=TokenBudget(total=3_000)
+        )
+        token = one.index.suspend_frame(child.frame_id, reason="approval")
+        two.index.resume_frame(token)
+        top = one.index.find_top_of_stack(scope)
+        assert top is not None and top.frame_id == child.frame_id
+        assert one.admin.verify().ok
+        assert one.admin.status()["durability"] == "power-loss"
+
+
+def test_what_is_kept_can_be_asked_for_in_plain_sql(url: str):
+    with holdfast.connect(url) as hf:
+        session = hf.sessions.create_session(user_id="ada")
+        session.add_message(Message(role="user", content="Find me a flight."))
+        session.add_message(Message(role="assistant", content="x" * 40_000))
+        scope = Scope(actor_id="planner", session_id=session.id)
+        frame = hf.index.push_frame(scope, goal="plan", budget=TokenBudget(total=500))
+    as_user = "SET ROLE holdfast_app; SET holdfast.tenant = 'default'; SET search_path = holdfast;"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(as_user.encode())
+        rows = connection.execute("SELECT id, user_id, message_count FROM sessions").fetchall()
+        assert rows == [(session.id, "ada", 2)]
+        said = connection.execute(
+            "SELECT role, content FROM messages WHERE session_id = %s ORDER BY version",
+            [session.id],
+        ).fetchall()
+        assert said == [("user", "Find me a flight."), ("assistant", "x" * 40_000)]
+        frames = connection.execute("SELECT frame_id, goal, total, status FROM frames").fetchall()
+        assert frames == [(frame.frame_id, "plan", 500, "open")]
+        connection.execute("SET holdfast.tenant = 'another'")
+        assert connection.execute("SELECT * FROM messages").fetchall() == []
+
+
+# Tenants.
+
+
+class Careless(PostgresDriver):
+    """Leaves every condition on the tenant out of its statements."""
+
+    def __init__(self, at: place.Place) -> None:
+        super().__init__(at)
+        self._sql: Mapping[str, str] = {
+            name: re.sub(r"\b(\w+\.)?tenant = %\(tenant\)s", "true", text)
+            for name, text in self._sql.items()
+        }
+
+
+def fill(store: Store, tenant: str) -> None:
+    mine = tenant.encode()
+    row = Projection(kind="row", id=f"{tenant}-row", owner="o", terms=("t",), document=mine)
+    take(
+        store,
+        step(
+            write("a", 0, mine, mine + b"2", claims=(("c", 0),), blobs=(b"blob of " + mine,)),
+            tenant=tenant, projections=(row,), key=KeyUse(f"k-{tenant}", b"hash"),
+        ),
+    )  # fmt: skip
+    store.put_note(tenant, f"note-{tenant}", mine, expected=0)
+
+
+def everything(driver: PostgresDriver, tenant: str) -> str:
+    """All that a driver's looks return for one tenant."""
+    found = (
+        driver.head(tenant), driver.stream(tenant, "a"), driver.streams(tenant),
+        driver.own(tenant, "a", low=1, high=9, limit=9), driver.feed(tenant, after=0, limit=99),
+        driver.version_at(tenant, "a", 9), driver.claims(tenant, ["c"], [1]),
+        driver.claims_of(tenant, [1]), driver.keys(tenant), driver.keys_of(tenant, [1, 2]),
+        driver.projections(tenant), driver.query(tenant, Query(kind="row", terms=("t",))),
+        driver.uses(tenant), driver.every_blob(tenant), driver.notes(tenant, "", after="", limit=9),
+        driver.snapshot(tenant, "a"), driver.forks(tenant, 1),
+    )  # fmt: skip
+    return repr(found)
+
+
+def careless_functions(url: str) -> None:
+    """Leave the conditions out of the functions on the server, too."""
+    for (text,) in postgres.run(
+        url,
+        "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace",
+    ):
+        changed = re.sub(r"\b(\w+\.)?tenant = (p_tenant|one)\b", "true", text)
+        if changed != text:
+            postgres.run(url, "SET search_path = holdfast; " + changed)
+
+
+def test_with_every_tenant_condition_removed_nothing_of_another_tenant_is_seen(own: str):
+    with closing(open_(own)) as store:
+        fill(store, "red")
+        fill(store, "blue")
+    with closing(PostgresDriver(place.of(own))) as right:
+        expected = {tenant: everything(right, tenant) for tenant in ("red", "blue", "green")}
+    careless_functions(own)
+    with closing(Careless(place.of(own))) as careless:
+        assert "tenant = %(tenant)s" not in "".join(careless._sql.values())
+        for tenant, found in expected.items():
+            assert everything(careless, tenant) == found
+        assert "blue" not in everything(careless, "red")
+        store = RemoteStore(careless)
+        take(store, step(write("b", 0, b"more"), tenant="green"))
+        assert careless.forget_keys("green", before_us=2**60) == 0
+        assert store.put_note("green", "note-red", b"green's", expected=0)
+        store.close()
+    with closing(PostgresDriver(place.of(own))) as right:
+        assert [everything(right, tenant) for tenant in ("red", "blue")] == [
+            expected["red"], expected["blue"]
+        ]  # fmt: skip
+
+
+def test_without_a_tenant_nothing_is_seen_and_nothing_can_be_put(own: str):
+    with closing(open_(own)) as store:
+        fill(store, "red")
+    with closing(connections.connect(place.of(own))) as connection:
+        for table in opening.OURS:
+            assert connection.execute(f"SELECT * FROM {table}".encode()).fetchall() == []
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT * FROM events_0")
+        connection.execute("SELECT set_config('holdfast.tenant', 'blue', false)")
+        assert connection.execute("SELECT * FROM events").fetchall() == []
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("INSERT INTO heads (tenant) VALUES ('green')")
+
+
+def test_a_thousand_looks_and_writes_on_few_connections_never_mix_tenants(url: str):
+    with closing(open_(with_options(url, connections=3))) as store:
+        tenants = ("red", "blue")
+        for tenant in tenants:
+            fill(store, tenant)
+
+        def work(seed: int) -> int:
+            rng = random.Random(seed)
+            for number in range(125):
+                tenant = rng.choice(tenants)
+                if rng.random() < 0.1:
+                    commit(
+                        store, step(write(f"{seed}/{number}", 0, tenant.encode()), tenant=tenant)
+                    )
+                events = store.feed(tenant, limit=50)
+                assert all((event.payload or b"").startswith(tenant.encode()) for event in events)
+                assert [n for n, _ in store.notes(tenant)] == [f"note-{tenant}"]
+                rows = store.query(tenant, Query(kind="row"))
+                assert [row.id for row in rows] == [f"{tenant}-row"]
+            return 125
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(work, range(8))) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("ALTER TABLE holdfast.events NO FORCE ROW LEVEL SECURITY", "not forced on events"),
+        ("ALTER TABLE holdfast.notes DISABLE ROW LEVEL SECURITY", "not forced on notes"),
+        ("CREATE POLICY all_of_it ON holdfast.streams USING (true)", "rows are seen"),
+        ("ALTER TABLE holdfast.claims OWNER TO holdfast_app", "owns the store's tables"),
+    ],
+)
+def test_a_store_whose_tenants_would_not_be_apart_is_refused(own: str, statement: str, words: str):
+    with closing(open_(own)) as store:
+        fill(store, "red")
+    postgres.run(own, statement)
+    with pytest.raises(errors.UnsafeStore, match=words):
+        open_(own)
+
+
+def test_a_role_that_row_level_security_does_not_bind_is_refused(own: str):
+    postgres.run(own, "DROP ROLE IF EXISTS mighty")
+    postgres.run(own, "CREATE ROLE mighty BYPASSRLS; GRANT holdfast_app TO mighty")
+    with pytest.raises(errors.UnsafeStore, match="BYPASSRLS") as caught:
+        open_(with_options(own, role="mighty"))
+    assert "ALTER ROLE mighty" in caught.value.hint
+
+
+def test_one_who_may_not_make_roles_is_told_what_an_administrator_has_to_run():
+    with postgres.database() as url:
+        for role in ("plain_app", "plain"):
+            postgres.run(url, f"DROP ROLE IF EXISTS {role}")
+        postgres.run(url, "CREATE ROLE plain LOGIN")
+        name = url.rpartition("/")[2]
+        theirs = with_options(
+            re.sub(r"//[^@]*@", "//plain@", url), role="plain_app", schema="theirs"
+        )
+        with pytest.raises(errors.StoreReadOnly, match="may not create it") as caught:
+            open_(theirs)
+        assert "CREATE SCHEMA theirs AUTHORIZATION" in caught.value.hint
+        postgres.run(url, "CREATE SCHEMA theirs AUTHORIZATION plain")
+        with pytest.raises(errors.UnsafeStore, match="no role plain_app") as refused:
+            open_(theirs)
+        assert "CREATE ROLE plain_app NOLOGIN; GRANT plain_app TO" in refused.value.hint
+        postgres.run(url, "CREATE ROLE plain_app NOLOGIN; GRANT plain_app TO plain")
+        with closing(open_(theirs)) as store:
+            fill(store, "red")
+            assert store.tenants() == ["red"] and verified(store).ok
+        assert name
+        postgres.run(url, "DROP OWNED BY plain_app; DROP OWNED BY plain; DROP ROLE plain_app")
+        postgres.run(url, "DROP ROLE plain")
+
+
+# Migrations.
+
+
+def test_those_who_come_first_together_make_one_store():
+    with postgres.database() as url, ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(open_, [url] * 4))
+        fill(stores[0], "red")
+        for store in stores:
+            assert store.tenants() == ["red"]
+            store.close()
+
+
+def test_a_migration_under_load_hinders_nobody_for_long(own: str):
+    """A step that needs every table for itself gives way to whoever is at work, and comes through."""
+    at, stop = place.of(own), threading.Event()
+    steps = {
+        1: "",
+        2: "ALTER TABLE events ADD COLUMN extra bigint; ALTER TABLE heads ADD COLUMN extra bigint",
+    }
+    with closing(open_(own)) as store:
+
+        def work(writer: int) -> int:
+            count = 0
+            while not stop.is_set():
+                count += len(commit(store, step(write(f"{writer}/{count}", 0, b"x"))))
+            return count
+
+        with ThreadPoolExecutor(3) as pool:
+            jobs = [pool.submit(work, writer) for writer in range(3)]
+            long = psycopg.connect(own)
+            long.execute("SELECT count(*) FROM holdfast.heads")
+            with (
+                closing(connections.connect(at, role=False)) as owner,
+                pytest.raises(errors.StoreBusy),
+            ):
+                patient(owner, at, steps)
+            long.close()
+            with closing(connections.connect(at, role=False)) as owner:
+                patient(owner, at, steps)
+            stop.set()
+            written = sum(job.result() for job in jobs)
+        assert verified(store).ok and store.head("acme") == written == len(feed_all(store))
+    assert postgres.run(own, "SELECT value FROM holdfast.store WHERE name = 'schema'") == [(b"2",)]
+    with pytest.raises(errors.NewerStore, match="version 2; this Holdfast knows 1"):
+        open_(own)
+
+
+def patient(owner: connections.Connection, at: place.Place, steps: dict[int, str]) -> None:
+    from holdfast.store.postgres import translate
+
+    with pytest.MonkeyPatch.context() as patch, translate.at(at.shown):
+        patch.setattr(opening, "MIGRATIONS", ("schema-1.sql", "schema-2.sql"))
+        opening.lift(owner, at, steps)
+
+
+def test_a_schema_of_somebody_else_is_left_alone():
+    with postgres.database() as url:
+        postgres.run(url, "CREATE SCHEMA holdfast; CREATE TABLE holdfast.mine (x int)")
+        with pytest.raises(errors.NotAStore, match="in the way") as caught:
+            open_(url)
+        assert "?schema=" in caught.value.hint
+        assert postgres.run(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'holdfast'") == [(1,)]  # fmt: skip
+
+
+def test_several_stores_in_one_database_are_apart():
+    with postgres.database() as url, closing(open_(with_options(url, schema="one"))) as one:
+        fill(one, "red")
+        with closing(open_(with_options(url, schema="two"))) as two:
+            assert two.tenants() == []
+            fill(two, "blue")
+            assert (one.tenants(), two.tenants()) == (["red"], ["blue"])
+
+
+@pytest.mark.req("A-20")
+def test_after_a_scrub_what_was_erased_is_in_no_table_file():
+    server = postgres.shared()
+    if not isinstance(server, postgres.Server):
+        pytest.skip("the files of another server are out of reach")
+    canary = "canary-" + "7f3a9" * 60
+    with postgres.database() as url, holdfast.connect(url) as hf:
+        session = hf.sessions.create_session(user_id="ada")
+        session.add_message(Message(role="user", content=canary))
+        kept = hf.sessions.create_session(user_id="bob")
+        kept.add_message(Message(role="user", content="stays"))
+        postgres.run(url, "CHECKPOINT")
+        assert found(server, canary)
+        hf.admin.erase(user_id="ada")
+        postgres.run(url, "CHECKPOINT")
+        assert not found(server, canary)
+        assert texts(hf.sessions.get_session(kept.id)) == ["stays"]
+        assert hf.admin.verify().ok
+
+
+def found(server: postgres.Server, canary: str) -> list[str]:
+    base = server.folder / "base"
+    files = (file for file in base.rglob("*") if file.is_file())
+    return [str(file) for file in files if canary.encode() in file.read_bytes()]

@@ -1,0 +1,314 @@
+"""The engine on Redis: everything as on a file, two processes at once, a server that is killed, and what is kept where."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from holdfast import Message, Scope, TokenBudget, errors
+from holdfast.store import redis as ours
+from holdfast.store.redis import packing
+from holdfast.store.redis.rebuilding import Rebuild
+from holdfast.store.remote.driver import Change, Head
+from holdfast.testing.contract import erasing
+from holdfast.testing.contract.stage import TENANT, feed_all, step, take, verified, write
+from tests.contract.test_redis import client_of, driver_of
+from tests.servers import valkey
+
+AWKWARD = "*?[]{}:\r\n\0\\^$ é 😀 {x}"
+VISIBLE = "*?[]{}:\\^$ é 😀 {x}"
+
+
+@pytest.fixture(params=["server", "cluster"])
+def url(request: pytest.FixtureRequest) -> str:
+    return valkey.fresh(valkey.shared_cluster().url if request.param == "cluster" else "")
+
+
+def texts(session: holdfast.Session) -> list[object]:
+    return [message.content for message in session.messages]
+
+
+@pytest.mark.req("A-20")
+def test_two_processes_see_each_others_work_at_once(url: str):
+    with holdfast.connect(url) as one, holdfast.connect(url) as two:
+        mine = one.sessions.create_session(user_id="ada", system="You plan trips.")
+        mine.add_message(Message(role="user", content="Find me a flight to Oslo."))
+        theirs = two.sessions.get_session(mine.id)
+        theirs.add_message(Message(role="assistant", content="There is one at noon."))
+        assert texts(one.sessions.get_session(mine.id)) == texts(theirs)
+        window = one.sessions.get_session(mine.id).window(budget=8_000)
+        assert [message.content for message in window.messages] == texts(theirs)
+        assert [row["id"] for row in two.sessions.list_sessions(user_id="ada")] == [mine.id]
+
+        scope = Scope(actor_id="planner", session_id=mine.id)
+        root = one.index.push_frame(scope, goal="plan", budget=TokenBudget(total=8_000))
+        child = two.index.push_frame(
+            scope, parent_frame_id=root.frame_id, goal="compare", budget=TokenBudget(total=3_000)
+        )
+        token = one.index.suspend_frame(child.frame_id, reason="approval")
+        two.index.resume_frame(token)
+        top = one.index.find_top_of_stack(scope)
+        assert top is not None and top.frame_id == child.frame_id
+        assert one.admin.verify().ok
+
+
+@pytest.mark.req("A-20")
+def test_writers_of_one_session_in_two_processes_lose_nothing(url: str):
+    with holdfast.connect(url) as one, holdfast.connect(url) as two:
+        id_ = one.sessions.create_session(user_id="ada").id
+
+        def write_some(hf: holdfast.Holdfast, name: str) -> None:
+            session = hf.sessions.get_session(id_)
+            for number in range(15):
+                session.add_message(Message(role="user", content=f"{name}{number}"))
+
+        threads = [
+            threading.Thread(target=write_some, args=each) for each in ((one, "a"), (two, "b"))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        said = texts(one.sessions.get_session(id_))
+        assert sorted(map(str, said)) == sorted(f"{name}{n}" for name in "ab" for n in range(15))
+        for name in "ab":
+            assert [each for each in said if str(each)[0] == name] == [
+                f"{name}{n}" for n in range(15)
+            ]
+
+
+def test_whoever_waits_hears_of_another_process(url: str):
+    with (
+        contextlib.closing(ours.open_store(url)) as one,
+        contextlib.closing(ours.open_store(url)) as two,
+    ):
+        take(one, step(write("a", 0, b"1")))
+        heard: list[float] = []
+
+        def wait() -> None:
+            assert one.wait(TENANT, 1, 10)
+            heard.append(time.monotonic())
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.6)  # by now it looks only every quarter of a second
+        began = time.monotonic()
+        take(two, step(write("a", 1, b"2")))
+        thread.join()
+        assert heard[0] - began < 0.2
+
+
+@pytest.mark.req("A-20")
+def test_nothing_acknowledged_is_lost_when_the_server_is_killed():
+    with valkey.server() as server:
+        kept: list[str] = []
+        for round_ in range(4):
+            with holdfast.connect(server.url) as hf:
+                session = hf.sessions.get_or_create_session("s")
+                threading.Timer(0.15 + 0.05 * round_, server.kill).start()
+                with pytest.raises(errors.Unavailable):
+                    add_until_it_fails(session, f"{round_}/", kept)
+            server.start()
+        with holdfast.connect(server.url) as hf:
+            assert hf.admin.verify().ok
+            there = texts(hf.sessions.get_session("s"))
+            # The one that was under way at each kill may be there, too.
+            assert set(kept) <= set(there)
+            assert len(there) <= len(kept) + 4
+            assert len(kept) > 20
+
+
+def add_until_it_fails(session: holdfast.Session, name: str, kept: list[str]) -> None:
+    for number in range(100_000):
+        session.add_message(Message(role="user", content=f"{name}{number}"))
+        kept.append(f"{name}{number}")
+
+
+@pytest.mark.req("A-20")
+def test_an_answer_that_is_lost_has_one_effect_when_it_is_asked_for_again():
+    with valkey.server() as server, holdfast.connect(f"{server.url}?timeout_s=0.5") as hf:
+        session = hf.sessions.create_session(session_id="s")
+        said = Message(role="user", content="once")
+        with server.frozen(), pytest.raises(errors.Unavailable, match="in time"):
+            session.add_message(said)
+        # What was sent is read by the server now, and takes effect; nobody hears of it.
+        until = time.monotonic() + 5
+        while not texts(hf.sessions.get_session("s")) and time.monotonic() < until:
+            time.sleep(0.01)
+        session.add_message(said)
+        assert texts(hf.sessions.get_session("s")) == ["once"]
+
+
+def test_scripts_that_a_server_has_forgotten_are_sent_again_and_run_once(url: str):
+    with contextlib.closing(ours.open_store(url)) as store:
+        for number in range(5):
+            with client_of(url) as client:
+                client.script_flush()
+            take(
+                store,
+                step(write("a", number, b"x")),
+                step(write("b", number, b"y"), tenant="globex"),
+            )
+        assert len(feed_all(store)) == len(feed_all(store, "globex")) == 5
+        assert verified(store).ok
+
+
+def test_awkward_names_come_back_as_they_were(url: str):
+    with holdfast.connect(url, tenant="t" + AWKWARD[:3]) as hf:
+        session = hf.sessions.create_session(
+            session_id="s*?[]{}:", user_id="u" + VISIBLE, metadata={AWKWARD: AWKWARD}
+        )
+        session.add_message(Message(role="user", content=AWKWARD, id="m{}*"))
+        (row,) = hf.sessions.list_sessions(user_id="u" + VISIBLE, metadata={AWKWARD: AWKWARD})
+        assert row["id"] == "s*?[]{}:"
+        assert texts(hf.sessions.get_session("s*?[]{}:")) == [AWKWARD]
+    with contextlib.closing(ours.open_store(url)) as store:
+        tenants = ["a", "a*", "*", "{a}", "a}", "{", "a\r\n", "a\0", ":a", "?", "[a-z]", AWKWARD]
+        for tenant in tenants:
+            name = f"{AWKWARD}{tenant}"
+            take(
+                store, step(write(name, 0, tenant.encode(), claims=((AWKWARD, 0),)), tenant=tenant)
+            )
+            assert store.put_note(tenant, name, tenant.encode(), expected=0)
+        for tenant in tenants:
+            name = f"{AWKWARD}{tenant}"
+            assert [e.payload for e in store.read(tenant, name)] == [tenant.encode()]
+            assert store.find_claim(tenant, name, AWKWARD) == 1
+            assert [each for each, _ in store.notes(tenant)] == [name]
+            assert store.head(tenant) == 1
+        assert set(tenants) <= set(store.tenants())
+
+
+def test_stores_with_other_prefixes_are_other_stores():
+    at = valkey.url()
+    urls = [
+        f"{at}?prefix={valkey.fresh(at).partition('prefix=')[2]}{end}" for end in ("", "-b", "b")
+    ]
+    stores = [ours.open_store(url) for url in urls]
+    for number, store in enumerate(stores):
+        take(store, step(write("a", 0, b"%d" % number)))
+        assert store.put_note(TENANT, "n", b"%d" % number, expected=0)
+    for number, store in enumerate(stores):
+        assert [e.payload for e in feed_all(store)] == [b"%d" % number]
+        note = store.note(TENANT, "n")
+        assert note is not None and note.value == b"%d" % number
+        store.close()
+
+
+def test_no_key_lies_outside_the_prefix_and_none_is_set_to_expire():
+    with valkey.server() as server:
+        with holdfast.connect(f"{server.url}?prefix=mine") as hf:
+            session = hf.sessions.create_session(user_id="ada")
+            session.add_messages(
+                [Message(role="user", content="x" * 40_000), Message(role="user", content="y")]
+            )
+            hf.sessions.end_session(session.id)
+            hf.admin.rebuild()
+        with server.client() as client:
+            keys = list(client.scan_iter())
+            assert keys and all(key.startswith(b"mine:") for key in keys)
+            assert {client.ttl(key) for key in keys} == {-1}
+
+
+@pytest.mark.req("A-20")
+def test_what_was_erased_is_in_no_file_of_the_server():
+    with valkey.server(save="3600 1") as server, holdfast.connect(server.url) as hf:
+        session = hf.sessions.create_session(user_id="ada", title="canary-1")
+        session.add_message(Message(role="user", content="canary-2 " + "canary-3 " * 9_000))
+        kept = hf.sessions.create_session(user_id="bob")
+        kept.add_message(Message(role="user", content="stays"))
+        with server.client() as client:
+            client.bgsave()
+        assert b"canary-2" in server.files()
+        hf.admin.erase(session_id=session.id)
+        left = server.files()
+        assert b"canary" not in left
+        assert texts(hf.sessions.get_session(kept.id)) == ["stays"]
+        assert hf.admin.verify().ok
+
+
+def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
+    with valkey.server() as server, contextlib.closing(ours.open_store(server.url)) as store:
+        erasing.said(store, "a", erasing.event("canary-claim", "canary-word", (b"canary-blob",)))
+        erasing.said(store, "b", erasing.event("c1", "stays"))
+        erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
+        assert b"canary-word" in server.files()
+        store.scrub(b"todo")
+        assert b"canary" not in server.files()
+        assert store.pending() is None
+        assert verified(store).ok
+
+
+def test_a_rebuild_is_not_put_into_place_if_others_write_at_the_last_moment(url: str):
+    with contextlib.closing(ours.open_store(url)) as store:
+        take(store, step(write("a", 0, b"1", claims=(("c", 0),))))
+        driver = driver_of(store)
+
+        class Late(Rebuild):
+            def _current(self) -> bool:
+                take(store, step(write("a", 1, b"2")))
+                return True
+
+        before = {TENANT: driver.head(TENANT)}
+        assert not Late(driver._servers, driver._names, before).replace(iter(()))
+        assert store.find_claim(TENANT, "a", "c") == 1
+        assert derived_keys(url) == {b"d0"}
+
+
+def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
+    with contextlib.closing(ours.open_store(url)) as store:
+        take(store, step(write("a", 0, b"1", claims=(("c", 0),))))
+        driver = driver_of(store)
+        head = driver.head(TENANT)
+
+        def some() -> Iterator[Change]:
+            yield Change(tenant=TENANT, before=Head(), after=Head(), claims=((1, "c", 1),))
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            driver.replace({TENANT: head}, some())
+        assert derived_keys(url) == {b"d0"}
+        # A process that died can't clean up after itself.
+        key = driver._names.head(TENANT)
+        number = driver._servers.script("build_begin", key)
+        part = Change(tenant=TENANT, before=Head(), after=Head(), claims=((1, "left", 1),))
+        assert driver._servers.script("build", key, str(number), packing.part(part)) == 1
+        assert len(derived_keys(url)) == 2
+        builds = driver._names.base(TENANT) + b"builds"
+        driver._servers.command(builds, b"ZADD", builds, 1, str(number), write=True)
+        assert driver.replace({TENANT: head}, iter([part]))
+        assert len(derived_keys(url)) == 1
+        assert driver.claims(TENANT, ["c", "left"], [1]) == [(1, "left", 1)]
+        assert not driver.replace({TENANT: head}, iter([part])), "the head has another epoch by now"
+
+
+def derived_keys(url: str) -> set[bytes]:
+    """Return the numbers under which something derived lies."""
+    with client_of(url) as client:
+        prefix = url.partition("prefix=")[2]
+        keys = [key.rsplit(b"}:")[-1] for key in client.scan_iter(f"{prefix}:*")]
+    return {key.partition(b":")[0] for key in keys if key[:1] == b"d" and key[1:2].isdigit()}
+
+
+def test_without_the_extra_the_error_says_what_to_install():
+    code = """
+        import sys
+        sys.modules["redis"] = None
+        import holdfast
+        try:
+            holdfast.connect("redis://localhost")
+        except holdfast.NotInstalled as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    )
+    assert 'pip install "holdfast[redis]"' in done.stdout

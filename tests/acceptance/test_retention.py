@@ -1,0 +1,193 @@
+"""What ended long ago goes; what somebody needs, or memory has not taken, stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import FrameStatus, Holdfast, Scope, errors
+from holdfast.engine.retaining import Retained
+from tests.acceptance import whole
+from tests.acceptance.canaries import found
+from tests.acceptance.cli_runs import run
+from tests.acceptance.scenes import engine_of, set_clock
+
+DAY_US = 86_400_000_000
+SECRET = "Kestrel0001 MARMOT0001"
+
+
+@pytest.fixture
+def hf(fast_dir: Path) -> Iterator[Holdfast]:
+    with holdfast.connect(fast_dir / "state.db", memory=True, idle_timeout_s=None) as made:
+        yield made
+
+
+def later(hf: Holdfast, days: float) -> None:
+    set_clock(hf, engine_of(hf).now_us() + int(days * DAY_US))
+
+
+def there(hf: Holdfast) -> set[str]:
+    return {row["id"] for row in hf.sessions.list_sessions(limit=100)}
+
+
+def why(told: Retained) -> dict[str, tuple[str, str | None]]:
+    return {kept.session_id: (kept.why, kept.other) for kept in told.kept}
+
+
+def test_what_ended_long_ago_goes_and_the_rest_stays(hf: Holdfast, fast_dir: Path):
+    whole.said(hf, "old", "ada", f"I live in {SECRET}.")
+    whole.said(hf, "open", "ada", "words", end=False)
+    whole.worked(hf)
+    later(hf, 20)
+    whole.said(hf, "young", "bob", "words")
+    whole.worked(hf)
+    later(hf, 15)
+    told = hf.admin.retention(30, dry_run=True)
+    assert (told.gone, told.stays, told.dry_run) == (("old",), {"active": 1, "young": 1}, True)
+    assert there(hf) == {"old", "open", "young"}
+    done = hf.admin.retention(30)
+    assert (done.gone, done.dry_run) == (("old",), False)
+    assert done.events > 2
+    assert there(hf) == {"open", "young"}
+    assert hf.admin.verify().ok
+    assert hf.admin.retention(30).gone == ()
+    assert "state.db" not in found(fast_dir)
+
+
+def test_what_memory_has_learnt_stays(hf: Holdfast):
+    whole.said(hf, "old", "cleo", "My name is Cleo and I live in Oslo.")
+    whole.worked(hf)
+    known = whole.known(hf, "cleo")
+    assert known
+    later(hf, 31)
+    assert hf.admin.retention(30).gone == ("old",)
+    whole.worked(hf)
+    assert whole.known(hf, "cleo") == known
+    assert not hf.archive.search("Oslo", user_id="cleo")
+    hf.memory.forget("cleo")
+    assert not whole.known(hf, "cleo")
+
+
+def test_what_memory_has_not_taken_stays(hf: Holdfast):
+    whole.said(hf, "old", "ada", "words")
+    hf.sessions.create_session("free").add_message({"role": "user", "content": "words"})
+    hf.sessions.end_session("free")
+    later(hf, 31)
+    told = hf.admin.retention(30)
+    assert told.gone == ("free",)
+    assert why(told) == {"old": ("not taken", None)}
+    whole.worked(hf)
+    assert hf.admin.retention(30).gone == ("old",)
+
+
+def test_without_memory_nobody_is_waited_for(fast_dir: Path):
+    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None) as hf:
+        whole.said(hf, "old", "ada", "words")
+        later(hf, 31)
+        assert hf.admin.retention(30).gone == ("old",)
+
+
+def test_a_store_that_has_a_memory_waits_for_it_whoever_asks(fast_dir: Path):
+    with holdfast.connect(fast_dir / "state.db", memory=True, idle_timeout_s=None) as hf:
+        whole.said(hf, "first", "ada", "words")
+        whole.worked(hf)
+    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None) as hf:
+        whole.said(hf, "second", "ada", "words")
+        later(hf, 31)
+        told = hf.admin.retention(30, dry_run=True)
+        assert (told.gone, why(told)) == (("first",), {"second": ("not taken", None)})
+
+
+def test_what_a_fork_or_a_continuation_needs_stays_until_they_go(fast_dir: Path):
+    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None) as hf:
+        for name in ("forked", "continued"):
+            whole.said(hf, name, "ada", "words", end=False)
+        fork = hf.sessions.fork_session("forked", new_id="fork")
+        follower = hf.sessions.create_continuation_session(hf.sessions.get_session("continued"))
+        hf.sessions.end_session("forked")
+        later(hf, 31)
+        told = hf.admin.retention(30)
+        assert told.gone == ()
+        assert why(told) == {"forked": ("forked", "fork")}
+        fork.add_message({"role": "user", "content": "more"})
+        hf.sessions.end_session("fork")
+        hf.sessions.end_session(follower.id)
+        assert hf.admin.retention(30).gone == ()
+        later(hf, 31)
+        told = hf.admin.retention(30)
+        assert set(told.gone) == {"forked", "fork", "continued", follower.id}
+        assert there(hf) == set()
+        assert hf.admin.verify().ok
+
+
+def test_a_continuation_keeps_what_it_goes_on_from(fast_dir: Path):
+    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None) as hf:
+        whole.said(hf, "first", "ada", "words", end=False)
+        second = hf.sessions.create_continuation_session(hf.sessions.get_session("first"))
+        third = hf.sessions.create_continuation_session(second)
+        fork = hf.sessions.fork_session(second.id)
+        hf.sessions.end_session(third.id)
+        later(hf, 31)
+        told = hf.admin.retention(30)
+        assert told.gone == (third.id,)
+        assert there(hf) == {"first", second.id, fork.id}
+        assert [m.content for m in fork.messages] == [m.content for m in second.messages]
+
+
+def test_a_session_that_an_open_frame_is_about_stays(fast_dir: Path):
+    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None) as hf:
+        whole.said(hf, "old", "ada", "words")
+        frame = hf.index.push_frame(
+            Scope(actor_id="planner", session_id="old"), goal="g", budget=100
+        )
+        hf.index.suspend_frame(frame.frame_id, reason="approval")
+        later(hf, 31)
+        told = hf.admin.retention(30)
+        assert (told.gone, why(told)) == ((), {"old": ("open frames", None)})
+        hf.index.pop_frame(frame.frame_id, FrameStatus.CANCELLED, cascade=True)
+        assert hf.admin.retention(30).gone == ("old",)
+
+
+def test_keys_are_kept_as_long_as_they_were_promised(hf: Holdfast):
+    for days in (0, 6.9, -1, True, float("nan"), float("inf"), "30"):
+        with pytest.raises(errors.InvalidRequest, match="7 days"):
+            hf.admin.retention(days)  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidRequest, match="7 days"):
+        holdfast.connect("volatile:", keep_ended_days=1)
+
+
+def test_a_worker_lets_go_what_it_is_told_to(fast_dir: Path):
+    with holdfast.connect(
+        fast_dir / "state.db", memory=True, idle_timeout_s=None, keep_ended_days=30
+    ) as hf:
+        for number in range(70):
+            whole.said(hf, f"s{number}", "ada", "words")
+        whole.worked(hf)
+        assert len(there(hf)) == 70
+        later(hf, 31)
+        whole.said(hf, "young", "ada", "words")
+        whole.worked(hf)
+        assert there(hf) == {"young"}
+        assert hf.admin.verify().ok
+
+
+def test_the_command_says_what_it_would_do_and_asks(tmp_path: Path):
+    with holdfast.connect(tmp_path / "state.db", idle_timeout_s=None) as hf:
+        set_clock(hf, engine_of(hf).now_us() - 60 * DAY_US)
+        whole.said(hf, "old", "ada", "words")
+        set_clock(hf, engine_of(hf).now_us() + 60 * DAY_US)
+        whole.said(hf, "new", "ada", "words")
+    dry = run("retention", "--keep", "30d", "--dry-run", "--no-memory", cwd=tmp_path)
+    assert (dry.code, dry.out) == (0, "would go\told\n")
+    kept = run("retention", "--keep", "30d", "--dry-run", cwd=tmp_path)
+    assert kept.out == "stays\told\tnot taken\t\n"
+    assert run("retention", "--keep", "30d", "--no-memory", cwd=tmp_path).code == 2
+    done = run("retention", "--keep", "30d", "--no-memory", "--yes", "--json", cwd=tmp_path)
+    assert json.loads(done.out)["gone"] == ["old"]
+    assert run("retention", "--keep", "1d", cwd=tmp_path).code == 2
+    with holdfast.connect(tmp_path / "state.db") as hf:
+        assert there(hf) == {"new"}

@@ -1,0 +1,68 @@
+"""Stores that rebuild too little or too much: the suite has to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import msgspec
+
+from holdfast.store.port import Derive, Rebuilt
+from holdfast.store.volatile import VolatileStore
+
+
+class RebuildsOnTop(VolatileStore):
+    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+        before = {t: books.projections for t, books in self._books.items()}
+        yield from super().rebuild(derive)
+        for tenant, rows in before.items():
+            for kind, known in rows.items():
+                now = self._books[tenant].projections.setdefault(kind, {})
+                now.update({id_: row for id_, row in known.items() if id_ not in now})
+
+
+class RebuildsWithoutClaims(VolatileStore):
+    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+        return super().rebuild(lambda *given: msgspec.structs.replace(derive(*given), claims=()))
+
+
+class RebuildsWithoutUses(VolatileStore):
+    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+        return super().rebuild(lambda *given: msgspec.structs.replace(derive(*given), blobs=()))
+
+
+class RebuildsByPieces(VolatileStore):
+    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+        for books in self._books.values():
+            books.projections.clear()
+        return super().rebuild(derive)
+
+
+class RebuildForgetsKeys(VolatileStore):
+    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+        yield from super().rebuild(derive)
+        for books in self._books.values():
+            books.keys.clear()
+
+
+class RebuildKeepsSnapshots(VolatileStore):
+    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+        before = {tenant: books.snapshots for tenant, books in self._books.items()}
+        yield from super().rebuild(derive)
+        for tenant, snapshots in before.items():
+            self._books[tenant].snapshots = snapshots
+
+
+class RebuildsUncounted(VolatileStore):
+    def rebuilt(self, tenant: str) -> int:
+        return 0
+
+
+PLANTED: dict[type[VolatileStore], str] = {
+    RebuildsOnTop: "test_what_was_tampered_with_is_put_right",
+    RebuildsWithoutClaims: "test_a_rebuild_gives_the_same_again",
+    RebuildsWithoutUses: "test_it_is_known_again_which_events_need_a_blob",
+    RebuildsByPieces: "test_one_that_fails_changes_nothing",
+    RebuildForgetsKeys: "test_keys_stay_and_snapshots_go",
+    RebuildKeepsSnapshots: "test_keys_stay_and_snapshots_go",
+    RebuildsUncounted: "test_rebuilds_are_counted",
+}

@@ -1,0 +1,420 @@
+"""A server in RAM for stores over a driver: dicts under one lock. It shows how little a driver has to decide."""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from holdfast import errors
+from holdfast.store import port
+from holdfast.store.remote import marks
+from holdfast.store.remote.driver import (
+    Change,
+    Driver,
+    Head,
+    Kept,
+    KeptKey,
+    KeptNote,
+    KeptProjection,
+    KeptSnapshot,
+    Moved,
+    Stream,
+    Taken,
+)
+from holdfast.values.frozen import Json
+
+replace = msgspec.structs.replace
+
+
+class Books:
+    """What the server keeps of one tenant."""
+
+    def __init__(self) -> None:
+        self.head = Head()
+        self.streams: dict[int, Stream] = {}
+        self.rows: list[Kept] = []
+        self.claims: dict[tuple[int, str], int] = {}
+        self.keys: dict[str, KeptKey] = {}
+        self.projections: dict[tuple[str, str], KeptProjection] = {}
+        self.snapshots: dict[int, KeptSnapshot] = {}
+        self.blobs: dict[bytes, bytes] = {}
+        self.uses: set[tuple[int, bytes]] = set()
+        self.notes: dict[str, KeptNote] = {}
+        self.noted = 0
+
+    def stream(self, stream: str | int) -> Stream | None:
+        if isinstance(stream, int):
+            return self.streams.get(stream)
+        return next((each for each in self.streams.values() if each.name == stream), None)
+
+    def number(self, position: int) -> int:
+        return self.rows[position - 1].row.place.stream
+
+    def taken(self, change: Change) -> bool:
+        renamed = dict(change.renames)
+        names = {renamed.get(number, stream.name) for number, stream in self.streams.items()}
+        claims = {place for place in self.claims if place[0] not in change.drop_claims}
+        return (
+            any(stream.number in self.streams or stream.name in names for stream in change.streams)
+            or any(kept.row.place.position <= len(self.rows) for kept in change.rows)
+            or any((stretch, text) in claims for stretch, text, _ in change.claims)
+            or any(each.key in self.keys.keys() - change.drop_keys for each in change.keys)
+        )
+
+    def take(self, change: Change) -> None:
+        self.drop(change)
+        for number, name in change.renames:
+            self.streams[number] = replace(self.streams[number], name=name)
+            for at, kept in enumerate(self.rows):
+                if kept.row.place.stream == number:
+                    self.rows[at] = replace(kept, stream=name)
+        for position, blank in change.blanks:
+            kept = self.rows[position - 1]
+            row = replace(kept.row, payload=None, salt=None)
+            self.rows[position - 1] = replace(kept, row=row, blank=blank)
+        self.streams |= {stream.number: stream for stream in change.streams}
+        for number, base in change.bases:
+            stream = self.streams[number]
+            self.streams[number] = replace(stream, bases=(*stream.bases, base))
+        for kept in change.rows:
+            self.rows.append(kept)
+            place = kept.row.place
+            self.streams[place.stream] = replace(self.streams[place.stream], version=place.version)
+        self.keys |= {each.key: each for each in change.keys}
+        self.blobs |= change.blobs
+        self.snapshots |= {
+            stream.number: each
+            for each in change.snapshots
+            if (stream := self.stream(each.snapshot.stream))
+        }
+        self.derive(change)
+        self.head = change.after
+
+    def drop(self, change: Change) -> None:
+        for place in change.drop_projections:
+            self.projections.pop(place, None)
+        for number in change.drop_snapshots:
+            self.snapshots.pop(number, None)
+        for key in change.drop_keys:
+            self.keys.pop(key, None)
+        for hash_ in change.drop_blobs:
+            self.blobs.pop(hash_, None)
+        if change.drop_claims:
+            kept = self.claims.items()
+            self.claims = {p: v for p, v in kept if p[0] not in change.drop_claims}
+        if change.drop_uses:
+            gone = change.drop_uses
+            self.uses = {use for use in self.uses if self.number(use[0]) not in gone}
+
+    def derive(self, change: Change) -> None:
+        self.claims |= {(stretch, text): version for stretch, text, version in change.claims}
+        self.uses |= set(change.uses)
+        for kept in change.projections:
+            self.projections[kept.projection.kind, kept.projection.id] = kept
+
+
+class Server:
+    """All tenants, and those who listen."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.books: defaultdict[str, Books] = defaultdict(Books)
+        self.pending: bytes | None = None
+        self.guards: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self.listeners: list[queue.SimpleQueue[tuple[str, int] | None]] = []
+
+
+class RamDriver:
+    """One store's way to the server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.trips = 0
+        self._closed = self._guarded = False
+        self._heard: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
+
+    @property
+    def durability(self) -> str:
+        return "none"
+
+    def _of(self, tenant: str) -> Books:
+        self.trips += 1
+        if self._closed:
+            raise errors.EngineClosed
+        with self.server.lock:
+            return self.server.books[tenant]
+
+    def head(self, tenant: str) -> Head:
+        return self._of(tenant).head
+
+    def tenants(self) -> list[str]:
+        with self.server.lock:
+            books = self.server.books
+            return sorted(tenant for tenant in books if books[tenant].rows)
+
+    def noted(self) -> list[str]:
+        with self.server.lock:
+            books = self.server.books
+            return sorted(tenant for tenant in books if books[tenant].notes)
+
+    def stream(self, tenant: str, stream: str | int) -> Stream | None:
+        books = self._of(tenant)
+        with self.server.lock:
+            return books.stream(stream)
+
+    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[Stream]:
+        books = self._of(tenant)
+        with self.server.lock:
+            numbers = sorted(number for number in books.streams if number > after)
+            return [books.streams[number] for number in numbers[:limit]]
+
+    def own(
+        self,
+        tenant: str,
+        stream: str | int,
+        *,
+        low: int,
+        high: int,
+        limit: int,
+        newest: bool = False,
+    ) -> tuple[Stream | None, list[Kept]]:
+        books = self._of(tenant)
+        with self.server.lock:
+            found = books.stream(stream)
+            if found is None:
+                return None, []
+            own = [
+                kept
+                for kept in books.rows
+                if kept.row.place.stream == found.number and low <= kept.row.place.version <= high
+            ]
+            return found, own[max(0, len(own) - limit) :] if newest else own[:limit]
+
+    def feed(self, tenant: str, *, after: int, limit: int) -> list[Kept]:
+        books = self._of(tenant)
+        with self.server.lock:
+            return books.rows[after : after + limit]
+
+    def version_at(self, tenant: str, stream: str, position: int) -> int:
+        books = self._of(tenant)
+        with self.server.lock:
+            found = books.stream(stream)
+            places = [kept.row.place for kept in books.rows[:position]]
+            own = (p.version for p in places if found and p.stream == found.number)
+            return max(own, default=0)
+
+    def seek(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
+        _, own = self.own(tenant, number, low=low, high=high, limit=1 << 62)
+        return next((k.row.place.version for k in own if k.ordinal >= ordinal), 0)
+
+    def claims(
+        self, tenant: str, claims: Collection[str], stretches: Collection[int]
+    ) -> list[tuple[int, str, int]]:
+        kept = self._of(tenant).claims
+        places = ((stretch, text) for stretch in stretches for text in claims)
+        return [(*place, kept[place]) for place in places if place in kept]
+
+    def claims_of(self, tenant: str, stretches: Collection[int]) -> int:
+        return sum(stretch in stretches for stretch, _ in self._of(tenant).claims)
+
+    def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
+        books = self._of(tenant)
+        with self.server.lock:
+            return [
+                (stream.name, base.version)
+                for stream in books.streams.values()
+                for base in stream.bases
+                if base.source == number != stream.number
+            ]
+
+    def key(self, tenant: str, key: str) -> KeptKey | None:
+        return self._of(tenant).keys.get(key)
+
+    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeptKey]:
+        books = self._of(tenant)
+        with self.server.lock:
+            return [books.keys[key] for key in sorted(books.keys) if key > after][:limit]
+
+    def keys_of(self, tenant: str, positions: Collection[int]) -> list[str]:
+        books = self._of(tenant)
+        with self.server.lock:
+            return [
+                use.key
+                for use in books.keys.values()
+                if any(use.first <= position <= use.last for position in positions)
+            ]
+
+    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+        books = self._of(tenant)
+        with self.server.lock:
+            old = [key for key, use in books.keys.items() if use.time_us < before_us]
+            for key in old:
+                del books.keys[key]
+            return len(old)
+
+    def projection(self, tenant: str, kind: str, id: str) -> KeptProjection | None:
+        return self._of(tenant).projections.get((kind, id))
+
+    def query(self, tenant: str, query: port.Query) -> list[KeptProjection]:
+        books = self._of(tenant)
+        with self.server.lock:
+            found = [kept for kept in books.projections.values() if _matches(kept, query)]
+            return heapq.nlargest(query.offset + query.limit, found, key=_rank)[query.offset :]
+
+    def projections(
+        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
+    ) -> list[KeptProjection]:
+        books = self._of(tenant)
+        with self.server.lock:
+            places = sorted(place for place in books.projections if place > after)
+            return [books.projections[place] for place in places[:limit]]
+
+    def snapshot(self, tenant: str, stream: str) -> KeptSnapshot | None:
+        found = self.stream(tenant, stream)
+        return self._of(tenant).snapshots.get(found.number) if found else None
+
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        kept = self._of(tenant).blobs
+        return {hash_: kept[hash_] for hash_ in hashes if hash_ in kept}
+
+    def every_blob(
+        self, tenant: str, *, after: bytes = b"", limit: int = 100
+    ) -> list[tuple[bytes, bytes]]:
+        books = self._of(tenant)
+        with self.server.lock:
+            return sorted(pair for pair in books.blobs.items() if pair[0] > after)[:limit]
+
+    def uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
+        books = self._of(tenant)
+        with self.server.lock:
+            every = sorted(use for use in books.uses if use[0] > after)
+            last = every[:limit][-1][0] if every else 0
+            return [use for use in every if use[0] <= last]
+
+    def unused(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
+        books = self._of(tenant)
+        with self.server.lock:
+            used = {hash_ for position, hash_ in books.uses if books.number(position) not in but}
+            return {hash_ for hash_ in hashes if hash_ in books.blobs and hash_ not in used}
+
+    def note(self, tenant: str, name: str) -> KeptNote | None:
+        return self._of(tenant).notes.get(name)
+
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        books = self._of(tenant)
+        with self.server.lock:
+            before = books.notes.get(name)
+            if (before.note.version if before else 0) != expected:
+                return False
+            if value is None:
+                books.notes.pop(name, None)
+            else:
+                books.noted += 1
+                note = port.Note(value, books.noted)
+                books.notes[name] = KeptNote(name, note, marks.note(tenant, name, note))
+            return True
+
+    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[KeptNote]:
+        books = self._of(tenant)
+        with self.server.lock:
+            names = sorted(n for n in books.notes if n.startswith(prefix) and n > after)
+            return [books.notes[name] for name in names[:limit]]
+
+    def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
+        return [self._apply(change) for change in changes]
+
+    def _apply(self, change: Change) -> Moved | Taken | None:
+        books = self._of(change.tenant)
+        with self.server.lock:
+            if books.head != change.before:
+                return Moved(books.head)
+            if books.taken(change):
+                return Taken()
+            books.take(change)
+            if change.todo is not None:
+                self.server.pending = (self.server.pending or b"") + change.todo
+            self._tell((change.tenant, change.after.position))
+            return None
+
+    def _tell(self, news: tuple[str, int], but: object = None) -> None:
+        with self.server.lock:
+            for listener in self.server.listeners:
+                if listener is not but:
+                    listener.put(news)
+
+    def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
+        pieces = list(derived)
+        with self.server.lock:
+            if any(self._of(tenant).head != head for tenant, head in before.items()):
+                return False
+            for tenant, head in before.items():
+                books = self._of(tenant)
+                books.claims, books.uses, books.projections, books.snapshots = {}, set(), {}, {}
+                books.head = replace(head, epoch=head.epoch + 1)
+            for piece in pieces:
+                self._of(piece.tenant).derive(piece)
+            return True
+
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        self._tell((tenant, 0), but=self._heard)
+        self._guarded = self.server.guards[tenant].acquire(timeout=timeout_s)
+        return self._guarded
+
+    def unguard(self, tenant: str) -> None:
+        if self._guarded:
+            self._guarded = False
+            self.server.guards[tenant].release()
+
+    def pending(self) -> bytes | None:
+        return self.server.pending
+
+    def scrub(self, done: bytes, left: bytes) -> None:
+        with self.server.lock:
+            rest = left + (self.server.pending or b"").removeprefix(done)
+            self.server.pending = rest or None
+
+    def listen(self) -> Iterator[tuple[str, int]]:
+        with self.server.lock:
+            self.server.listeners.append(self._heard)
+        yield "", 0
+        while news := self._heard.get():
+            yield news
+
+    def status(self) -> Mapping[str, Json]:
+        with self.server.lock:
+            every = self.server.books.values()
+            return {
+                "backend": "ram",
+                "events": sum(len(books.rows) for books in every),
+                "blobs": sum(len(books.blobs) for books in every),
+            }
+
+    def close(self) -> None:
+        self._closed = True
+        self._heard.put(None)
+
+
+def _rank(kept: KeptProjection) -> tuple[int, str]:
+    return kept.projection.time_us, kept.projection.id
+
+
+def _matches(kept: KeptProjection, query: port.Query) -> bool:
+    row = kept.projection
+    return (
+        row.kind == query.kind
+        and query.owner in (None, row.owner)
+        and query.status in (None, row.status)
+        and query.lookup in (None, row.lookup)
+        and (query.since_us is None or row.time_us >= query.since_us)
+        and (query.until_us is None or row.time_us <= query.until_us)
+        and set(query.terms) <= set(row.terms)
+        and (query.after is None or _rank(kept) < query.after)
+    )
+
+
+_: type[Driver] = RamDriver

@@ -1,0 +1,84 @@
+"""The contract on PostgreSQL: a real server, a database of its own for every test."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from holdfast.store.port import Store
+from holdfast.store.postgres import open_store
+from holdfast.testing import contract
+from holdfast.testing.contract.stage import TENANT
+from tests.servers import postgres
+
+
+@pytest.mark.req("A-20")
+class TestPostgresStore(contract.StoreContract):
+    walk_steps: ClassVar[int] = 200
+
+    @pytest.fixture(autouse=True)
+    def _databases(self) -> Iterator[None]:
+        self.urls: dict[Path, str] = {}
+        with ExitStack() as self.stack:
+            yield
+
+    def url(self, folder: Path) -> str:
+        if folder not in self.urls:
+            self.urls[folder] = self.stack.enter_context(postgres.empty_store())
+        return self.urls[folder]
+
+    def open_store(self, folder: Path) -> Store:
+        return open_store(self.url(folder))
+
+    def vandalise(self, statement: str, *values: object) -> None:
+        """Change the store beneath it, as a superuser."""
+        (url,) = self.urls.values()
+        statement = statement.replace("@", f"tenant = '{TENANT}'")
+        postgres.run(url, f"SET search_path = holdfast; {statement}" if not values else statement, values)  # fmt: skip
+
+    def damage(self, store: Store, position: int) -> None:
+        self.vandalise(
+            "UPDATE holdfast.events SET payload = set_byte(payload, 0, get_byte(payload, 0) # 1)"
+            " WHERE @ AND position = %s", position
+        )  # fmt: skip
+
+    def damage_blob(self, store: Store, hash_: bytes) -> None:
+        self.vandalise(
+            "UPDATE holdfast.blobs SET content = set_byte(content, 0, get_byte(content, 0) # 1)"
+            " WHERE @ AND hash = %s", hash_
+        )  # fmt: skip
+
+    def lose_blob(self, store: Store, hash_: bytes) -> None:
+        self.vandalise("DELETE FROM holdfast.blobs WHERE @ AND hash = %s", hash_)
+
+    def damage_note(self, store: Store, name: str) -> None:
+        self.vandalise(
+            "UPDATE holdfast.notes SET value = 'x' || value WHERE @ AND name = %s", name.encode()
+        )
+
+    def blank(self, store: Store, position: int, *, like: int = 0) -> None:
+        self.vandalise(
+            "UPDATE holdfast.events SET payload = NULL, salt = NULL WHERE @ AND position = %s",
+            position,
+        )
+        if like:
+            self.vandalise(
+                "UPDATE holdfast.events AS e SET notice = o.notice, cause = o.cause, stand_in = o.stand_in"
+                " FROM holdfast.events AS o WHERE e.@ AND o.@ AND e.position = %s AND o.position = %s",
+                position, like,
+            )  # fmt: skip
+
+    def tamper(self, store: Store) -> None:
+        for statement in (
+            "UPDATE projections SET owner = 'mallory' WHERE @ AND id LIKE '%/0'",
+            "DELETE FROM projections WHERE @ AND id LIKE '%/1'",
+            "INSERT INTO projections SELECT tenant, kind, 'made up', owner, status, moment, time_us,"
+            " lookup, terms, document, mark FROM projections WHERE @ LIMIT 1",
+            "DELETE FROM terms WHERE @ AND term = 'x'",
+            "DELETE FROM claims WHERE @ AND version = 1",
+            "INSERT INTO claims SELECT tenant, stretch, 'c29 made up', version FROM claims WHERE @ LIMIT 1",
+            "DELETE FROM uses WHERE @",
+        ):
+            self.vandalise(statement)

@@ -1,0 +1,143 @@
+"""The contract on Redis: on one server, and a part of it on a cluster of three."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import redis
+
+from holdfast.store import redis as ours
+from holdfast.store.port import Projection, Store
+from holdfast.store.redis import packing
+from holdfast.store.redis.links import Call
+from holdfast.store.remote.driver import KeptProjection
+from holdfast.store.remote.store import RemoteStore
+from holdfast.testing import contract
+from holdfast.testing.contract.appending import Appending
+from holdfast.testing.contract.company import Company
+from holdfast.testing.contract.copying import Copying
+from holdfast.testing.contract.erasing import Erasing
+from holdfast.testing.contract.noting import Noting
+from holdfast.testing.contract.rebuilding import Rebuilding
+from holdfast.testing.contract.stage import TENANT, Stage
+from tests.servers import valkey
+
+
+class OnRedis(Stage):
+    """How the suite opens stores on Redis, and changes them beneath."""
+
+    @pytest.fixture(autouse=True)
+    def _urls(self) -> Iterator[None]:
+        self.urls: dict[Path, str] = {}
+        yield
+        for url in self.urls.values():
+            sweep(url)
+
+    def server(self) -> str:
+        return valkey.url()
+
+    def open_store(self, folder: Path) -> Store:
+        if folder not in self.urls:
+            self.urls[folder] = valkey.fresh(self.server())
+        return ours.open_store(self.urls[folder])
+
+    def damage(self, store: Store, position: int) -> None:
+        body = get(store, b"HGET", "body", position)
+        spoil(store, b"HSET", "body", position, body[:-1] + bytes([body[-1] ^ 1]))
+
+    def damage_blob(self, store: Store, hash_: bytes) -> None:
+        content = get(store, b"HGET", "blobs", hash_)
+        spoil(store, b"HSET", "blobs", hash_, bytes([content[0] ^ 1]) + content[1:])
+
+    def lose_blob(self, store: Store, hash_: bytes) -> None:
+        spoil(store, b"HDEL", "blobs", hash_)
+        spoil(store, b"ZREM", "blobs:hash", hash_)
+
+    def damage_note(self, store: Store, name: str) -> None:
+        spoil(store, b"HSET", "notes", name, get(store, b"HGET", "notes", name) + b"x")
+
+    def blank(self, store: Store, position: int, *, like: int = 0) -> None:
+        spoil(store, b"HDEL", "body", position)
+        if like:
+            spoil(store, b"HSET", "erased", position, get(store, b"HGET", "erased", like))
+
+    def tamper(self, store: Store) -> None:
+        """Change derived rows, make one up, lose others; change and lose claims; lose the uses of blobs."""
+        d = f"d{int(get(store, b'HGET', 'head', 'g') or 0)}:"
+        driver = driver_of(store)
+        for kept in driver.projections(TENANT):
+            row = kept.projection
+            id_ = packing.row_id(row.kind, row.id)
+            if row.id.endswith("/1"):
+                spoil(store, b"HDEL", d + "rows", id_)
+                continue
+            false = Projection(kind=row.kind, id=row.id, owner="mallory", document=row.document)
+            spoil(store, b"HSET", d + "rows", id_, packing._kept(KeptProjection(false, kept.mark)))
+        made_up = KeptProjection(Projection(kind="row", id="made up"), b"mark")
+        spoil(store, b"HSET", d + "rows", packing.row_id("row", "made up"), packing._kept(made_up))
+        for stream in driver.streams(TENANT):
+            spoil(store, b"DEL", f"{d}claims:{stream.number}")
+            spoil(store, b"HSET", f"{d}claims:{stream.number}", "c0", 1)
+        for order in ("at", "of", "by"):
+            spoil(store, b"DEL", f"{d}uses:{order}")
+
+
+class TestRedisStore(OnRedis, contract.StoreContract):
+    walk_steps: ClassVar[int] = 200
+
+
+class TestRedisCluster(OnRedis, Appending, Company, Copying, Erasing, Noting, Rebuilding):
+    """What differs there: scripts find their server, tenants lie apart, and the store's own lists with neither."""
+
+    walk_steps: ClassVar[int] = 60
+
+    def server(self) -> str:
+        return valkey.shared_cluster().url
+
+
+def driver_of(store: Store) -> ours.RedisDriver:
+    assert isinstance(store, RemoteStore)
+    assert isinstance(store._driver, ours.RedisDriver)
+    return store._driver
+
+
+def get(store: Store, command: bytes, key: str, *words: bytes | str | int) -> bytes:
+    """Ask for something of TENANT's, beneath the store."""
+    driver = driver_of(store)
+    where = driver._names.base(TENANT) + key.encode()
+    (answer,) = driver._servers.run([Call(where, (command, where, *words))], write=True)
+    return answer  # pyright: ignore[reportReturnType]
+
+
+spoil = get
+
+
+@contextmanager
+def client_of(url: str) -> Iterator[redis.Redis | redis.RedisCluster]:
+    """Talk to a server directly."""
+    parts = urlsplit(url)
+    kind = redis.RedisCluster if "cluster" in parts.scheme else redis.Redis
+    made = kind(host=parts.hostname or "", port=parts.port or 6379, protocol=2)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def sweep(url: str) -> None:
+    """Drop all keys of a store; none of them may have been set to expire."""
+    (prefix,) = parse_qs(urlsplit(url).query)["prefix"]
+    with client_of(url) as client:
+        keys = list(client.scan_iter(f"{prefix}:*", count=1_000))
+        with client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.ttl(key)
+                pipe.unlink(key)
+            lives = pipe.execute()[::2]
+        ends = [key for key, life in zip(keys, lives, strict=True) if life >= 0]
+        assert all(key.endswith(b":guard") for key in ends), ends

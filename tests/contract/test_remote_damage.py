@@ -1,0 +1,97 @@
+"""What is changed beneath a store on a server is found, where no digest of an event can tell."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import msgspec
+import pytest
+
+from holdfast import errors
+from holdfast.store.port import Report, Snapshot
+from holdfast.store.remote.driver import Head
+from holdfast.store.remote.store import RemoteStore
+from holdfast.testing.contract import erasing
+from holdfast.testing.contract.erasing import event, one, payload, said
+from holdfast.testing.contract.stage import TENANT, step, take, write
+from tests.contract.ram_driver import RamDriver, Server
+
+replace = msgspec.structs.replace
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def mine(server: Server) -> Iterator[RemoteStore]:
+    with closing(RemoteStore(RamDriver(server))) as store:
+        yield store
+
+
+def test_a_tail_that_is_gone_is_missed(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1", b"2", b"3")))
+    server.books[TENANT].rows.pop()
+    assert any("1 more event(s) had been acknowledged" in fault for fault in faults(mine))
+
+
+def test_a_hole_is_missed(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1", b"2", b"3")))
+    del server.books[TENANT].rows[1]
+    assert any("events 2 to 2 are missing" in fault for fault in faults(mine))
+    assert any("stream 1 has 2 of 3 events" in fault for fault in faults(mine))
+
+
+def test_a_tail_that_was_replaced_is_found(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1")))
+    books = server.books[TENANT]
+    books.head = Head(1, b"x" * 32, 0)
+    assert any("differs from what was acknowledged" in fault for fault in faults(mine))
+
+
+def test_a_stream_without_a_name_is_found(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1"), write("b", 0, b"2")))
+    del server.books[TENANT].streams[2]
+    assert any("stream 2 has no name" in fault for fault in faults(mine))
+
+
+def test_an_ordinal_that_was_changed_is_found(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1")))
+    books = server.books[TENANT]
+    books.rows[0] = replace(books.rows[0], ordinal=7)
+    assert any("ordinal" in fault for fault in faults(mine))
+
+
+def test_a_stand_in_that_was_changed_is_found(mine: RemoteStore, server: Server):
+    said(mine, "a", event("c1", "one"))
+    erasing.erased(mine, one(mine, "a", 1, payload("c1", "-")))
+    books = server.books[TENANT]
+    blank = books.rows[0].blank
+    assert blank is not None and blank.payload is not None
+    forged = replace(blank, payload=blank.payload[:-3] + b'"!}')
+    books.rows[0] = replace(books.rows[0], blank=forged)
+    with pytest.raises(errors.Corrupt):
+        mine.read(TENANT, "a")
+    assert any("erased" in fault for fault in faults(mine))
+
+
+def test_a_snapshot_that_was_changed_counts_as_absent(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1"), snapshots=(Snapshot("a", 1, 1, b"state"),)))
+    kept = server.books[TENANT].snapshots[1]
+    server.books[TENANT].snapshots[1] = replace(kept, snapshot=replace(kept.snapshot, state=b"x"))
+    assert mine.snapshot(TENANT, "a") is None
+
+
+def test_what_is_there_beyond_the_head_is_damage(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1")))
+    server.books[TENANT].claims[1, "c"] = 9
+    server.books[TENANT].head = Head(0)
+    with closing(RemoteStore(RamDriver(server))) as fresh, pytest.raises(errors.Corrupt):
+        take(fresh, step(write("b", 0, b"2")))
+
+
+def faults(store: RemoteStore) -> tuple[str, ...]:
+    """Return what verify finds."""
+    *_, report = store.verify()
+    assert isinstance(report, Report)
+    return report.faults

@@ -1,0 +1,147 @@
+"""What takes long on a server, and others that write or erase in the middle of it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+
+import msgspec
+import pytest
+
+from holdfast import errors
+from holdfast.store.port import Rebuilt, Stale
+from holdfast.store.remote.driver import Change, Head, Kept, Moved, Taken
+from holdfast.store.remote.store import RemoteStore
+from holdfast.testing.contract import erasing
+from holdfast.testing.contract.erasing import derive, event, said, whole
+from holdfast.testing.contract.stage import TENANT, verified
+from tests.contract.ram_driver import RamDriver, Server
+
+replace = msgspec.structs.replace
+
+
+class Hooked(RamDriver):
+    """A driver with something that happens before a change, once or each time."""
+
+    before_apply: Callable[[], object] | None = None
+    before_replace: Callable[[], object] | None = None
+    before_feed: Callable[[], object] | None = None
+
+    def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
+        if self.before_apply:
+            self.before_apply()
+        return super().apply(changes)
+
+    def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
+        if self.before_replace:
+            self.before_replace()
+        return super().replace(before, derived)
+
+    def feed(self, tenant: str, *, after: int, limit: int) -> list[Kept]:
+        if self.before_feed:
+            self.before_feed()
+        return super().feed(tenant, after=after, limit=limit)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def driver(server: Server) -> Hooked:
+    return Hooked(server)
+
+
+@pytest.fixture
+def mine(driver: Hooked) -> Iterator[RemoteStore]:
+    with closing(RemoteStore(driver)) as store:
+        yield store
+
+
+@pytest.fixture
+def theirs(server: Server) -> Iterator[RemoteStore]:
+    with closing(RemoteStore(RamDriver(server))) as store:
+        yield store
+
+
+def test_a_rebuild_begins_anew_when_others_have_written(
+    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+):
+    said(mine, "a", event("c1", "one"))
+    left = iter([b"2"])
+
+    def interfere() -> None:
+        for _ in left:
+            said(theirs, "a", event("c2", "two"))
+
+    driver.before_replace = interfere
+    *progress, made = mine.rebuild(derive)
+    assert made == Rebuilt(events=2, tenants=1, streams=1, claims=2, projections=1)
+    assert progress == sorted(progress, key=str)
+    row = mine.find(TENANT, "row", "a")
+    assert row is not None and row.document == b"one two"
+
+
+def test_a_rebuild_gives_up_when_others_write_every_time(
+    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+):
+    said(mine, "a", event("c1", "one"))
+    driver.before_replace = lambda: said(theirs, "b", event("", "more"))
+    with pytest.raises(errors.Conflict):
+        list(mine.rebuild(derive))
+    assert mine.rebuilt(TENANT) == 0
+    assert verified(mine).ok
+
+
+def test_an_erasure_begins_anew_when_others_have_written(
+    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+):
+    said(mine, "a", event("c1", "one"))
+    left = iter([b"2"])
+
+    def interfere() -> None:
+        for _ in left:
+            said(theirs, "b", event("c2", "two"))
+
+    erasure = whole(mine, "a")
+    driver.before_apply = interfere
+    gone = erasing.erased(mine, erasure)
+    assert gone.events == 1
+    assert mine.head(TENANT) == 3
+    assert verified(mine).ok
+
+
+def test_an_erasure_that_is_passed_every_time_says_so(
+    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+):
+    said(mine, "a", event("c1", "one"))
+    erasure = whole(mine, "a")
+    driver.before_apply = lambda: said(theirs, "b", event("", "more"))
+    assert mine.erase(erasure, derive) == Stale("", mine.head(TENANT))
+    assert len(mine.read(TENANT, "a")) == 1
+    late = replace(erasure, head=1)
+    assert isinstance(mine.erase(late, derive), Stale)
+
+
+def test_an_erasure_by_another_is_noticed(mine: RemoteStore, theirs: RemoteStore):
+    said(mine, "a", event("c1", "one"))
+    count = mine.rebuilt(TENANT)
+    erasing.erased(theirs, whole(theirs, "a"))
+    with mine.turn():
+        assert mine.rebuilt(TENANT) == count, "inside a turn it is what is known"
+        assert not mine.held(TENANT)
+        assert mine.rebuilt(TENANT) == count + 1
+        assert mine.version(TENANT, "a") == 0
+
+
+def test_verify_looks_again_at_what_was_erased_meanwhile(
+    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+):
+    said(mine, "a", *(event("", f"w{n}") for n in range(600)))
+    pages = iter(range(2))
+
+    def erase_between() -> None:
+        if next(pages, None) == 1:
+            erasing.erased(theirs, whole(theirs, "a"))
+
+    driver.before_feed = erase_between
+    assert verified(mine).ok

@@ -1,0 +1,351 @@
+"""What is a store's own that lives on a server: what it trusts, what it asks, and what it is told."""
+
+import queue
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast import errors, limits
+from holdfast.store.port import (
+    Append,
+    Appended,
+    Claimed,
+    KeyUse,
+    Replayed,
+    Stale,
+)
+from holdfast.store.remote import known
+from holdfast.store.remote.driver import Change, Moved, Taken
+from holdfast.store.remote.store import RemoteStore
+from holdfast.store.remote.waiting import News
+from holdfast.testing.contract.noting import LONG_S
+from holdfast.testing.contract.stage import OTHER, TENANT, commit, step, take, verified, write
+from tests.contract.ram_driver import RamDriver, Server
+
+replace = msgspec.structs.replace
+
+
+class Forgetful(RamDriver):
+    """A driver that can lose an answer."""
+
+    loses_answers = False
+
+    def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
+        verdicts = super().apply(changes)
+        if self.loses_answers:
+            self.loses_answers = False
+            raise errors.Unavailable("the answer is lost.")
+        return verdicts
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def driver(server: Server) -> Forgetful:
+    return Forgetful(server)
+
+
+@pytest.fixture
+def mine(driver: Forgetful) -> Iterator[RemoteStore]:
+    with closing(RemoteStore(driver)) as store:
+        yield store
+
+
+@pytest.fixture
+def theirs(server: Server) -> Iterator[RemoteStore]:
+    with closing(RemoteStore(RamDriver(server))) as store:
+        yield store
+
+
+def once(store: RemoteStore, append: Append) -> object:
+    """Commit one append, whatever comes of it."""
+    with store.turn():
+        (outcome,) = store.commit([append])
+    return outcome
+
+
+def test_a_commit_on_what_is_known_is_one_round_trip(mine: RemoteStore, driver: Forgetful):
+    take(mine, step(write("a", 0, b"1"), write("b", 0, b"1")))
+    for version in range(1, 4):
+        before = driver.trips
+        with mine.turn() as alone:
+            assert alone
+            outcomes = mine.commit(
+                [
+                    step(write("a", version, b"x", claims=((f"c{version}", 0),))),
+                    step(write("b", version, b"x"), write(f"n{version}", 0, b"x")),
+                    step(write("a", version + 100, b"no")),
+                ]
+            )
+        assert driver.trips == before + 1
+        assert [type(each) for each in outcomes] == [Appended, Appended, Stale]
+        take(mine, step(write("c", version - 1, b"x")), step(write("d", version - 1, b"x")))
+
+
+def test_what_was_decided_on_less_than_is_there_is_refused_then_decided_anew(
+    mine: RemoteStore, theirs: RemoteStore
+):
+    take(mine, step(write("a", 0, b"1")))
+    take(theirs, step(write("b", 0, b"2")))
+    with mine.turn():
+        assert mine.commit([step(write("a", 1, b"3"))]) == [Stale("", 2)]
+        assert mine.version(TENANT, "b") == 1
+        assert mine.commit([step(write("a", 1, b"3"))]) == [Appended(3, 3)]
+    with mine.turn() as alone:
+        assert not alone, "what was cached before does not hold"
+
+
+def test_nothing_that_was_known_outlives_a_refusal(mine: RemoteStore, theirs: RemoteStore):
+    take(mine, step(write("a", 0, b"1")))
+    take(theirs, step(write("a", 1, b"2")))
+    with mine.turn():
+        assert mine.commit([step(write("a", 1, b"late"))]) == [Stale("", 2)]
+        assert mine.commit([step(write("a", 1, b"late"))]) == [Stale("a", 2)]
+        assert mine.commit([step(write("a", 2, b"3"))]) == [Appended(3, 3)]
+
+
+def test_what_was_read_before_others_wrote_is_refused(mine: RemoteStore, theirs: RemoteStore):
+    """Also by a store that knew nothing of the tenant when its turn began."""
+    with mine.turn():
+        assert mine.version(TENANT, "a") == 0
+        take(theirs, step(write("a", 0, b"1")))
+        assert mine.commit([step(write("b", 0, b"there is no a"))]) == [Stale("", 1)]
+
+
+def test_who_was_refused_holds_the_others_off(
+    mine: RemoteStore, theirs: RemoteStore, server: Server
+):
+    take(mine, step(write("a", 0, b"1")))
+    take(theirs, step(write("b", 0, b"2")))
+    guard = server.guards[TENANT]
+    with mine.turn():
+        assert mine.commit([step(write("a", 1, b"3"))]) == [Stale("", 2)]
+        assert not guard.locked()
+        assert mine.version(TENANT, "a") == 1
+        assert guard.locked()
+    assert not guard.locked()
+    for version in range(1, 2 + known.CROWD_TURNS):
+        with mine.turn():
+            assert isinstance(mine.commit([step(write("a", version, b"x"))])[0], Appended)
+            assert guard.locked() is (version <= known.CROWD_TURNS)
+
+
+def test_who_is_wanted_waits_for_the_guard(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1")))
+    mine._news._hear(TENANT, 0)
+    with mine.turn() as alone:
+        assert not alone
+        assert mine.version(TENANT, "a") == 1
+        assert server.guards[TENANT].locked()
+
+
+def test_after_missed_news_the_guard_is_waited_for_once(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1")))
+    mine._news._hear("", 0)
+    for version, guarded in ((1, True), (2, False)):
+        with mine.turn():
+            assert mine.version(TENANT, "a") == version
+            assert server.guards[TENANT].locked() is guarded
+            assert mine.commit([step(write("a", version, b"x"))]) == [
+                Appended(version + 1, version + 1)
+            ]
+
+
+def test_a_guard_that_is_not_had_hinders_nobody(
+    mine: RemoteStore, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(known, "GUARD_S", 0.0)
+    take(mine, step(write("a", 0, b"1")))
+    mine._news._hear(TENANT, 0)
+    with server.guards[TENANT]:
+        take(mine, step(write("a", 1, b"2")))
+    assert not server.guards[TENANT].locked()
+
+
+def test_a_refusal_rests_on_what_is_there_too(mine: RemoteStore, theirs: RemoteStore):
+    """By what is remembered the version would be another than expected; by now it is that one."""
+    take(mine, step(write("a", 0, b"1", claims=(("c1", 0),))))
+    take(theirs, step(write("a", 1, b"2")))
+    with mine.turn():
+        assert mine.commit([step(write("a", 2, b"3"))]) == [Stale("", 2)]
+        assert mine.commit([step(write("a", 2, b"3"))]) == [Appended(3, 3)]
+
+
+def test_tenants_are_refused_apart(mine: RemoteStore, theirs: RemoteStore):
+    take(mine, step(write("a", 0, b"1")), step(write("a", 0, b"1"), tenant=OTHER))
+    take(theirs, step(write("b", 0, b"2"), tenant=OTHER))
+    with mine.turn():
+        outcomes = mine.commit([step(write("a", 1, b"2"), tenant=t) for t in (OTHER, TENANT)])
+    assert outcomes == [Stale("", 2), Appended(2, 2)]
+
+
+def test_each_append_has_its_own_outcome_where_something_is_taken(
+    theirs: RemoteStore, mine: RemoteStore
+):
+    used = KeyUse("k", b"hash")
+    take(theirs, step(write("a", 0, b"1", claims=(("c", 0),)), key=used))
+    outcomes = commit(
+        mine,
+        step(write("b", 0, b"1")),
+        step(write("c", 0, b"1"), key=used),
+        step(write("a", 1, b"2", claims=(("c", 0),))),
+        step(write("a", 0, b"1")),
+        step(write("a", 1, b"2"), key=KeyUse("other", b"")),
+        step(write("d", 0, b"1"), key=KeyUse("other", b"")),
+    )
+    assert outcomes == [
+        Appended(2, 2), Replayed(b"hash", 1, 1), Claimed("a", "c", 1), Stale("a", 1), Appended(3, 3),
+        Replayed(b"", 3, 3),
+    ]  # fmt: skip
+    assert mine.version(TENANT, "c") == mine.version(TENANT, "d") == 0
+    assert verified(mine).ok
+
+
+def test_a_refusal_holds_until_something_is_read(mine: RemoteStore, theirs: RemoteStore):
+    take(mine, step(write("a", 0, b"1")))
+    with mine.turn():
+        assert mine.held(TENANT)
+        take(theirs, step(write("b", 0, b"2")))
+        assert not mine.held(TENANT)
+        assert not mine.held(TENANT), "nobody has looked again"
+        assert mine.version(TENANT, "b") == 1
+        assert mine.held(TENANT)
+        assert mine.commit([step(write("a", 1, b"3"))]) == [Appended(3, 3)]
+
+
+def test_a_lost_answer_is_found_again_by_its_key(mine: RemoteStore, driver: Forgetful):
+    take(mine, step(write("a", 0, b"1")))
+    append = step(write("a", 1, b"2"), key=KeyUse("k", b"hash"))
+    driver.loses_answers = True
+    with pytest.raises(errors.Unavailable), mine.turn():
+        mine.commit([append])
+    with mine.turn() as alone:
+        assert not alone
+        assert mine.version(TENANT, "a") == 2
+        assert mine.commit([append]) == [Replayed(b"hash", 2, 2)]
+    assert mine.head(TENANT) == 2
+
+
+def test_what_is_forgotten_is_not_trusted(
+    mine: RemoteStore, theirs: RemoteStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(known, "TENANTS_MAX", 2)
+    take(mine, *(step(write("a", 0, b"1"), tenant=tenant) for tenant in "abc"))
+    take(theirs, step(write("b", 0, b"1"), tenant="a"))
+    with mine.turn() as alone:
+        assert not alone, "what is cached of a tenant could not be compared any more"
+
+
+def test_streams_are_forgotten_and_asked_for(mine: RemoteStore, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(known, "STREAMS_MAX", 3)
+    monkeypatch.setattr(known, "TURNS", 2)
+    for version in range(4):
+        for stream in "abcde":
+            take(mine, step(write(stream, version, b"x", claims=((f"c{version}", 0),))))
+    assert commit(mine, step(write("a", 4, b"x", claims=(("c1", 0),)))) == [Claimed("a", "c1", 2)]
+    assert verified(mine).ok
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_decision_rests_on_what_is_not_there(server: Server, seed: int):
+    """Several stores write `n` to one stream or another on condition that both have n events together."""
+
+    def work(number: int) -> None:
+        dice = random.Random(f"{seed}/{number}")
+        with closing(RemoteStore(RamDriver(server))) as store:
+            versions: dict[str, int] = {}
+            done = 0
+            while done < 30:
+                with store.turn() as alone:
+                    if not alone or len(versions) < 2:
+                        versions = {name: store.version(TENANT, name) for name in "ab"}
+                    name, said = dice.choice("ab"), sum(versions.values())
+                    told = step(write(name, versions[name], b"%d" % said))
+                    (outcome,) = store.commit([told])
+                    versions[name] += 1
+                    if isinstance(outcome, Appended):
+                        done += 1
+                    else:
+                        assert isinstance(outcome, Stale)
+                        versions = {}
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    with closing(RemoteStore(RamDriver(server))) as store:
+        assert [e.payload for e in store.feed(TENANT)] == [b"%d" % n for n in range(120)]
+        assert verified(store).ok
+
+
+def test_others_that_write_are_heard_of(mine: RemoteStore, theirs: RemoteStore):
+    take(mine, step(write("a", 0, b"1")))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(mine.wait, TENANT, 1, LONG_S)
+        take(theirs, step(write("b", 0, b"2")))
+        assert waiting.result()
+
+
+def test_who_waits_does_so_without_being_told(server: Server, theirs: RemoteStore):
+    class Deaf(RamDriver):
+        def listen(self) -> Iterator[tuple[str, int]]:
+            raise errors.Unavailable("nobody tells anything.")
+
+    with closing(RemoteStore(Deaf(server))) as store, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.wait, TENANT, 0, LONG_S)
+        take(theirs, step(write("a", 0, b"1")))
+        assert waiting.result()
+
+
+def test_news_is_told_once_and_wanted_comes_first():
+    told: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
+    taken = threading.Event()
+
+    def listen() -> Iterator[tuple[str, int]]:
+        while (news := told.get()) is not None:
+            yield news
+        taken.set()
+
+    news = News(listen)
+    news.attend()
+    for each in (("a", 3), ("a", 2), ("b", 5), ("b", 0), ("b", 6), ("", 0), None):
+        told.put(each)
+    assert taken.wait(LONG_S)
+    assert news.heard() == {"a": 3, "b": 0, "": 0}
+    assert news.heard() == {}
+    news.close()
+    told.put(None)
+    news.join()
+
+
+def test_a_backup_is_refused_with_what_to_do_instead(mine: RemoteStore, tmp_path: Path):
+    with pytest.raises(errors.Refused, match="holdfast backup"):
+        mine.backup(str(tmp_path / "copy"))
+
+
+def test_a_turn_that_is_not_passed_on_names_its_holder(
+    mine: RemoteStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.0)
+    with mine.turn(), ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(once, mine, step(write("a", 0, b"1"))).exception()
+    assert isinstance(busy, errors.StoreBusy)
+    assert busy.facts == {"holder": threading.current_thread().name}
+    monkeypatch.undo()
+    take(mine, step(write("a", 0, b"1")))
+
+
+def test_misuse_is_an_assertion(mine: RemoteStore):
+    with pytest.raises(AssertionError, match="inside turn"):
+        mine.commit([])
+    with pytest.raises(AssertionError, match="inside turn"):
+        mine.held(TENANT)
+    with mine.turn(), pytest.raises(AssertionError, match="already"), mine.turn():
+        pass

@@ -1,0 +1,131 @@
+"""The worked example of the backend handbook: it keeps the contract, and is found by its entry point."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import errors
+from holdfast.store.port import Projection, Store
+from holdfast.store.remote.driver import KeptProjection
+from holdfast.testing import contract
+from holdfast.testing.contract.stage import TENANT
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pocket"
+replace = msgspec.structs.replace
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have the example found as an installed package is: its module, and its entry points."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    folder = tmp_path_factory.mktemp("site")
+    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in named.items())
+        for group, named in project["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    paths = [str(EXAMPLE), str(folder)]
+    sys.path[:0] = paths
+    yield
+    for path in paths:
+        sys.path.remove(path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "pocket"]:
+        del sys.modules[name]
+
+
+class TestPocketStore(contract.StoreContract):
+    walk_steps: ClassVar[int] = 100
+
+    def open_store(self, folder: Path) -> Store:
+        return _opened(folder / "state.pocket")
+
+    def damage(self, store: Store, position: int) -> None:
+        with _beneath(store) as books:
+            kept = books.rows[position - 1]
+            payload = kept.row.payload or b""
+            flipped = bytes([payload[0] ^ 1]) + payload[1:]
+            books.rows[position - 1] = replace(kept, row=replace(kept.row, payload=flipped))
+
+    def damage_blob(self, store: Store, hash_: bytes) -> None:
+        with _beneath(store) as books:
+            books.blobs[hash_] = bytes([books.blobs[hash_][0] ^ 1]) + books.blobs[hash_][1:]
+
+    def lose_blob(self, store: Store, hash_: bytes) -> None:
+        with _beneath(store) as books:
+            del books.blobs[hash_]
+
+    def damage_note(self, store: Store, name: str) -> None:
+        with _beneath(store) as books:
+            kept = books.notes[name]
+            books.notes[name] = replace(kept, note=replace(kept.note, value=b"x" + kept.note.value))
+
+    def blank(self, store: Store, position: int, *, like: int = 0) -> None:
+        with _beneath(store) as books:
+            kept = books.rows[position - 1]
+            blank = books.rows[like - 1].blank if like else None
+            row = replace(kept.row, payload=None, salt=None)
+            books.rows[position - 1] = replace(kept, row=row, blank=blank)
+
+    def tamper(self, store: Store) -> None:
+        with _beneath(store) as books:
+            for place, row in list(books.projections.items()):
+                changed = replace(row.projection, owner="mallory")
+                books.projections[place] = replace(row, projection=changed)
+            made_up = Projection(kind="row", id="made up")
+            books.projections["row", "made up"] = KeptProjection(made_up, b"mark")
+            books.claims = {(number, "c0"): 1 for number in books.streams}
+            books.uses.clear()
+
+
+def _opened(path: Path) -> Store:
+    from importlib import import_module
+
+    return import_module("pocket").open_store(f"pocket://{path}")
+
+
+def _beneath(store: Any) -> Any:
+    return store._driver._changing(TENANT)
+
+
+@pytest.mark.req("A-20")
+def test_it_is_opened_by_its_scheme_and_everything_works(tmp_path: Path):
+    url = f"pocket://{tmp_path / 'trips.pocket'}"
+    for count in (1, 2):
+        with holdfast.connect(url) as hf:
+            session = hf.sessions.get_or_create_session("trip", user_id="ada")
+            session.add_message({"role": "user", "content": f"{count}"})
+            assert session.message_count == count
+            assert hf.admin.status()["backend"] == "pocket"
+            assert hf.admin.verify().ok
+    with holdfast.connect(url) as hf:
+        hf.admin.backup(tmp_path / "copy.db")
+        assert hf.admin.migrate(tmp_path / "other.db").behind == {}
+    for copy in ("copy.db", "other.db"):
+        with holdfast.connect(tmp_path / copy) as hf:
+            assert hf.sessions.get_session("trip").message_count == 2
+    assert sorted(path.name for path in tmp_path.glob("trips*")) == [
+        "trips.pocket",
+        "trips.pocket.lock",
+    ]
+
+
+def test_a_url_that_names_no_path_is_refused():
+    with pytest.raises(errors.InvalidRequest, match="pocket:///absolute/path"):
+        holdfast.connect("pocket://host/path")
+
+
+def test_what_is_no_file_of_ours_is_damage(tmp_path: Path):
+    (tmp_path / "x").write_bytes(b"something else")
+    with pytest.raises(errors.Corrupt, match="can't be read"):
+        holdfast.connect(f"pocket://{tmp_path / 'x'}")

