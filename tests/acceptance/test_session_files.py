@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import errno
 import json
 import random
 import threading
@@ -356,3 +357,35 @@ def test_ten_thousand_hostile_ids_write_nothing_outside(tmp_path: Path) -> None:
         assert path.parent == tmp_path.resolve() and len(name) < 120 and name != "index"
         assert not name.startswith((".", "-"))
         assert seen.setdefault(name.lower(), text) == text
+
+
+@pytest.mark.req("B-19")
+def test_a_damaged_session_of_a_sqlite_store_has_its_recovery_session(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with holdfast.connect(path) as hf:
+        hf.sessions.create_session("tides").add_messages([say(f"tides {at}") for at in range(4)])
+    with contextlib.closing(opening.connect(path, write=True)) as vandal:
+        vandal.execute("UPDATE events SET payload = x'7b7d' WHERE version = 3")
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.load_session("tides")
+        assert session is not None and session.metadata["recovered_from"] == "tides"
+        assert texts(session) == ["tides 0", "tides 2", "tides 3"]
+        with pytest.raises(holdfast.Corrupt):
+            hf.sessions.get_session("tides")
+
+
+def test_a_full_disk_is_said_and_the_message_is_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Files, path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with SessionManager(base_path=folder) as manager:
+        session = manager.create_session("tides")
+        session.add_message(say("kept"))
+        with monkeypatch.context() as patched:
+            patched.setattr(Files, "put", full)
+            with pytest.raises(holdfast.StoreFull):
+                manager.save_session(session)
+        assert manager.save_session(session)
+    assert "kept" in (folder / "sessions" / "tides.json").read_text()

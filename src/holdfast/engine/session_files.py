@@ -170,11 +170,26 @@ class SessionFiles:
         document = self._documents.get(name_of(tenant, session_id))
         if document is None or (document.get("tenant"), document.get("id")) != (tenant, session_id):
             return None
+        if not self._is_of_log(tenant, document):
+            return None
         said = cast("list[dict[str, Json]]", document.get("messages", []))
         try:
             return document, [Message.from_dict(each) for each in said]
         except errors.Error:
             return None
+
+    def _is_of_log(self, tenant: str, document: Mapping[str, Json]) -> bool:
+        """Whether a document is not of another log: at its version this one has its link, or can't be read there."""
+        match document:
+            case {"stream": str(stream), "version": int(version), "link": str(link)}:
+                with contextlib.suppress(errors.Corrupt):
+                    found = self._engine.store.read(
+                        tenant, stream, after=version - 1, until=version, at=version
+                    )
+                    return not found or found[-1].link.hex() == link
+                return True
+            case _:
+                return False
 
     def close(self) -> None:
         """Write what is left to write, and stop."""

@@ -16,6 +16,7 @@ from typing import Final, cast
 
 import msgspec
 
+from holdfast.store.sqlite import translate
 from holdfast.store.sqlite.files import Files
 from holdfast.values.frozen import Json
 
@@ -52,25 +53,36 @@ class Documents:
         self._files = files
         self.folder = folder
         self._mine = threading.Lock()
+        self._cleared = False
+        self._translated = translate.at(str(folder))
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Keep other threads and processes from writing: an older state must not follow a newer one."""
-        with self._mine:
+        with self._mine, self._translated:
             fd = self._files.open_here(self.folder / ".lock")
             try:
                 self._files.lock(fd)
+                self._clear_leftovers()
                 yield
             finally:
                 self._files.close(fd)
 
+    def _clear_leftovers(self) -> None:
+        """Remove what a writer that died has left half-made, once: nobody else writes here now."""
+        if not self._cleared:
+            for leftover in self.folder.glob("*.new"):
+                self._files.remove(leftover)
+            self._cleared = True
+
     def put(self, name: str, document: Mapping[str, Json]) -> None:
         """Replace a document, whole or not at all; durable on return."""
         path = self._path(name)
-        before = self._bytes(path)
-        if before is not None and opened(before) is not None:
-            self._files.put(self._backup(name), before)
-        self._files.put(path, sealed(document))
+        with self._translated:
+            before = self._bytes(path)
+            if before is not None and opened(before) is not None:
+                self._files.put(self._backup(name), before)
+            self._files.put(path, sealed(document))
 
     def get(self, name: str) -> dict[str, Json] | None:
         """Return a document, or its backup if it is missing or does not verify; None if neither can be had."""
@@ -87,6 +99,12 @@ class Documents:
             self._files.remove(path)
         if paths:
             self._files.sync(self.folder)
+
+    def drop_all(self) -> None:
+        """Remove every document and every backup. The caller has the turn."""
+        for path in self.folder.glob("[!.]*"):
+            self._files.remove(path)
+        self._files.sync(self.folder)
 
     def survey(self, version: Callable[[str, str], int]) -> dict[str, int]:
         """Return how many documents there are, how many lag behind the log, and how many somebody has changed.

@@ -60,8 +60,8 @@ class Folder:
             self._files.sync(folder.parent)
 
     def clear_leftovers(self) -> None:
-        """Remove what a writer that died has left half-made. The caller holds the turn."""
-        for folder in (self.root, self.journal, self.blobs, self.sessions):
+        """Remove what a writer of the log that died has left half-made. The caller holds the turn."""
+        for folder in (self.journal, self.blobs):
             for leftover in folder.glob("*.new"):
                 self._files.remove(leftover)
 

@@ -18,6 +18,7 @@ from holdfast import errors, limits
 from holdfast.store import port
 from holdfast.store.erasure import Again
 from holdfast.store.files import applying, journal
+from holdfast.store.files.documents import Documents
 from holdfast.store.files.folder import LOCK, Folder
 from holdfast.store.files.journal import START, Journal, Point, Step
 from holdfast.store.files.proving import Proof
@@ -45,10 +46,13 @@ class Following(Witness):
 
     synchronous: Synchronous = "NORMAL"
 
-    def __init__(self, files: Files, folder: Folder, again: Again | None) -> None:
+    def __init__(
+        self, files: Files, folder: Folder, documents: Documents, again: Again | None
+    ) -> None:
         self.journal = Journal(files, folder.journal)
         self._files = files
         self._folder = folder
+        self._documents = documents
         self._again = again
         self._recording = Recording()
         self._rewriting = Rewriting(files, self.journal)
@@ -205,9 +209,8 @@ class Following(Witness):
                 self._files.remove(path)
         self._files.sync(self._folder.blobs)
         # Any session may have quoted what went; they are written again as they are needed.
-        for path in self._folder.sessions.glob("[!.]*"):
-            self._files.remove(path)
-        self._files.sync(self._folder.sessions)
+        with self._documents.turn():
+            self._documents.drop_all()
 
     def rewrite(self, connection: apsw.Connection, edit: Edit) -> None:
         """Write every line of the journal anew; the index follows."""

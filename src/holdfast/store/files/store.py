@@ -37,7 +37,7 @@ class FilesStore(SQLiteStore):
     ) -> None:
         self.folder = folder
         self.documents = Documents(files, folder.sessions)
-        self._following = Following(files, folder, again)
+        self._following = Following(files, folder, self.documents, again)
         super().__init__(
             folder.index / INDEX, files=files, random=random, again=again, witness=self._following
         )
@@ -55,6 +55,25 @@ class FilesStore(SQLiteStore):
         self._drop_index()
         super()._open(again)
         self.remarks = (why, *self.remarks)
+
+    def _reconnect(self) -> None:
+        try:
+            super()._reconnect()
+        except Anew as error:
+            raise errors.Unavailable(
+                f"the index of {self.folder.root} has to be made again: {error}.",
+                hint="Connect again, which does that.",
+            ) from error
+
+    def _explained(self, error: Exception) -> errors.Error:
+        """Return our error for one of SQLite's: what is wrong with an index only can be made again."""
+        found = super()._explained(error)
+        if isinstance(found, errors.Corrupt):
+            found.hint = (
+                "The journal is the truth: run holdfast rebuild, or stop every program that uses the folder"
+                f" and remove {self.folder.index}."
+            )
+        return found
 
     def _drop_index(self) -> None:
         """Throw the index away, but not its anchor: that still knows what was acknowledged."""
