@@ -122,17 +122,8 @@ SERVER_CONNECT_S: Final = 10
 SERVER_ANSWER_S: Final = 30.0
 """How long a server may take for one answer before it counts as slow; ?timeout_s= in a URL says otherwise."""
 
-SERVER_GRACE_S: Final = 5.0
-"""How much longer the client waits, so that the server's own word comes first."""
-
 SERVER_CONNECTIONS: Final = 8
 """Connections to a server that one process keeps at most; ?connections= in a URL says otherwise."""
-
-SERVER_PAUSE_S: Final = 0.2
-"""How long a listener that was cut off waits before it tries again."""
-
-SERVER_TRIES_MAX: Final = 20
-"""Times that a migration tries again for a lock that others hold."""
 
 CONTINUE_GRACE: Final = 0.1
 """Share of max_messages_per_session by which a session may overrun to reach the end of its turn."""

@@ -17,6 +17,7 @@ from holdfast import Message, Scope, TokenBudget, errors
 from holdfast.store.port import KeyUse, Projection, Query, Store
 from holdfast.store.postgres import PostgresDriver, connections, opening, place
 from holdfast.store.postgres import open_store as open_
+from holdfast.store.remote.driver import Head
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing.contract.stage import commit, feed_all, step, take, verified, write
 from tests.servers import postgres
@@ -90,6 +91,38 @@ def test_what_is_kept_can_be_asked_for_in_plain_sql(url: str):
         assert frames == [(frame.frame_id, "plan", 500, "open")]
         connection.execute("SET holdfast.tenant = 'another'")
         assert connection.execute("SELECT * FROM messages").fetchall() == []
+
+
+class Counting(PostgresDriver):
+    """Counts what is asked beside changes."""
+
+    asked = 0
+
+    def head(self, tenant: str) -> Head:
+        self.asked += 1
+        return super().head(tenant)
+
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        self.asked += 1
+        return super().guard(tenant, timeout_s)
+
+
+def test_a_store_that_writes_alone_asks_nothing_though_it_listens(url: str):
+    driver = Counting(place.of(url))
+    with closing(RemoteStore(driver)) as store:
+        assert not store.wait("acme", 0, 0.1), "from now on it listens"
+        for number in range(40):
+            take(store, step(write(f"s{number}", 0, b"x")))
+        driver.asked = 0
+        for number in range(40, 60):
+            take(store, step(write(f"s{number}", 0, b"x")))
+        assert driver.asked == 0
+        driver.guard("acme", 1.0)
+        driver.unguard("acme")
+        driver.asked = 0
+        for number in range(60, 80):
+            take(store, step(write(f"s{number}", 0, b"x")))
+        assert driver.asked == 0, "it took itself for another"
 
 
 # Tenants.

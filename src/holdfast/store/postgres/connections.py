@@ -18,6 +18,9 @@ from holdfast import errors, limits
 from holdfast.store.postgres import packing, translate
 from holdfast.store.postgres.place import Place
 
+GRACE_S = 5.0
+"""How much longer than the server may take the client waits, so that the server's own word comes first."""
+
 RV = TypeVar("RV")
 Rows = list[tuple[Any, ...]]
 
@@ -27,9 +30,10 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     patience_s: float = limits.SERVER_ANSWER_S
 
-    def wait(self, gen: PQGen[RV], *arguments: Any, **options: Any) -> RV:
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         """Run an exchange to its end; raise TimeoutError if nothing comes for too long."""
-        return super().wait(_patient(gen, self.patience_s), *arguments, **options)
+        patient = _patient(gen, self.patience_s if timeout is None else timeout)
+        return super().wait(patient, interval)
 
 
 def _patient(gen: PQGen[RV], patience_s: float) -> Generator[Any, Any, RV]:
@@ -51,7 +55,7 @@ def connect(place: Place, *, role: bool = True) -> Connection:
     """Open a connection with every setting made; without the role it is the owner's, for upkeep."""
     connection = Connection.connect(place.conninfo, autocommit=True)
     try:
-        connection.patience_s = place.timeout_s + limits.SERVER_GRACE_S
+        connection.patience_s = place.timeout_s + GRACE_S
         connection.prepare_threshold = None
         packing.register(connection.adapters)
         connection.execute(_settings(place, role=role))
