@@ -214,6 +214,16 @@ def test_without_a_tenant_nothing_is_seen_and_nothing_can_be_put(own: str):
             connection.execute("INSERT INTO heads (tenant) VALUES ('green')")
 
 
+def test_a_look_leaves_no_tenant_behind(url: str):
+    with closing(PostgresDriver(place.of(url))) as driver:
+        for ask in (lambda: driver.head("red"), lambda: driver.note("red", "n"), driver.tenants):
+            ask()
+            with driver._connections.borrow() as connection:
+                for name in ("tenant", "register"):
+                    left = "SELECT coalesce(current_setting(%s, true), '')"
+                    assert connection.execute(left, [f"holdfast.{name}"]).fetchone() == ("",)
+
+
 def test_a_thousand_looks_and_writes_on_few_connections_never_mix_tenants(url: str):
     with closing(open_(with_options(url, connections=3))) as store:
         tenants = ("red", "blue")
