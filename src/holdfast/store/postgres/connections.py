@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import threading
@@ -34,6 +35,22 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """Run an exchange to its end; raise TimeoutError if nothing comes for too long."""
         patient = _patient(gen, self.patience_s if timeout is None else timeout)
         return super().wait(patient, interval)
+
+
+@contextlib.contextmanager
+def unhurried(connection: Connection) -> Iterator[None]:
+    """Let statements of the body take as long as they need: tables are written anew, or much is dropped."""
+    patience, connection.patience_s = connection.patience_s, math.inf
+    before = connection.execute("SHOW statement_timeout", prepare=False).fetchone()
+    try:
+        connection.execute("SET statement_timeout = 0", prepare=False)
+        yield
+        connection.execute(
+            sql.SQL("SET statement_timeout = {}").format(sql.Literal(before[0] if before else "0")),
+            prepare=False,
+        )
+    finally:
+        connection.patience_s = patience
 
 
 def _patient(gen: PQGen[RV], patience_s: float) -> Generator[Any, Any, RV]:

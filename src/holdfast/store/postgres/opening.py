@@ -133,7 +133,7 @@ def lift(owner: Connection, place: Place, steps: Mapping[int, str]) -> None:
 
     Nobody is kept waiting for long: a step that does not get its locks at once gives way and tries again.
     """
-    with _alone(owner, place):
+    with connections.unhurried(owner), _alone(owner, place):
         _make_schema(owner, place)
         _make_role(owner, place)
         for step in sorted(steps):
