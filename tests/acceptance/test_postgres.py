@@ -17,7 +17,7 @@ from holdfast import Message, Scope, TokenBudget, errors
 from holdfast.store.port import KeyUse, Projection, Query, Store
 from holdfast.store.postgres import PostgresDriver, connections, opening, place
 from holdfast.store.postgres import open_store as open_
-from holdfast.store.remote.driver import Head
+from holdfast.store.remote.driver import Change, Head, KeptKey, Moved
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing.contract.stage import commit, feed_all, step, take, verified, write
 from tests.servers import postgres
@@ -91,6 +91,27 @@ def test_what_is_kept_can_be_asked_for_in_plain_sql(url: str):
         assert frames == [(frame.frame_id, "plan", 500, "open")]
         connection.execute("SET holdfast.tenant = 'another'")
         assert connection.execute("SELECT * FROM messages").fetchall() == []
+
+
+def test_a_change_for_another_head_changes_nothing_even_if_nothing_in_it_is_taken(url: str):
+    with closing(open_(url)) as store:
+        fill(store, "red")
+    with closing(PostgresDriver(place.of(url))) as driver:
+        now = driver.head("red")
+        before = everything(driver, "red")
+        for other in (
+            Head(now.position - 1, now.link, now.epoch),
+            Head(now.position, bytes(32), now.epoch),
+            Head(now.position, now.link, now.epoch + 1),
+        ):
+            late = Change(
+                tenant="red", before=other, after=Head(9, b"l" * 32, 9),
+                keys=(KeptKey("late", b"hash", 1, 1, 0),),
+            )  # fmt: skip
+            calm = Change(tenant="blue", before=Head(), after=Head(), keys=())
+            assert driver.apply([late]) == [Moved(now)]
+            assert driver.apply([calm, late]) == [None, Moved(now)]
+        assert everything(driver, "red") == before
 
 
 class Counting(PostgresDriver):
