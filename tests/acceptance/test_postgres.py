@@ -398,10 +398,12 @@ def test_after_a_scrub_what_was_erased_is_in_no_table_file():
     server = postgres.shared()
     if not isinstance(server, postgres.Server):
         pytest.skip("the files of another server are out of reach")
-    canary = "canary-" + "7f3a9" * 60
+    canary = "canary-7f3a9"
     with postgres.database() as url, holdfast.connect(url) as hf:
         session = hf.sessions.create_session(user_id="ada")
-        session.add_message(Message(role="user", content=canary))
+        session.add_messages(
+            [Message(role="user", content=f"{canary}-{n}-" + "x" * 900) for n in range(80)]
+        )
         kept = hf.sessions.create_session(user_id="bob")
         kept.add_message(Message(role="user", content="stays"))
         postgres.run(url, "CHECKPOINT")
