@@ -234,7 +234,7 @@ def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
                 once(store, "k")
         assert again(store, "k") == Appended(2, 2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("holdfast.limits.SERVER_GRACE_S", 0.0)
+            patch.setattr("holdfast.store.postgres.connections.GRACE_S", 0.0)
             with closing(open_(f"{url}?timeout_s=0.5")) as hasty:
                 take(hasty, step(write("b", 0, b"1")))
                 server.pause()

@@ -17,6 +17,7 @@ from holdfast import Message, Scope, TokenBudget, errors
 from holdfast.store.port import KeyUse, Projection, Query, Store
 from holdfast.store.postgres import PostgresDriver, connections, opening, place
 from holdfast.store.postgres import open_store as open_
+from holdfast.store.remote.driver import Change, Head, KeptKey, Moved
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing.contract.stage import commit, feed_all, step, take, verified, write
 from tests.servers import postgres
@@ -90,6 +91,59 @@ def test_what_is_kept_can_be_asked_for_in_plain_sql(url: str):
         assert frames == [(frame.frame_id, "plan", 500, "open")]
         connection.execute("SET holdfast.tenant = 'another'")
         assert connection.execute("SELECT * FROM messages").fetchall() == []
+
+
+def test_a_change_for_another_head_changes_nothing_even_if_nothing_in_it_is_taken(url: str):
+    with closing(open_(url)) as store:
+        fill(store, "red")
+    with closing(PostgresDriver(place.of(url))) as driver:
+        now = driver.head("red")
+        before = everything(driver, "red")
+        for other in (
+            Head(now.position - 1, now.link, now.epoch),
+            Head(now.position, bytes(32), now.epoch),
+            Head(now.position, now.link, now.epoch + 1),
+        ):
+            late = Change(
+                tenant="red", before=other, after=Head(9, b"l" * 32, 9),
+                keys=(KeptKey("late", b"hash", 1, 1, 0),),
+            )  # fmt: skip
+            calm = Change(tenant="blue", before=Head(), after=Head(), keys=())
+            assert driver.apply([late]) == [Moved(now)]
+            assert driver.apply([calm, late]) == [None, Moved(now)]
+        assert everything(driver, "red") == before
+
+
+class Counting(PostgresDriver):
+    """Counts what is asked beside changes."""
+
+    asked = 0
+
+    def head(self, tenant: str) -> Head:
+        self.asked += 1
+        return super().head(tenant)
+
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        self.asked += 1
+        return super().guard(tenant, timeout_s)
+
+
+def test_a_store_that_writes_alone_asks_nothing_though_it_listens(url: str):
+    driver = Counting(place.of(url))
+    with closing(RemoteStore(driver)) as store:
+        assert not store.wait("acme", 0, 0.1), "from now on it listens"
+        for number in range(40):
+            take(store, step(write(f"s{number}", 0, b"x")))
+        driver.asked = 0
+        for number in range(40, 60):
+            take(store, step(write(f"s{number}", 0, b"x")))
+        assert driver.asked == 0
+        driver.guard("acme", 1.0)
+        driver.unguard("acme")
+        driver.asked = 0
+        for number in range(60, 80):
+            take(store, step(write(f"s{number}", 0, b"x")))
+        assert driver.asked == 0, "it took itself for another"
 
 
 # Tenants.
@@ -179,6 +233,16 @@ def test_without_a_tenant_nothing_is_seen_and_nothing_can_be_put(own: str):
         assert connection.execute("SELECT * FROM events").fetchall() == []
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("INSERT INTO heads (tenant) VALUES ('green')")
+
+
+def test_a_look_leaves_no_tenant_behind(url: str):
+    with closing(PostgresDriver(place.of(url))) as driver:
+        for ask in (lambda: driver.head("red"), lambda: driver.note("red", "n"), driver.tenants):
+            ask()
+            with driver._connections.borrow() as connection:
+                for name in ("tenant", "register"):
+                    left = "SELECT coalesce(current_setting(%s, true), '')"
+                    assert connection.execute(left, [f"holdfast.{name}"]).fetchone() == ("",)
 
 
 def test_a_thousand_looks_and_writes_on_few_connections_never_mix_tenants(url: str):
@@ -334,10 +398,12 @@ def test_after_a_scrub_what_was_erased_is_in_no_table_file():
     server = postgres.shared()
     if not isinstance(server, postgres.Server):
         pytest.skip("the files of another server are out of reach")
-    canary = "canary-" + "7f3a9" * 60
+    canary = "canary-7f3a9"
     with postgres.database() as url, holdfast.connect(url) as hf:
         session = hf.sessions.create_session(user_id="ada")
-        session.add_message(Message(role="user", content=canary))
+        session.add_messages(
+            [Message(role="user", content=f"{canary}-{n}-" + "x" * 900) for n in range(80)]
+        )
         kept = hf.sessions.create_session(user_id="bob")
         kept.add_message(Message(role="user", content="stays"))
         postgres.run(url, "CHECKPOINT")

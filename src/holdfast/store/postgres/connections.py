@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import threading
@@ -18,6 +19,9 @@ from holdfast import errors, limits
 from holdfast.store.postgres import packing, translate
 from holdfast.store.postgres.place import Place
 
+GRACE_S = 5.0
+"""How much longer than the server may take the client waits, so that the server's own word comes first."""
+
 RV = TypeVar("RV")
 Rows = list[tuple[Any, ...]]
 
@@ -27,9 +31,26 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     patience_s: float = limits.SERVER_ANSWER_S
 
-    def wait(self, gen: PQGen[RV], *arguments: Any, **options: Any) -> RV:
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         """Run an exchange to its end; raise TimeoutError if nothing comes for too long."""
-        return super().wait(_patient(gen, self.patience_s), *arguments, **options)
+        patient = _patient(gen, self.patience_s if timeout is None else timeout)
+        return super().wait(patient, interval)
+
+
+@contextlib.contextmanager
+def unhurried(connection: Connection) -> Iterator[None]:
+    """Let statements of the body take as long as they need: tables are written anew, or much is dropped."""
+    patience, connection.patience_s = connection.patience_s, math.inf
+    before = connection.execute("SHOW statement_timeout", prepare=False).fetchone()
+    try:
+        connection.execute("SET statement_timeout = 0", prepare=False)
+        yield
+        connection.execute(
+            sql.SQL("SET statement_timeout = {}").format(sql.Literal(before[0] if before else "0")),
+            prepare=False,
+        )
+    finally:
+        connection.patience_s = patience
 
 
 def _patient(gen: PQGen[RV], patience_s: float) -> Generator[Any, Any, RV]:
@@ -51,7 +72,7 @@ def connect(place: Place, *, role: bool = True) -> Connection:
     """Open a connection with every setting made; without the role it is the owner's, for upkeep."""
     connection = Connection.connect(place.conninfo, autocommit=True)
     try:
-        connection.patience_s = place.timeout_s + limits.SERVER_GRACE_S
+        connection.patience_s = place.timeout_s + GRACE_S
         connection.prepare_threshold = None
         packing.register(connection.adapters)
         connection.execute(_settings(place, role=role))

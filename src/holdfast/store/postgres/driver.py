@@ -11,7 +11,7 @@ from psycopg import Cursor
 from holdfast import errors
 from holdfast.store import port
 from holdfast.store.postgres import guarding, listening, names, opening, scrubbing, writing
-from holdfast.store.postgres.connections import Connection, Connections, Rows
+from holdfast.store.postgres.connections import Connection, Connections, Rows, unhurried
 from holdfast.store.postgres.place import Place
 from holdfast.store.postgres.reading import Reading, looked
 from holdfast.store.remote import marks
@@ -68,14 +68,13 @@ class PostgresDriver(Reading):
 
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
         """Drop all that is derived of tenants and put what changes bring, in one transaction."""
-        with self._connections.borrow() as connection:
-            with connection.transaction(force_rollback=False) as transaction:
+        with self._connections.borrow() as connection, unhurried(connection):
+            with connection.transaction() as transaction:
                 for tenant, head in sorted(before.items()):
                     if not self._cleared(connection, tenant, head):
                         raise psycopg.Rollback(transaction)
                 for change in derived:
-                    still = writing.only_derived(change, before[change.tenant])
-                    self._sent(connection, still)
+                    self._sent(connection, writing.only_derived(change, before[change.tenant]))
                 for tenant, head in before.items():
                     self._run(connection, tenant, "next_epoch")
                     news = f"{head.position} {names.kept(tenant)}"

@@ -17,6 +17,9 @@ from holdfast.store.postgres.connections import Connection
 from holdfast.store.postgres.guarding import Guard
 from holdfast.store.postgres.place import Place
 
+PAUSE_S = 0.2
+"""How long a listener that was cut off waits before it tries again."""
+
 _LOST = ("", 0)
 
 
@@ -53,7 +56,7 @@ class Listener:
                     yield _LOST
                     yield from self._heard(connection)
             except (psycopg.Error, OSError, errors.Error):
-                self._closed.wait(limits.SERVER_PAUSE_S)
+                self._closed.wait(PAUSE_S)
 
     def _heard(self, connection: Connection) -> Iterator[tuple[str, int]]:
         handle = connection.pgconn

@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from holdfast import errors, limits
+from holdfast import errors
 from holdfast.store.postgres import connections, names, translate
 from holdfast.store.postgres.connections import Connection
 from holdfast.store.postgres.place import LEVELS, Place
@@ -19,6 +19,9 @@ MIGRATIONS: Final = ("schema-1.sql",)
 """The files that lift a store by one version each, from nothing on."""
 
 SERVER_MIN: Final = 14
+TRIES_MAX: Final = 20
+"""Times that a migration tries again for a lock that others hold."""
+
 OURS: Final = ("heads", "streams", "bases", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots", "notes")  # fmt: skip
 """The tables that hold what is a tenant's."""
 
@@ -130,11 +133,11 @@ def lift(owner: Connection, place: Place, steps: Mapping[int, str]) -> None:
 
     Nobody is kept waiting for long: a step that does not get its locks at once gives way and tries again.
     """
-    with _alone(owner, place):
+    with connections.unhurried(owner), _alone(owner, place):
         _make_schema(owner, place)
         _make_role(owner, place)
         for step in sorted(steps):
-            for last in (*[False] * limits.SERVER_TRIES_MAX, True):
+            for last in (*[False] * TRIES_MAX, True):
                 if version(owner, place) >= step or _stepped(
                     owner, place, step, steps[step], last=last
                 ):
@@ -183,9 +186,7 @@ def _make_role(owner: Connection, place: Place) -> None:
     roles = names.named("roles.sql")
     if not _found(owner, roles["role"], role=place.role):
         if not _found(owner, roles["may_create_roles"]):
-            raise _no_role(
-                place, f"CREATE ROLE {place.role} NOLOGIN; GRANT {place.role} TO your_user"
-            )
+            raise _no_role(place, there=False)
         # Roles are one for all databases of a server: somebody may be at it in another one.
         with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
             owner.execute(_role_sql("create_role", place))
@@ -193,7 +194,7 @@ def _make_role(owner: Connection, place: Place) -> None:
         try:
             owner.execute(_role_sql("join_role", place))
         except psycopg.errors.InsufficientPrivilege as error:
-            raise _no_role(place, f"GRANT {place.role} TO your_user") from error
+            raise _no_role(place, there=True) from error
 
 
 def _grant(owner: Connection, place: Place) -> None:
@@ -212,11 +213,13 @@ def _role_sql(name: str, place: Place) -> sql.Composed:
     )
 
 
-def _no_role(place: Place, statement: str) -> errors.UnsafeStore:
+def _no_role(place: Place, *, there: bool) -> errors.UnsafeStore:
+    join = f"Let an administrator run: GRANT {place.role} TO your_user"
+    make = f"Let an administrator run: CREATE ROLE {place.role} NOLOGIN; GRANT {place.role} TO your_user"
     return errors.UnsafeStore(
         f"{place.shown} has no role {place.role} that this user may take: without one that owns no table, "
         "row-level security keeps nobody out.",
-        hint=f"Let an administrator run: {statement}",
+        hint=join if there else make,
         facts={"role": place.role},
     )
 
@@ -224,38 +227,31 @@ def _no_role(place: Place, statement: str) -> errors.UnsafeStore:
 def _check_role(owner: Connection, place: Place) -> None:
     roles = names.named("roles.sql")
     if not _found(owner, roles["role"], role=place.role):
-        raise _no_role(place, f"CREATE ROLE {place.role} NOLOGIN; GRANT {place.role} TO your_user")
+        raise _no_role(place, there=False)
     if not _found(owner, roles["may_set_role"], role=place.role):
-        raise _no_role(place, f"GRANT {place.role} TO your_user")
+        raise _no_role(place, there=True)
 
 
 def check_isolation(user: Connection, place: Place) -> None:
     """Try out that the role sees nothing as long as no tenant is named, and can't see to it that it does."""
     who, mighty, owns, bare = _one(user, "isolation", tables=list(OURS))
-    wrong = None
     if mighty:
-        wrong, fix = (
-            f"the role {who} is a superuser or has BYPASSRLS",
-            f"ALTER ROLE {who} NOSUPERUSER NOBYPASSRLS",
-        )
+        wrong = f"the role {who} is a superuser or has BYPASSRLS"
+        fix = f"Run: ALTER ROLE {who} NOSUPERUSER NOBYPASSRLS"
     elif owns:
-        wrong, fix = (
-            f"the role {who} owns the store's tables",
-            "Name a role that owns nothing with ?role=NAME in the URL",
-        )
+        wrong = f"the role {who} owns the store's tables"
+        fix = "Name a role that owns nothing with ?role=NAME in the URL."
     elif bare:
         wrong = f"row-level security is not forced on {', '.join(bare)}"
-        fix = f"ALTER TABLE {place.schema}.{bare[0]} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
+        fix = f"Run: ALTER TABLE {place.schema}.{bare[0]} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
     elif _one(user, "anything")[0]:
-        wrong, fix = (
-            "rows are seen though no tenant is named",
-            f"drop every policy but those of Holdfast in {place.schema}",
-        )
+        wrong = "rows are seen though no tenant is named"
+        fix = f"Drop every policy in {place.schema} that is not Holdfast's."
     else:
         return
     raise errors.UnsafeStore(
         f"tenants of {place.shown} would not be kept apart: {wrong}.",
-        hint=f"{fix}.",
+        hint=fix,
         facts={"role": str(who)},
     )
 

@@ -32,10 +32,11 @@ FROM ({stream}) AS s LEFT JOIN LATERAL (
       AND o.version BETWEEN %(low)s AND %(high)s ORDER BY o.version {direction} LIMIT %(limit)s
 ) AS e ON true ORDER BY e.version
 -- name: feed
-SELECT e.position, e.stream, e.version, e.header, e.payload, e.salt, e.digest, e.link, s.name, e.ordinal,
+-- The name is looked up for each: how many come is not known when this is planned, and all streams would be read.
+SELECT e.position, e.stream, e.version, e.header, e.payload, e.salt, e.digest, e.link,
+       (SELECT s.name FROM streams AS s WHERE s.tenant = %(tenant)s AND s.number = e.stream), e.ordinal,
        e.notice, e.cause, e.stand_in
-FROM events AS e LEFT JOIN streams AS s ON s.tenant = %(tenant)s AND s.number = e.stream
-WHERE e.tenant = %(tenant)s AND e.position > %(after)s ORDER BY e.position LIMIT %(limit)s
+FROM events AS e WHERE e.tenant = %(tenant)s AND e.position > %(after)s ORDER BY e.position LIMIT %(limit)s
 -- name: version_at
 SELECT e.version FROM streams AS s JOIN LATERAL (
     SELECT o.version FROM events AS o

@@ -54,7 +54,8 @@ def _rewrite(owner: Connection, place: Place, part: str) -> None:
             facts={"pending": True},
         )
     options = sql.SQL("FULL, ANALYZE" if place.scrub == "full" else "ANALYZE, INDEX_CLEANUP ON")
-    owner.execute(sql.SQL("VACUUM ({}) {}").format(options, sql.Identifier(part)))
+    with connections.unhurried(owner):
+        owner.execute(sql.SQL("VACUUM ({}) {}").format(options, sql.Identifier(part)))
 
 
 def _wait_for_readers(owner: Connection, place: Place) -> None:
