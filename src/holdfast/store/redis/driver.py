@@ -64,7 +64,8 @@ class RedisDriver(Reading):
         return [_outcome(answer) for answer in answers]
 
     def _applied(self, change: driver.Change) -> Call:
-        words = packing.change(change), self._names.channel, packing.news(change.tenant, change.after.position, self._names.sender)  # fmt: skip
+        told = packing.news(change.tenant, change.after.position, self._names.sender)
+        words = packing.change(change), self._names.channel, told, self._news.alone
         return Call(self._names.head(change.tenant), words, named("apply"))
 
     def _list(self, key: bytes, tenant: str) -> None:

@@ -26,6 +26,8 @@ _CLUSTER_WAIT_S: Final = 5.0
 _SENT_ANYWHERE = (MovedError, AskError, TryAgainError, NoScriptError, ClusterDownError)
 """Answers that say that nothing was done, and that it may be done elsewhere, later, or sent whole."""
 
+_UNSENT = TryAgainError("TRYAGAIN nothing was sent yet")
+
 
 class Servers:
     """A server, or a cluster. Commands come with a key each; those for one server go in one round trip."""
@@ -61,12 +63,15 @@ class Servers:
         return answers
 
     def _run(self, calls: Sequence[Call], *, write: bool) -> list[Answer]:
-        answers: list[Answer] = [None] * len(calls)
-        left = dict.fromkeys(range(len(calls)))
-        until = time.monotonic() + min(self.place.timeout_s, _CLUSTER_WAIT_S)
-        whole = False
-        again = not write
-        while True:
+        if not self.place.cluster and not self.place.waitaof:
+            answers = self._plainly(calls, write=write)
+        else:
+            answers = list[Answer](_UNSENT for _ in calls)
+        left = [index for index, answer in enumerate(answers) if isinstance(answer, _SENT_ANYWHERE)]
+        until = time.monotonic() + min(self.place.timeout_s, _CLUSTER_WAIT_S) if left else 0.0
+        whole, again = False, not write
+        while left and time.monotonic() < until:
+            whole = self._learn([answers[index] for index in left], whole=whole)
             for link, indexes in self._parted(calls, answers, left).items():
                 chosen = [calls[index] for index in indexes]
                 asking = [isinstance(answers[index], AskError) for index in indexes]
@@ -80,13 +85,18 @@ class Servers:
                     continue
                 for index, answer in zip(indexes, found, strict=True):
                     answers[index] = answer
-                    if not isinstance(answer, _SENT_ANYWHERE):
-                        del left[index]
-            if not left:
-                return answers
-            whole = self._learn([answers[index] for index in left], whole=whole)
-            if time.monotonic() > until:
-                return answers
+            left = [index for index in left if isinstance(answers[index], _SENT_ANYWHERE)]
+        return answers
+
+    def _plainly(self, calls: Sequence[Call], *, write: bool) -> list[Answer]:
+        """Do what nearly always is all there is to do: send to the one server, and hear what it says."""
+        commands = [call.command() for call in calls]
+        try:
+            return self._seed.run(commands)
+        except redis.ConnectionError:
+            if write:
+                raise
+            return self._seed.run(commands)
 
     def _exchange(
         self, link: Link, calls: Sequence[Call], asking: Sequence[bool], *, write: bool, whole: bool
@@ -117,7 +127,7 @@ class Servers:
             )
 
     def _parted(
-        self, calls: Sequence[Call], answers: Sequence[Answer], left: dict[int, None]
+        self, calls: Sequence[Call], answers: Sequence[Answer], left: Sequence[int]
     ) -> dict[Link, list[int]]:
         parts: dict[Link, list[int]] = {}
         for index in left:
@@ -136,7 +146,10 @@ class Servers:
             raise next(each for each in refusals if isinstance(each, MovedError))
         if any(isinstance(each, MovedError) for each in refusals):
             self._forget()
-        if any(isinstance(each, (TryAgainError, ClusterDownError)) for each in refusals):
+        if any(
+            isinstance(each, (TryAgainError, ClusterDownError)) and each is not _UNSENT
+            for each in refusals
+        ):
             time.sleep(PAUSE_S)
             self._forget()
         return whole or any(isinstance(each, NoScriptError) for each in refusals)

@@ -31,13 +31,16 @@ for _, stream in ipairs(streams) do
   if call('HEXISTS', base .. 'streams', text(stream[1])) == 1 then return {'taken'} end
   next_version[stream[1]] = stream[3]
 end
-local based = call('EXISTS', base .. 'firsts') == 1
 for _, row in ipairs(rows) do
   local number, version = row[2], row[3]
   if not next_version[number] then
     local count = call('LLEN', base .. 'own:' .. text(number))
     if count == 0 then return redis.error_reply('HOLDFAST a row of a stream that is not there') end
-    next_version[number] = count + (based and tonumber(call('HGET', base .. 'firsts', number)) or 1)
+    next_version[number] = count + 1
+    -- Most streams begin at version 1.
+    if version ~= count + 1 then
+      next_version[number] = count + tonumber(call('HGET', base .. 'firsts', text(number)) or 1)
+    end
   end
   if version ~= next_version[number] then return {'taken'} end
   next_version[number] = version + 1
@@ -134,7 +137,8 @@ put_snapshots(d, snapshots)
 if rare[9] then call('HSET', base .. 'todo', after[1], rare[9]) end
 if after[1] ~= before[1] or after[3] ~= before[3] then
   call('HSET', KEYS[1], 'p', after[1], 'l', after[2], 'e', after[3])
-  -- Who may not publish is heard of later, by those who look.
-  redis.pcall('PUBLISH', ARGV[2], ARGV[3])
+  -- Whoever listens alone needs not hear of itself. Who may not publish is heard of later, by those who look.
+  local listen = redis.pcall('PUBSUB', 'NUMSUB', ARGV[2])[2]
+  if listen ~= tonumber(ARGV[4]) then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
 end
 return {'ok'}
