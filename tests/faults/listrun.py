@@ -19,6 +19,9 @@ from tests.faults import checker, history, listsessions
 from tests.faults.listappend import PROCESSES, TENANTS, Orders, Tally, work
 from tests.faults.proxy import KINDS, WAYS, Proxy
 
+# What a new process would be long in loading.
+_ROOMS = ("holdfast.store.sqlite", "holdfast.store.postgres", "holdfast.store.redis")
+
 _LOOK_S = 0.02
 _STUCK_S = 120.0
 _CUT_WITHIN = 600
@@ -69,7 +72,7 @@ class Run:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
+        context.set_forkserver_preload([__name__, *_ROOMS])
         number = len(self._all) + 1
         orders = Orders(self.url, self.folder, number, self.seed + number, self.bent)
         self._all.append(orders)
