@@ -110,9 +110,6 @@ SERVER_PAUSE_S: Final = 0.2
 SERVER_TRIES_MAX: Final = 20
 """Times that a migration tries again for a lock that others hold."""
 
-REDIS_CLUSTER_WAIT_S: Final = 5.0
-"""How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
-
 REDIS_REWRITE_S: Final = 300.0
 """How long an erasure waits until a server has rewritten its files, before it leaves that to later."""
 

@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import redis
 
 import holdfast
 from holdfast import Message, errors
 from holdfast.store import redis as ours
 from holdfast.store.port import KeyUse, Replayed, Store
-from holdfast.store.redis import place, settings
+from holdfast.store.redis import place, settings, translate
 from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
 from tests.servers import valkey
 
@@ -281,6 +282,12 @@ def test_no_error_tells_a_password():
         assert "s3cret" not in f"{caught.value}{caught.value.facts}"
 
 
+def test_a_certificate_that_nobody_here_trusts():
+    error = translate.of(redis.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"), "x")
+    assert isinstance(error, errors.InvalidRequest)
+    assert said(error, "not trusted", "?ca=")
+
+
 def test_a_server_with_a_password_and_a_url_without():
     with valkey.server(requirepass="right") as server:
         refused(server.url, errors.InvalidRequest, "let this user in", "redis://user:password@")
@@ -301,6 +308,9 @@ def test_a_server_that_is_too_old():
             settings.check_version({"redis_version": version}, "redis://here")
     for version in ("7.0.15", "7.2.4", "8.0.1", "10.0.0"):
         settings.check_version({"redis_version": version}, "redis://here")
+    settings.check_version({"redis_version": "7.2.4"}, "redis://here", waitaof=True)
+    with pytest.raises(errors.UnsafeStore, match=r"Redis 7\.2"):
+        settings.check_version({"redis_version": "7.0.15"}, "redis://here", waitaof=True)
 
 
 def test_a_store_of_a_newer_holdfast(own: valkey.Server):
@@ -354,6 +364,8 @@ def test_a_write_that_waits_for_the_disk_holds_through_a_power_loss():
             pytest.raises(errors.Unavailable),
         ):
             take(store, step(write("a", 2, b"3")))
+        with setting(server, appendonly="no"):
+            refused(f"{server.url}?waitaof=1", errors.UnsafeStore, "append-only", "appendonly yes")
 
 
 def test_one_of_a_cluster_is_not_the_whole():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,7 @@ from holdfast.wiring.stores import open_store
 from tests.acceptance import whole
 from tests.acceptance.canaries import Canaries, fill, found
 from tests.acceptance.scenes import engine_of
+from tests.property.backends import OPENERS, opened
 
 
 def lived(path: Path) -> None:
@@ -397,3 +399,24 @@ def test_what_is_told_can_be_written_down(fast_dir: Path):
         moved = hf.admin.migrate(fast_dir / "b.db", verify=False)
     assert not moved.verified
     assert msgspec.json.decode(msgspec.json.encode(moved), type=Migrated) == moved
+
+
+@pytest.mark.req("A-20")
+def test_through_every_backend_and_back(tmp_path: Path):
+    source, back = tmp_path / "a.db", tmp_path / "z.db"
+    lived(source)
+    with contextlib.ExitStack() as stack:
+        store: Store = stack.enter_context(closing(open_store(source)))
+        for name in OPENERS:
+            folder = tmp_path / name
+            folder.mkdir()
+            following = stack.enter_context(opened(name, folder))
+            moved = migrating.migrate(store, following, lambda *_: None)
+            assert (moved.behind, moved.verified) == ({}, True), name
+            assert kept(following) == kept(store), name
+            store = following
+        last = stack.enter_context(closing(open_store(back)))
+        migrating.migrate(store, last, lambda *_: None)
+    assert kept_at(back) == kept_at(source)
+    for tenant in ("default", "globex"):
+        assert exported(back, tmp_path, tenant) == exported(source, tmp_path, tenant)

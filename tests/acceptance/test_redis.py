@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,25 @@ def test_whoever_waits_hears_of_another_process(url: str):
         take(two, step(write("a", 1, b"2")))
         thread.join()
         assert heard[0] - began < 0.2
+
+
+def test_a_store_that_writes_alone_asks_nothing_before_it_writes(url: str):
+    with contextlib.closing(ours.open_store(url)) as store:
+        assert not store.wait(TENANT, 10_000, 0.3), "it listens by now"
+        driver = driver_of(store)
+        calls: list[int] = []
+        run = driver._servers.run
+
+        def counted(*args: Any, **options: Any) -> list[object]:
+            calls.append(1)
+            return run(*args, **options)
+
+        take(store, step(write("a", 0, b"x")))
+        driver._servers.run = counted
+        for number in range(1, 60):
+            take(store, step(write("a", number, b"x")))
+            time.sleep(0.002)
+        assert len(calls) == 59
 
 
 @pytest.mark.req("A-20")

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs import markdown
-from tests.servers import valkey
+from tests.servers import postgres, valkey
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -100,7 +100,7 @@ def redis() -> Iterator[str]:
         yield f"127.0.0.1:{server.port}"
 
 
-SERVERS = {"localhost:6379": redis}
+SERVERS = {"localhost:6379": redis, "postgresql://localhost/agents": postgres.database}
 
 
 def run_page(path: Path, folder: Path, namespace: dict[str, object]) -> None:

@@ -21,9 +21,13 @@ from holdfast.testing.contract.stage import hash_of
 from holdfast.wiring import stores
 from tests.faults.proxy import WAYS, Fault, Proxy, Way
 
+KEY = "the key of the first append"
 _TRIES = 20
 _BLOB = b"a large thing " * 40
-_NOTE = b"remember"
+_NOTE = b"remember this"
+
+QUESTIONS = (KEY.encode(), _NOTE, erasing.KIND.encode())
+"""By what the questions are known that change something."""
 
 _Answer = TypeVar("_Answer")
 
@@ -74,7 +78,7 @@ class Scene:
             ),
             projections=(erasing._row("a", ["one", "two"]), erasing._row("b", ["three"])),
             snapshots=(port.Snapshot("a", 2, 1, b"one two"),),
-            key=port.KeyUse("k1", b"one"),
+            key=port.KeyUse(KEY, b"one"),
         )
 
     def _second(self) -> port.Append:
@@ -140,7 +144,7 @@ class Scene:
             "payloads": [e.payload for e in events if e.stream == "b"] == said,
             "erased": [event.payload for event in events[:2]] == [None, None],
             "streams": [store.version(self.tenant, each) for each in "ab"] == [0, 2],
-            "keys": [store.find_key(self.tenant, each) for each in ("k1", "k2")]
+            "keys": [store.find_key(self.tenant, each) for each in (KEY, "k2")]
             == [None, port.Replayed(b"two", 5, 5)],
             "claims": [store.find_claim(self.tenant, *each) for each in (("a", "c1"), ("b", "c3"))]
             == [0, 2],

@@ -34,12 +34,16 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens when so many bytes have passed in one direction, and the next one comes."""
+    """What happens when so many bytes have passed in one direction, and the next one comes.
+
+    With `asked`, bytes are counted only once a question with these bytes was passed on, and on its connection.
+    """
 
     way: Way
     at: int
     kind: Kind
     seconds: float = 0.0
+    asked: bytes = b""
 
 
 @dataclass(eq=False, slots=True)
@@ -49,6 +53,8 @@ class _Link:
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     holed: bool = False
+    passed: dict[Way, int] | None = None
+    """What has passed here since the question came that a fault waits for."""
 
     def end(self, kind: Kind) -> None:
         """Close both sides, with a reset or in order."""
@@ -191,8 +197,12 @@ class Proxy:
     ) -> None:
         self._pieces[way].append(self._passed[way])
         fault = self._fault
-        before = fault.at - self._passed[way] if fault is not None and fault.way == way else None
+        before = self._left(fault, link, way)
         if fault is None or before is None or before >= len(data):
+            if fault is not None and fault.asked and way == "up" and fault.asked in data:
+                link.passed = {"up": 0, "down": 0}
+            elif link.passed is not None:
+                link.passed[way] += len(data)
             await self._write(way, data, writer)
             return
         if fault.kind != "delay":
@@ -208,6 +218,14 @@ class Proxy:
             return
         await asyncio.sleep(fault.seconds)
         await self._write(way, data[before:], writer)
+
+    def _left(self, fault: Fault | None, link: _Link, way: Way) -> int | None:
+        """Return how many bytes are to pass here before the fault happens; None: it does not happen here."""
+        if fault is None or fault.way != way:
+            return None
+        if fault.asked:
+            return None if link.passed is None else fault.at - link.passed[way]
+        return fault.at - self._passed[way]
 
     async def _write(self, way: Way, data: bytes, writer: asyncio.StreamWriter) -> None:
         self._passed[way] += len(data)

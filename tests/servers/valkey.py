@@ -58,6 +58,7 @@ class Server:
             "loglevel": "warning",
         } | (settings or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -79,6 +80,12 @@ class Server:
             self._process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+        # If this process is killed itself, the pipe ends, and the server with it.
+        self._watch = subprocess.Popen(
+            ["sh", "-c", "read _; kill -9 $0 2>/dev/null", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         if wait:
             self.wait()
         return self
@@ -122,8 +129,11 @@ class Server:
 
     def _end(self, how: int) -> None:
         process, self._process = self._process, None
-        if process is None:
+        watch, self._watch = self._watch, None
+        if process is None or watch is None:
             return
+        watch.kill()
+        watch.communicate()
         process.send_signal(how)
         try:
             process.wait(10)

@@ -141,7 +141,9 @@ def _size(facts: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 
 def _settings(facts: Mapping[str, Json]) -> Iterator[str]:
     """Yield the settings on which durability rests: those of SQLite in words, those of a server by name."""
-    if "journal_mode" in facts:
+    if facts.get("backend") == "files":
+        yield "each line of the journal synced and checksummed"
+    elif "journal_mode" in facts:
         yield str(facts["journal_mode"]).upper()
         synchronous = {2: "FULL", 3: "EXTRA"}.get(facts.get("synchronous", 0), "not FULL")
         yield f"synchronous {synchronous}"

@@ -98,7 +98,7 @@ class Retaining:
         for query, why in ((active, Stays.ACTIVE), (young, Stays.YOUNG)):
             found = (row.id for row in rows(self._store, self._tenant, query))
             if count := sum(each not in look.going for each in found):
-                stays[why] = count
+                stays[why.value] = count
         gone, events, keys = sorted(look.going), 0, 0
         for begin in range(0, 0 if dry_run else len(gone), limits.PURGE_SESSIONS):
             receipt = self._erased(keep_days, gone[begin : begin + limits.PURGE_SESSIONS])
@@ -181,9 +181,9 @@ class _Look:
             each, how = fresh.pop()
             why = self._why(each)
             if why is not None and each.id == state.id:
-                return Kept(state.id, why), set()
+                return Kept(state.id, why.value), set()
             if why is not None:
-                return Kept(state.id, how, each.id), set()
+                return Kept(state.id, how.value, each.id), set()
             for after, link in self._after(each):
                 if after.id not in found:
                     found.add(after.id)

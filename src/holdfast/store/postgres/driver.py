@@ -27,6 +27,7 @@ class PostgresDriver(Reading):
     def __init__(self, place: Place) -> None:
         self._place = place
         self._sql: Mapping[str, str] = names.named("queries.sql")
+        self._applies: dict[int, bytes] = {}
         self._server = opening.prepare(place)
         self._connections = Connections(place, self._checked)
         self._guard = guarding.Guard(place)
@@ -58,9 +59,12 @@ class PostgresDriver(Reading):
 
     def _sent(self, connection: Connection, change: Change) -> Cursor[tuple[Any, ...]]:
         arguments = writing.arguments(change, self._place.channel)
-        placeholders = ", ".join(["%s"] * len(arguments))
-        statement = self._sql["apply"].format(arguments=placeholders)
-        return connection.cursor(binary=True).execute(statement.encode(), arguments)
+        statement = self._applies.get(len(arguments))
+        if statement is None:
+            placeholders = ", ".join(["%s"] * len(arguments))
+            statement = self._sql["apply"].format(arguments=placeholders).encode()
+            self._applies[len(arguments)] = statement
+        return connection.cursor(binary=True).execute(statement, arguments)
 
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
         """Drop all that is derived of tenants and put what changes bring, in one transaction."""

@@ -254,45 +254,25 @@ BEGIN
     END IF;
 END $$;
 
--- Puts projections, and their terms where those are others than before.
-CREATE FUNCTION put_projections(
-    p_tenant text, p_kinds bytea[], p_ids bytea[], p_owners bytea[], p_statuses bytea[], p_times bigint[],
-    p_lookups bytea[], p_terms text[], p_documents bytea[], p_marks bytea[]
-) RETURNS void LANGUAGE plpgsql AS $$
+-- Terms follow their projections, whoever changes those. As a rule they stay, and this is not called.
+CREATE FUNCTION follow_terms() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM unnest(p_terms) AS t WHERE t <> '{}') OR EXISTS (
-        SELECT 1 FROM unnest(p_kinds, p_ids) AS n (kind, id)
-        JOIN projections AS p ON p.tenant = p_tenant AND p.kind = n.kind AND p.id = n.id WHERE p.terms <> '{}'
-    ) THEN
-        DELETE FROM terms AS t USING (
-            SELECT p.kind, p.id, unnest(p.terms) AS term
-            FROM unnest(p_kinds, p_ids, p_terms) AS n (kind, id, terms)
-            JOIN projections AS p ON p.tenant = p_tenant AND p.kind = n.kind AND p.id = n.id
-            WHERE p.terms <> n.terms::bytea[]
-        ) AS o WHERE t.tenant = p_tenant AND t.kind = o.kind AND t.term = o.term AND t.id = o.id;
-        INSERT INTO terms (tenant, kind, term, id)
-        SELECT p_tenant, n.kind, unnest(n.terms::bytea[]), n.id
-        FROM unnest(p_kinds, p_ids, p_terms) AS n (kind, id, terms) ON CONFLICT DO NOTHING;
+    IF TG_OP <> 'INSERT' THEN
+        DELETE FROM terms AS t WHERE t.tenant = OLD.tenant AND t.kind = OLD.kind AND t.id = OLD.id
+            AND t.term = ANY (OLD.terms);
     END IF;
-    INSERT INTO projections AS p (tenant, kind, id, owner, status, moment, time_us, lookup, terms, document, mark)
-    SELECT p_tenant, n.kind, n.id, n.owner, n.status, n.time_us >> 20, n.time_us, n.lookup, n.terms::bytea[],
-           n.document, n.mark
-    FROM unnest(p_kinds, p_ids, p_owners, p_statuses, p_times, p_lookups, p_terms, p_documents, p_marks)
-        AS n (kind, id, owner, status, time_us, lookup, terms, document, mark)
-    ON CONFLICT (tenant, kind, id) DO UPDATE SET owner = excluded.owner, status = excluded.status,
-        moment = excluded.moment, time_us = excluded.time_us, lookup = excluded.lookup, terms = excluded.terms,
-        document = excluded.document, mark = excluded.mark;
+    IF TG_OP <> 'DELETE' THEN
+        INSERT INTO terms (tenant, kind, term, id)
+        SELECT NEW.tenant, NEW.kind, n.term, NEW.id FROM unnest(NEW.terms) AS n (term) ON CONFLICT DO NOTHING;
+    END IF;
+    RETURN NULL;
 END $$;
-
-CREATE FUNCTION drop_projections(p_tenant text, p_kinds bytea[], p_ids bytea[]) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    DELETE FROM terms AS t USING (
-        SELECT p.kind, p.id, unnest(p.terms) AS term FROM unnest(p_kinds, p_ids) AS n (kind, id)
-        JOIN projections AS p ON p.tenant = p_tenant AND p.kind = n.kind AND p.id = n.id
-    ) AS o WHERE t.tenant = p_tenant AND t.kind = o.kind AND t.term = o.term AND t.id = o.id;
-    DELETE FROM projections AS p USING unnest(p_kinds, p_ids) AS n (kind, id)
-    WHERE p.tenant = p_tenant AND p.kind = n.kind AND p.id = n.id;
-END $$;
+CREATE TRIGGER terms_come AFTER INSERT ON projections FOR EACH ROW WHEN (NEW.terms <> '{}')
+EXECUTE FUNCTION follow_terms();
+CREATE TRIGGER terms_change AFTER UPDATE ON projections FOR EACH ROW WHEN (OLD.terms <> NEW.terms)
+EXECUTE FUNCTION follow_terms();
+CREATE TRIGGER terms_go AFTER DELETE ON projections FOR EACH ROW WHEN (OLD.terms <> '{}')
+EXECUTE FUNCTION follow_terms();
 
 -- What a change takes away; `apply` calls it first.
 CREATE FUNCTION unmake(
@@ -320,16 +300,15 @@ BEGIN
 END $$;
 
 -- One change, if the tenant's head is the one it was made for; returns the head if it is another, else nothing. If
--- something has to be new and is not, nothing is changed, and the position returned is -1. An array that is NULL
--- brings nothing.
+-- something has to be new and is not, nothing is changed, and the position returned is -1. `p_heads` and `p_links` are
+-- of the head before and after. An array that is NULL brings nothing. A client caches calls of up to 50 arguments.
 CREATE FUNCTION apply(
-    p_tenant text, p_position bigint, p_link bytea, p_epoch bigint,
-    p_new_position bigint, p_new_link bytea, p_new_epoch bigint, p_channel text,
+    p_tenant text, p_heads bigint[], p_links bytea[], p_channel text,
     e_positions bigint[], e_streams bigint[], e_versions bigint[], e_ordinals bigint[], e_headers bytea[],
     e_payloads bytea[], e_salts bytea[], e_digests bytea[], e_links bytea[],
     e_notices bigint[], e_causes bigint[], e_stand_ins bytea[],
     s_numbers bigint[], s_names bytea[], s_firsts bigint[],
-    b_streams bigint[], b_stretches bigint[], b_firsts bigint[], b_sources bigint[], b_versions bigint[],
+    b_flat bigint[],
     c_stretches bigint[], c_texts bytea[], c_versions bigint[],
     k_keys bytea[], k_hashes bytea[], k_firsts bigint[], k_lasts bigint[], k_times bigint[],
     l_hashes bytea[], l_contents bytea[], u_positions bigint[], u_hashes bytea[],
@@ -343,12 +322,27 @@ CREATE FUNCTION apply(
     d_claims bigint[] DEFAULT NULL, d_snapshots bigint[] DEFAULT NULL, d_uses bigint[] DEFAULT NULL,
     d_keys bytea[] DEFAULT NULL, d_blobs bytea[] DEFAULT NULL, p_todo bytea DEFAULT NULL
 ) RETURNS TABLE (at_position bigint, at_link bytea, at_epoch bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    p_position bigint := p_heads[1];
+    p_epoch bigint := p_heads[2];
+    p_new_position bigint := p_heads[3];
+    p_new_epoch bigint := p_heads[4];
+    p_link bytea := p_links[1];
+    p_new_link bytea := p_links[2];
 BEGIN
-    SELECT h.at_position, h.at_link, h.at_epoch INTO at_position, at_link, at_epoch
-    FROM hold(p_tenant, p_position, p_link, p_epoch) AS h;
-    IF FOUND THEN
-        RETURN NEXT;
-        RETURN;
+    PERFORM set_config('holdfast.tenant', p_tenant, true);
+    -- As a rule the head is as expected, and is held by being written; otherwise it is told.
+    UPDATE heads AS h SET position = p_new_position, link = p_new_link, epoch = p_new_epoch
+    WHERE h.tenant = p_tenant AND h.position = p_position AND h.link = p_link AND h.epoch = p_epoch;
+    IF NOT FOUND THEN
+        SELECT h.at_position, h.at_link, h.at_epoch INTO at_position, at_link, at_epoch
+        FROM hold(p_tenant, p_position, p_link, p_epoch) AS h;
+        IF FOUND THEN
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        UPDATE heads AS h SET position = p_new_position, link = p_new_link, epoch = p_new_epoch
+        WHERE h.tenant = p_tenant;
     END IF;
     BEGIN
         IF p_unmakes THEN
@@ -356,15 +350,17 @@ BEGIN
                            d_snapshots, d_uses, d_keys, d_blobs, p_todo);
         END IF;
         IF d_kinds IS NOT NULL THEN
-            PERFORM drop_projections(p_tenant, d_kinds, d_ids);
+            DELETE FROM projections AS p USING unnest(d_kinds, d_ids) AS n (kind, id)
+            WHERE p.tenant = p_tenant AND p.kind = n.kind AND p.id = n.id;
         END IF;
         IF s_numbers IS NOT NULL THEN
             INSERT INTO streams (tenant, number, name, first)
             SELECT p_tenant, n.* FROM unnest(s_numbers, s_names, s_firsts) AS n;
         END IF;
-        IF b_streams IS NOT NULL THEN
+        IF b_flat IS NOT NULL THEN
             INSERT INTO bases (tenant, stream, stretch, first, source, version)
-            SELECT p_tenant, n.* FROM unnest(b_streams, b_stretches, b_firsts, b_sources, b_versions) AS n;
+            SELECT p_tenant, b_flat[i], b_flat[i + 1], b_flat[i + 2], b_flat[i + 3], b_flat[i + 4]
+            FROM generate_series(1, cardinality(b_flat), 5) AS i;
         END IF;
         IF e_positions IS NOT NULL THEN
             INSERT INTO events (tenant, position, stream, version, ordinal, header, payload, salt, digest, link,
@@ -389,8 +385,14 @@ BEGIN
             ON CONFLICT DO NOTHING;
         END IF;
         IF p_kinds IS NOT NULL THEN
-            PERFORM put_projections(p_tenant, p_kinds, p_ids, p_owners, p_statuses, p_times, p_lookups, p_terms,
-                                    p_documents, p_marks);
+            INSERT INTO projections (tenant, kind, id, owner, status, moment, time_us, lookup, terms, document, mark)
+            SELECT p_tenant, n.kind, n.id, n.owner, n.status, n.time_us >> 20, n.time_us, n.lookup,
+                   n.terms::bytea[], n.document, n.mark
+            FROM unnest(p_kinds, p_ids, p_owners, p_statuses, p_times, p_lookups, p_terms, p_documents, p_marks)
+                AS n (kind, id, owner, status, time_us, lookup, terms, document, mark)
+            ON CONFLICT (tenant, kind, id) DO UPDATE SET owner = excluded.owner, status = excluded.status,
+                moment = excluded.moment, time_us = excluded.time_us, lookup = excluded.lookup,
+                terms = excluded.terms, document = excluded.document, mark = excluded.mark;
         END IF;
         IF n_streams IS NOT NULL THEN
             INSERT INTO snapshots (tenant, stream, version, fold, state, mark)
@@ -401,13 +403,13 @@ BEGIN
                 state = excluded.state, mark = excluded.mark;
         END IF;
     EXCEPTION WHEN unique_violation THEN
+        UPDATE heads AS h SET position = p_position, link = p_link, epoch = p_epoch WHERE h.tenant = p_tenant;
         at_position := -1;
         at_link := '';
         at_epoch := 0;
         RETURN NEXT;
         RETURN;
     END;
-    UPDATE heads SET position = p_new_position, link = p_new_link, epoch = p_new_epoch WHERE tenant = p_tenant;
     IF p_new_position <> p_position OR p_new_epoch <> p_epoch THEN
         PERFORM pg_notify(p_channel, p_new_position || ' ' || p_tenant);
     END IF;

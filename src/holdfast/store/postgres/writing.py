@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -15,13 +16,15 @@ _bytes, _integers = packing.of_bytes, packing.of_integers
 
 def arguments(change: Change, channel: str) -> list[_Value]:
     """Return the arguments of `apply`; the last of them only if something is taken away."""
-    after = change.after
+    before, after = change.before, change.after
     found: list[_Value] = [
-        *_heads(change.tenant, change.before),
-        after.position, after.link, after.epoch, channel,
-        *_rows(change), *_streams(change), *_bases(change), *_claims(change), *_keys(change),
-        *_blobs(change), *_dropped(change), *_projections(change), *_snapshots(change),
-    ]  # fmt: skip
+        names.kept(change.tenant),
+        _integers((before.position, before.epoch, after.position, after.epoch)),
+        _bytes((before.link, after.link)),
+        channel,
+    ]
+    for brought, columns, nothing in _PARTS:
+        found += columns(change) if getattr(change, brought) else nothing
     if _takes_away(change):
         found += (True, *_taken_away(change))
     return found
@@ -52,11 +55,6 @@ def _taken_away(change: Change) -> list[_Value]:
         _bytes(change.drop_blobs),
         change.todo,
     ]
-
-
-def _heads(tenant: str, before: Head) -> Iterator[_Value]:
-    yield names.kept(tenant)
-    yield from (before.position, before.link, before.epoch)
 
 
 def _rows(change: Change) -> Iterator[_Value]:
@@ -92,12 +90,10 @@ def _streams(change: Change) -> Iterator[_Value]:
 
 
 def _bases(change: Change) -> Iterator[_Value]:
-    bases = [base for _, base in change.bases]
-    yield _integers([stream for stream, _ in change.bases])
-    yield _integers([base.stretch for base in bases])
-    yield _integers([base.first for base in bases])
-    yield _integers([base.source for base in bases])
-    yield _integers([base.version for base in bases])
+    flat: list[int] = []
+    for stream, base in change.bases:
+        flat += (stream, base.stretch, base.first, base.source, base.version)
+    yield _integers(flat)
 
 
 def _claims(change: Change) -> Iterator[_Value]:
@@ -118,6 +114,9 @@ def _keys(change: Change) -> Iterator[_Value]:
 def _blobs(change: Change) -> Iterator[_Value]:
     yield _bytes(list(change.blobs))
     yield _bytes(list(change.blobs.values()))
+
+
+def _uses(change: Change) -> Iterator[_Value]:
     yield _integers([position for position, _ in change.uses])
     yield _bytes([hash_ for _, hash_ in change.uses])
 
@@ -150,6 +149,21 @@ def _snapshots(change: Change) -> Iterator[_Value]:
     yield _integers([row.fold for row in rows])
     yield _bytes([row.state for row in rows])
     yield _bytes([one.mark for one in kept.values()])
+
+
+_PARTS: Final[tuple[tuple[str, Callable[[Change], Iterator[_Value]], tuple[None, ...]], ...]] = (
+    ("rows", _rows, (None,) * 12),
+    ("streams", _streams, (None,) * 3),
+    ("bases", _bases, (None,)),
+    ("claims", _claims, (None,) * 3),
+    ("keys", _keys, (None,) * 5),
+    ("blobs", _blobs, (None,) * 2),
+    ("uses", _uses, (None,) * 2),
+    ("drop_projections", _dropped, (None,) * 2),
+    ("projections", _projections, (None,) * 9),
+    ("snapshots", _snapshots, (None,) * 5),
+)
+"""What a change may bring, as columns, and how many they are: most changes bring little of it."""
 
 
 def only_derived(change: Change, before: Head) -> Change:

@@ -35,7 +35,7 @@ class RedisDriver(Reading):
 
     def __init__(self, place: Place, *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._servers = Servers(place)
-        self._names = Names(place.prefix)
+        self._names = Names(place.prefix, random(8))
         self._listed: set[tuple[bytes, str]] = set()
         self._note_counts: dict[str, int] = {}
         self._settings = Settings(self._servers)
@@ -64,7 +64,7 @@ class RedisDriver(Reading):
         return [_outcome(answer) for answer in answers]
 
     def _applied(self, change: driver.Change) -> Call:
-        words = packing.change(change), self._names.channel, packing.news(change.tenant, change.after.position)  # fmt: skip
+        words = packing.change(change), self._names.channel, packing.news(change.tenant, change.after.position, self._names.sender)  # fmt: skip
         return Call(self._names.head(change.tenant), words, named("apply"))
 
     def _list(self, key: bytes, tenant: str) -> None:

@@ -31,7 +31,9 @@ class Guards:
         """Try to have the guard within a time; all others that listen are told first."""
         key, token = self._names.base(tenant) + b"guard", self._random(16)
         until, pause = time.monotonic() + timeout_s, _PAUSES_S[0]
-        tell = Call(key, (b"PUBLISH", self._names.channel, packing.news(tenant, 0)))
+        tell = Call(
+            key, (b"PUBLISH", self._names.channel, packing.news(tenant, 0, self._names.sender))
+        )
         take = Call(key, (b"SET", key, token, b"NX", b"PX", _HELD_MS))
         _, taken = self._servers.run([tell, take])
         while not taken:

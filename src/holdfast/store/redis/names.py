@@ -23,8 +23,10 @@ def encoded(text: str) -> str:
 class Names:
     """The names of a store's keys. All of a tenant's have the same tag, so that they lie on one server."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, sender: bytes = b"") -> None:
         self.prefix = prefix
+        self.sender = sender
+        """Who tells news: whoever does need not hear them."""
         self.tenants = f"{prefix}:tenants".encode()
         self.noted = f"{prefix}:noted".encode()
         self.erasing = f"{prefix}:erasing".encode()

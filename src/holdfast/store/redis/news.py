@@ -24,7 +24,7 @@ _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 0.2
 """How long it waits before it connects anew."""
 
-_decoder = msgspec.msgpack.Decoder(tuple[str, int])
+_decoder = msgspec.msgpack.Decoder(tuple[str, int, bytes])
 
 
 class News:
@@ -38,7 +38,7 @@ class News:
         self._connection: Wire | None = None
 
     def listen(self) -> Iterator[tuple[str, int]]:
-        """Yield tenant and position of every change, and MISSED whenever the connection is a new one."""
+        """Yield tenant and position of every change by others, and MISSED whenever the connection is a new one."""
         while not self._closed.is_set():
             try:
                 connection = self._subscribed()
@@ -46,7 +46,7 @@ class News:
                     return
                 yield MISSED
                 while not self._closed.is_set():
-                    told = _told(connection)
+                    told = self._told(connection)
                     if told is not None:
                         yield told
             except (*translate.KINDS, errors.Error):
@@ -88,15 +88,16 @@ class News:
             if self._connection is not None:
                 wake(self._connection)
 
-
-def _told(connection: Wire) -> tuple[str, int] | None:
-    if not connection.can_read(_LOOK_S):
-        return None
-    kind, _, content = cast("list[bytes]", connection.read_response())
-    if kind != b"message":
-        return None
-    try:
-        return _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        # Somebody else's words: look.
-        return MISSED
+    def _told(self, connection: Wire) -> tuple[str, int] | None:
+        if not connection.can_read(_LOOK_S):
+            return None
+        kind, _, content = cast("list[bytes]", connection.read_response())
+        if kind != b"message":
+            return None
+        try:
+            tenant, position, sender = _decoder.decode(content)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            # Somebody else's words: look.
+            return MISSED
+        # Who hears of itself would take itself for another that writes to the tenant.
+        return None if sender == self._names.sender else (tenant, position)

@@ -227,6 +227,6 @@ def _above(query: port.Query) -> tuple[str, bytes]:
     return ("-inf", b"") if query.since_us is None else rank(query.since_us, "")
 
 
-def news(tenant: str, position: int) -> bytes:
-    """Return what is told to those who listen."""
-    return pack((tenant, position))
+def news(tenant: str, position: int, sender: bytes) -> bytes:
+    """Return what is told to those who listen, and by whom."""
+    return pack((tenant, position, sender))

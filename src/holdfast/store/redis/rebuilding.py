@@ -72,7 +72,7 @@ class Rebuild:
     def _swapped(self, tenant: str, head: driver.Head) -> Call:
         words = (
             self._numbers[tenant], head.position, head.link, head.epoch,
-            self._names.channel, packing.news(tenant, head.position),
+            self._names.channel, packing.news(tenant, head.position, self._names.sender),
         )  # fmt: skip
         return Call(self._names.head(tenant), words, named("swap"))
 

@@ -11,7 +11,7 @@ import redis
 import redis.crc
 from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
 
-from holdfast import errors, limits
+from holdfast import errors
 from holdfast.store.redis import translate
 from holdfast.store.redis.links import Answer, Call, Link
 from holdfast.store.redis.place import Place
@@ -19,6 +19,9 @@ from holdfast.store.redis.scripts import named
 
 PAUSE_S: Final = 0.05
 """Between two looks at whether a server has got ready for something."""
+
+_CLUSTER_WAIT_S: Final = 5.0
+"""How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
 
 _SENT_ANYWHERE = (MovedError, AskError, TryAgainError, NoScriptError, ClusterDownError)
 """Answers that say that nothing was done, and that it may be done elsewhere, later, or sent whole."""
@@ -60,7 +63,7 @@ class Servers:
     def _run(self, calls: Sequence[Call], *, write: bool) -> list[Answer]:
         answers: list[Answer] = [None] * len(calls)
         left = dict.fromkeys(range(len(calls)))
-        until = time.monotonic() + min(self.place.timeout_s, limits.REDIS_CLUSTER_WAIT_S)
+        until = time.monotonic() + min(self.place.timeout_s, _CLUSTER_WAIT_S)
         whole = False
         again = not write
         while True:

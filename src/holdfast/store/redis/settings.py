@@ -20,6 +20,7 @@ LEVELS: Final = ("none", "process-crash", "power-loss")
 
 FORMAT: Final = 1
 _OLDEST: Final = (7, 0)
+_WAITS: Final = (7, 2)
 _NAMES: Final = (b"appendonly", b"appendfsync", b"maxmemory-policy", b"save")
 
 
@@ -33,11 +34,17 @@ class Settings:
         """Refuse a server that can't keep what it acknowledges, and name the fix."""
         for link in self._every():
             found = self._look(link)
-            check_version(found, link.place.shown)
+            check_version(found, link.place.shown, waitaof=link.place.waitaof)
             self._check_role(found, link)
             self._check_eviction(found, link)
         asked, place = self._servers.place.durability, self._servers.place.shown
         level = self.durability()
+        if self._servers.place.waitaof and level == "none":
+            raise errors.UnsafeStore(
+                f"{place} writes no append-only file, so no write can wait for it.",
+                hint="Set appendonly yes on the server, or leave out ?waitaof=1.",
+                facts={"server": place, "durability": level},
+            )
         if asked is not None and LEVELS.index(level) < LEVELS.index(asked):
             raise errors.UnsafeStore(
                 f"{place} can't hold the durability {asked}: its settings give {level}.",
@@ -163,7 +170,7 @@ class Settings:
             time.sleep(PAUSE_S)
 
 
-def check_version(found: Mapping[str, str], shown: str) -> None:
+def check_version(found: Mapping[str, str], shown: str, *, waitaof: bool = False) -> None:
     """Refuse a server that is too old. Valkey tells the version of Redis that it goes on from, too."""
     version = found.get("redis_version", "")
     parts: tuple[int, ...] = ()
@@ -173,6 +180,12 @@ def check_version(found: Mapping[str, str], shown: str) -> None:
         raise errors.UnsafeStore(
             f"{shown} runs Redis {version or '(unknown)'}: its scripts can't be refused whole.",
             hint="Use Redis 7 or later, or Valkey 8 or later.",
+            facts={"server": shown, "version": version},
+        )
+    if waitaof and parts < _WAITS:
+        raise errors.UnsafeStore(
+            f"{shown} runs Redis {version}, in which a write can't wait until it is on the disk.",
+            hint="Use Redis 7.2 or later, or Valkey; or leave out ?waitaof=1.",
             facts={"server": shown, "version": version},
         )
 

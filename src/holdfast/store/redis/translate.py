@@ -39,6 +39,11 @@ _CROWDED = _Case(
     "has no connection left",
     "Raise maxclients there, or run fewer processes.",
 )
+_CERTIFICATE = _Case(
+    errors.InvalidRequest,
+    "has a certificate that is not trusted here",
+    "Name the file of the authority that signed it: rediss://host?ca=/path/ca.pem.",
+)
 _READ_ONLY = _Case(
     errors.StoreReadOnly,
     "takes no writes: it is a replica",
@@ -113,6 +118,7 @@ _KINDS: Final[tuple[tuple[type[Exception], _Case], ...]] = (
 _TEXTS: Final = (
     ("max number of clients", _CROWDED),
     ("Bad data format", _DAMAGED),
+    ("CERTIFICATE_VERIFY_FAILED", _CERTIFICATE),
     ("unknown command", _UNKNOWN),
     ("-OOM ", _MEMORY),
     ("-MISCONF ", _DISK),
