@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import Message, limits
 from holdfast.store.files import rewriting
+from holdfast.store.sqlite import opening
 from holdfast.store.sqlite.files import Files
 from tests.acceptance.canaries import WORDS, Canaries, fill
 from tests.acceptance.cli_runs import run
@@ -269,3 +270,24 @@ def test_a_folder_is_known_by_its_path_too_and_looking_creates_nothing(
     assert "6" in run("status", str(folder), "--json", cwd=tmp_path).out
     assert run("status", f"files:{tmp_path / 'nothing'}", cwd=tmp_path).code
     assert not (tmp_path / "nothing").exists()
+
+
+def test_an_anchor_that_knows_of_more_than_a_journal_without_index_has_is_believed(
+    folder: Path, url: str
+) -> None:
+    filled(url)
+    path = folder / "journal" / "000001.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))
+    (folder / ".index" / "state.db").unlink()
+    with pytest.raises(holdfast.Corrupt, match="2 more event"):
+        holdfast.connect(url).close()
+
+
+def test_an_index_of_a_newer_version_is_not_thrown_away(folder: Path, url: str) -> None:
+    filled(url)
+    index = folder / ".index" / "state.db"
+    with contextlib.closing(opening.connect(index, write=True)) as newer:
+        newer.pragma("user_version", 99)
+    with pytest.raises(holdfast.NewerStore):
+        holdfast.connect(url).close()
+    assert index.exists()

@@ -389,3 +389,19 @@ def test_a_full_disk_is_said_and_the_message_is_kept(
                 manager.save_session(session)
         assert manager.save_session(session)
     assert "kept" in (folder / "sessions" / "tides.json").read_text()
+
+
+def test_penguins_own_files_in_the_same_folder_are_imported_and_left_as_they_are(
+    folder: Path,
+) -> None:
+    folder.mkdir()
+    theirs = folder / "session_1.json"
+    said = {"role": "user", "content": "hello", "category": "DIALOG", "id": "m1", "metadata": {}}
+    theirs.write_text(json.dumps({"id": "session_1", "messages": [said], "metadata": {}}))
+    before = theirs.read_bytes()
+    filled(folder, "tides")
+    with holdfast.connect(folder) as hf:
+        report = hf.admin.import_(folder)
+        assert (report.format, report.sessions, report.skipped) == ("penguin", 1, ())
+        assert texts(hf.sessions.get_session("session_1")) == ["hello"]
+    assert theirs.read_bytes() == before

@@ -71,16 +71,22 @@ def judge(run: Run) -> Outcome:
     return Outcome(run.seed, len(plan), len(ops))
 
 
+def laid_out(folder: Path, image: Image, backend: str) -> Path:
+    """Put an image on the disk, in a new folder; return where its names begin."""
+    root = folder if backend == "sqlite" else folder / "state"
+    root.mkdir(parents=True)
+    for name in recording.FOLDERS if backend == "files" else ():
+        (root / name).mkdir()
+    for name, content in image.items():
+        (root / name).write_bytes(content)
+    return root
+
+
 def _faults(
     folder: Path, image: Image, planned: Planned, journal: Journal, backend: str
 ) -> list[str]:
-    folder.mkdir()
     try:
-        root = folder if backend == "sqlite" else folder / "state"
-        for name in recording.FOLDERS if backend == "files" else ():
-            (root / name).mkdir(parents=True)
-        for name, content in image.items():
-            (root / name).write_bytes(content)
+        root = laid_out(folder, image, backend)
         known = journal.between(planned.first, planned.last)
         faults = [
             f"{path.name} can't be read"

@@ -5,23 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 
 import holdfast
-from holdfast.store import sqlite
+from holdfast import limits
+from holdfast.store import files, sqlite
+from tests.faults import recording
 from tests.faults.oplog import OpLog
 from tests.faults.recorder import RecordingFiles, RecordingVFS
+
+SEGMENT_BYTES = 3_000
+"""Of a journal, so that an erasure has several to replace."""
 
 SECRET = "Kestrel0001 MARMOT0001"
 
 
-def erase(folder: str) -> None:
+def erase(folder: str, backend: str = "sqlite") -> None:
     """Make a store in a folder and forget a user; every file operation is kept, and where the erasure is among them."""
     log = OpLog(Path(folder, "operations"))
-    vfs = RecordingVFS(log)
-    sqlite.Files = lambda: RecordingFiles(log)
-    with holdfast.connect(Path(folder, "store", "state.db")) as hf:
+    root = Path(folder, "store", "state") if backend == "files" else None
+    vfs = RecordingVFS(log, root=root)
+    sqlite.Files = files.Files = lambda: RecordingFiles(log, root)
+    limits.SEGMENT_BYTES = SEGMENT_BYTES
+    with holdfast.connect(recording.url(Path(folder, "store"), backend)) as hf:
         for name, user, words in (("mine", "ada", SECRET), ("kept", "bob", "hello")):
             session = hf.sessions.create_session(name, user_id=user, title=words)
             for _ in range(5):
                 session.add_message({"role": "user", "content": words})
+            hf.sessions.save_session(session)
         log.note({"erasure": "begins"})
         hf.admin.erase(user_id="ada")
         log.note({"erasure": "done"})

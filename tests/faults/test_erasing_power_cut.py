@@ -3,45 +3,69 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from tests.acceptance.canaries import found
-from tests.faults import forgetting, images
+from tests.acceptance.canaries import WORDS
+from tests.faults import campaign, forgetting, images, recording
 from tests.faults.forgetting import SECRET
 from tests.faults.oplog import Kind, Op, read
 
 IMAGES = 150
+MEMORY = re.compile(rb"-memory|\.index/memory")
 
 
-def judge(home: Path) -> bool:
+def judge(home: Path, backend: str) -> bool:
     """Open an image; return whether the user is gone."""
-    with holdfast.connect(home / "state.db") as hf:
+    with holdfast.connect(recording.url(home, backend)) as hf:
         assert hf.admin.verify().ok
         assert hf.sessions._engine.store.pending() is None
         assert len(hf.sessions.get_session("kept").messages) == 5
         mine = hf.sessions.load_session("mine")
         assert mine is None or [str(m.content) for m in mine.messages] == [SECRET] * 5
-        assert mine is not None or found(home) == {}
+        assert mine is not None or left(home) == {}
+    if backend == "files":
+        shutil.rmtree(home / "state" / ".index")
+        with holdfast.connect(recording.url(home, backend)) as hf:
+            assert hf.admin.verify().ok
+            assert (hf.sessions.load_session("mine") is None) == (mine is None)
     return mine is None
+
+
+def left(home: Path) -> dict[str, int]:
+    """Return the files that have a word of what was to go, in whichever folder."""
+    every = [home, *(path for path in home.rglob("*") if path.is_dir())]
+    return {name: n for folder in every for name, n in words(folder).items()}
+
+
+def words(folder: Path) -> dict[str, int]:
+    """Return the files of one folder that have a word of what was to go."""
+    texts = (
+        (f.name, len(set(WORDS.findall(f.read_bytes().lower()))))
+        for f in folder.iterdir()
+        if f.is_file()
+    )
+    return {name: count for name, count in texts if count}
 
 
 def of_the_store(ops: list[Op]) -> list[Op]:
     """Leave out the memory's file: it is made under another name, which the recorder does not see, and has nothing here."""
     named = (Kind.CREATE, Kind.DELETE, Kind.RENAME)
-    ours = [op for op in ops if op.kind not in named or b"-memory" not in op.data]
+    ours = [op for op in ops if op.kind not in named or not MEMORY.search(op.data)]
     known = {op.inode for op in ours if op.kind is Kind.CREATE} | {0}
     return [op for op in ours if op.inode in known]
 
 
 @pytest.mark.slow
-def test_whatever_the_disk_had_cached_it_is_all_or_nothing(scratch: Path) -> None:
+@pytest.mark.parametrize("backend", ["sqlite", "files"])
+def test_whatever_the_disk_had_cached_it_is_all_or_nothing(scratch: Path, backend: str) -> None:
     (scratch / "store").mkdir()
     child = multiprocessing.get_context("spawn").Process(
-        target=forgetting.erase, args=(str(scratch),)
+        target=forgetting.erase, args=(str(scratch), backend)
     )
     child.start()
     child.join()
@@ -55,10 +79,8 @@ def test_whatever_the_disk_had_cached_it_is_all_or_nothing(scratch: Path) -> Non
         images.render(ops, [each.cut for each in planned]), planned, strict=True
     ):
         home = scratch / "home"
-        home.mkdir()
-        for name, content in image.items():
-            (home / name).write_bytes(content)
-        gone = judge(home)
+        campaign.laid_out(home, image, backend)
+        gone = judge(home, backend)
         assert gone or one.last <= done, "what was acknowledged came back"
         outcomes.append(gone)
         shutil.rmtree(home)

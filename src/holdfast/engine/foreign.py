@@ -104,8 +104,12 @@ def penguin_chats(path: Path, notes: Notes) -> Iterator[Chat]:
     if not path.is_dir():
         yield penguin.session(_whole(path), _index(path.parent))
         return
+    own = (path / "journal").is_dir() and (path / "sessions").is_dir()
     for found in sorted(path.rglob("*.json")):
         if found.name == INDEX or not found.is_file():
+            continue
+        if own and found.parent == path / "sessions":
+            # A store of files lies in the same folder: these are made from its log.
             continue
         try:
             yield penguin.session(_read(found, notes), _index(found.parent))

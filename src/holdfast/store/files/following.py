@@ -167,6 +167,11 @@ class Following(Witness):
         walk = self.journal.walk(before)
         while steps := tuple(islice(walk, limits.CATCH_UP_COMMITS)):
             last = steps[-1]
+            if any(step.change.erased for step in steps):
+                # Its pages, and its log, may have what the journal does not have any more.
+                raise Anew(
+                    "something had been erased since the index was written, and it was made again"
+                )
             with connection:
                 self._take(connection, steps)
         cut = self.journal.settle(before, last)

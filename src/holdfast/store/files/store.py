@@ -48,7 +48,7 @@ class FilesStore(SQLiteStore):
             return
         except Anew as error:
             why = str(error)
-        except (errors.Corrupt, errors.NewerStore) as error:
+        except errors.Corrupt as error:
             if error.facts.get("journal") or _is_anchor(error):
                 raise
             why = MADE.format(error.message.rstrip("."))
@@ -146,9 +146,9 @@ class FilesStore(SQLiteStore):
         }
 
 
-def _is_anchor(error: errors.Error) -> bool:
+def _is_anchor(error: errors.Corrupt) -> bool:
     # What SQLite or a row says of damage comes with facts; the anchor's word has none.
-    return isinstance(error, errors.Corrupt) and not error.facts
+    return not error.facts
 
 
 _conforms: type[port.Store] = FilesStore

@@ -173,6 +173,8 @@ class Upkeep(Looking):
             self._renew_readers()
             self._witness.scrub(self._writer)
             scrubbing.rewrite(self._writer, self.path)
+            # It is cut off by now; where commits are not synced nothing else would make sure of that.
+            self._files.sync(Path(f"{self.path}-wal"))
             self._post.blank()
             self._files.sync(self._witness.lock_path(self.path))
             self._anchor.write({})
