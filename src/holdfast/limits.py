@@ -101,15 +101,6 @@ SERVER_CONNECT_S: Final = 10
 SERVER_ANSWER_S: Final = 30.0
 """How long a server may take for one answer before it counts as slow; ?timeout_s= in a URL says otherwise."""
 
-SERVER_GRACE_S: Final = 5.0
-"""How much longer the client waits, so that the server's own word comes first."""
-
-SERVER_PAUSE_S: Final = 0.2
-"""How long a listener that was cut off waits before it tries again."""
-
-SERVER_TRIES_MAX: Final = 20
-"""Times that a migration tries again for a lock that others hold."""
-
 REDIS_REWRITE_S: Final = 300.0
 """How long an erasure waits until a server has rewritten its files, before it leaves that to later."""
 
@@ -369,9 +360,6 @@ EXPIRE_EVERY_S: Final = 60.0
 
 RETAIN_EVERY_S: Final = 3_600.0
 """How often a worker looks for sessions that are kept no longer."""
-
-RECALL_MAX: Final = 100
-"""Things that one search of memory returns at most."""
 
 FUSION_RANK: Final = 60
 """What is added to every rank where two lists are made one, so that no first place outweighs all others."""
