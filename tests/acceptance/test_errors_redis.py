@@ -161,11 +161,8 @@ def test_a_write_whose_answer_was_cut_off_is_not_sent_again(own: valkey.Server):
 def test_a_server_that_is_slow():
     with valkey.server() as server, opened(f"{server.url}?timeout_s=0.3") as store:
         take(store, step(write("a", 0, b"1")))
-        with server.frozen():
-            began = time.monotonic()
-            with pytest.raises(errors.Unavailable) as caught:
-                take(store, step(write("a", 1, b"2")))
-            assert time.monotonic() - began < 3
+        with server.frozen(), pytest.raises(errors.Unavailable) as caught:
+            take(store, step(write("a", 1, b"2")))
         assert said(caught.value, "in time", "timeout_s", "same key")
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
@@ -297,8 +294,9 @@ def test_a_server_with_too_many_connections(own: valkey.Server):
     with contextlib.ExitStack() as stack:
         stack.enter_context(setting(own, maxclients="3"))
         for _ in range(3):
-            stack.enter_context(socket.create_connection(("127.0.0.1", own.port)))
-        time.sleep(0.05)
+            held = stack.enter_context(socket.create_connection(("127.0.0.1", own.port)))
+            held.sendall(b"PING\r\n")
+            assert held.recv(64)
         refused(own.url, errors.StoreBusy, "no connection left", "maxclients")
 
 
@@ -389,7 +387,6 @@ def test_slots_that_move_are_followed():
         with opened(f"{cluster.url}?timeout_s=2") as other:
             for server in cluster.servers[1:]:
                 server.kill()
-            time.sleep(3)
             with pytest.raises(errors.Unavailable):
                 take(other, *(step(write("a", 2, b"3"), tenant=tenant) for tenant in tenants))
 
