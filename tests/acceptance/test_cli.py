@@ -274,7 +274,7 @@ def test_ids_by_beginning_and_by_age(folder: Path):
 )
 @pytest.mark.parametrize("face", [run, on_terminal])
 def test_stored_text_never_reaches_the_terminal_raw(folder: Path, words: str, face: Any):
-    plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
+    plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200", "LINES": "50"}
     done = face(*words.split(), cwd=folder, env=plain)
     assert done.code == 0
     assert OBEYED.findall(done.out) == []
