@@ -332,4 +332,4 @@ def test_without_the_extra_the_error_says_what_to_install():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
     )
-    assert 'pip install "holdfast[redis]"' in done.stdout
+    assert 'pip install "redis[hiredis]"' in done.stdout

@@ -34,7 +34,7 @@ The store is the STORE given, or --url, or HOLDFAST_URL, or ./state.db. Looking 
 Each command takes --help; most take --json (one document), --tenant and --quiet."""
 
 ENVIRONMENT: Final = """\
-HOLDFAST_URL     the store, if neither STORE nor --url is given: a path or sqlite:///path
+HOLDFAST_URL     the store, if neither STORE nor --url is given: a path or a URL
 HOLDFAST_ASCII   set: symbols and tables in ASCII
 HOLDFAST_DEBUG   set: a defect of Holdfast shows its whole trace
 NO_COLOR         set: no colour

@@ -34,7 +34,7 @@ class Common(Printing):
     """Which store, and how to print."""
 
     url: str | None = None
-    """The store: a path or sqlite:///path. Else HOLDFAST_URL, else ./state.db."""
+    """The store: a path, files:folder, postgresql://… or redis://…. Else HOLDFAST_URL, else ./state.db."""
 
     tenant: str = "default"
     """Whose data."""
@@ -51,7 +51,7 @@ class Everywhere(Printing):
     """Which store, and how to print, for what is done for all tenants unless one is named."""
 
     url: str | None = None
-    """The store: a path or sqlite:///path. Else HOLDFAST_URL, else ./state.db."""
+    """The store: a path, files:folder, postgresql://… or redis://…. Else HOLDFAST_URL, else ./state.db."""
 
     tenant: str | None = None
     """Only for this tenant; else for all."""

@@ -62,7 +62,7 @@ def _room(url: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
             f"a store at {urlsplit(url).scheme}:// needs a library that is not installed: {error.name}.",
-            hint=f'Install it with: pip install "holdfast[{name}]"',
+            hint=f'Install it with: pip install "{_DRIVERS[name]}"',
             facts={"extra": name},
         ) from error
 
@@ -76,6 +76,9 @@ _SERVERS: Mapping[str, str] = {
     "rediss+cluster": "redis",
 }
 """From the scheme of a server to its room, which is also the name of the extra that it needs."""
+
+_DRIVERS: Mapping[str, str] = {"postgres": "psycopg[binary]", "redis": "redis[hiredis]"}
+"""What the extra of a room brings."""
 
 _OURS: Mapping[str, Callable[[str], Store]] = {
     "sqlite": _sqlite,

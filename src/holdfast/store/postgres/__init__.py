@@ -1,4 +1,4 @@
-"""A store on PostgreSQL: `postgresql://user@host/database`. Needs the extra: pip install "holdfast[postgres]"."""
+"""A store on PostgreSQL: `postgresql://user@host/database`. Needs the extra `postgres`."""
 
 from __future__ import annotations
 
