@@ -266,7 +266,7 @@ def test_a_closed_engine_says_so_in_every_verb(scene: tuple[Holdfast, Session], 
 @pytest.mark.parametrize(
     ("url", "error"),
     [
-        ("postgresql://host/db", errors.UnknownScheme),
+        ("mysql://host/db", errors.UnknownScheme),
         ("s3://bucket/key", errors.UnknownScheme),
         ("sqlite://host/path", errors.InvalidRequest),
         ("sqlite:///", errors.InvalidRequest),

@@ -291,3 +291,21 @@ def test_an_index_of_a_newer_version_is_not_thrown_away(folder: Path, url: str) 
     with pytest.raises(holdfast.NewerStore):
         holdfast.connect(url).close()
     assert index.exists()
+
+
+@pytest.mark.parametrize(
+    "moves",
+    ['[["../../evil","../../victim"]]', '[["000001.jsonl","../victim"]]', "[[1]]", "\xff", "{"],
+)
+def test_a_list_of_segments_moves_nothing_but_segments(
+    folder: Path, url: str, tmp_path: Path, moves: str
+) -> None:
+    with holdfast.connect(url) as hf:
+        hf.sessions.create_session("trip").add_message(Message("user", "hello"))
+    for path in (tmp_path / "evil", tmp_path / "victim", folder / "victim"):
+        path.write_text(path.name, encoding="utf-8")
+    (folder / "journal" / rewriting.DECIDED).write_text(moves, encoding="latin-1")
+    with pytest.raises(holdfast.Corrupt, match="rewriting"):
+        holdfast.connect(url)
+    for path in (tmp_path / "evil", tmp_path / "victim", folder / "victim"):
+        assert path.read_text(encoding="utf-8") == path.name

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 ROOT: Final = """\
-holdfast: durable conversations for LLM agents, on one file. Begin here: holdfast demo
-
+holdfast: durable conversations for LLM agents. Begin here: holdfast demo
   demo         watch what survives kill -9: offline, no key, about 20 seconds
   status       where the store is, how durable, what it holds     holdfast status state.db
   sessions     list, show: a page at a time; one session          holdfast sessions show @last
@@ -30,8 +29,7 @@ holdfast: durable conversations for LLM agents, on one file. Begin here: holdfas
   version      versions of Holdfast, Python and SQLite
   help         help on a command or a topic: exit-codes, environment, json, ids
 
-The store is the STORE given, or --url, or HOLDFAST_URL, or ./state.db. Looking never creates one.
-Each command takes --help; most take --json (one document), --tenant and --quiet."""
+The store: STORE, --url, HOLDFAST_URL or ./state.db; looking never creates one. Each takes --help, most --json."""
 
 ENVIRONMENT: Final = """\
 HOLDFAST_URL     the store, if neither STORE nor --url is given: a path or a URL

@@ -8,6 +8,7 @@ decides: before it is there nothing has happened, and from then on whoever comes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from typing import Final
 import apsw
 import msgspec
 
+from holdfast import errors
 from holdfast.store.files import applying, lines
 from holdfast.store.files.journal import Journal, Point
 from holdfast.store.files.lines import Change, Head
@@ -82,13 +84,31 @@ class Rewriting:
         """Put segments into place that were decided on; nothing if there are none."""
         if not self._decided.exists():
             return
-        for made, place in msgspec.json.decode(
-            self._decided.read_bytes(), type=list[tuple[str, str]]
-        ):
+        for made, place in self._moves():
             if (self._journal.folder / made).exists():
                 self._files.rename(self._journal.folder / made, self._journal.folder / place)
         self._files.remove(self._decided)
         self._files.sync(self._journal.folder)
+
+    def _moves(self) -> list[tuple[str, str]]:
+        """Return which file becomes which segment; raise Corrupt unless both can be names of ours, in this folder."""
+        try:
+            moves = msgspec.json.decode(self._decided.read_bytes(), type=list[tuple[str, str]])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise _unreadable(self._decided) from error
+        for made, place in moves:
+            fresh = re.fullmatch(re.escape(place) + r"\.\w+\.new", made)
+            if not re.fullmatch(r"\d{6,}\.jsonl", place) or fresh is None:
+                raise _unreadable(self._decided)
+        return moves
+
+
+def _unreadable(path: Path) -> errors.Corrupt:
+    return errors.Corrupt(
+        f"{path} does not say which segments an erasure was about to put into place.",
+        hint="Nothing was changed. If no erasure was under way, remove that file.",
+        facts={"path": str(path)},
+    )
 
 
 class Kept:
