@@ -82,7 +82,7 @@ def test_a_cut_at_any_byte_makes_nothing_twice_or_in_part(backend: str, every_by
     )  # fmt: skip
     assert all_of_them.faults == []
     assert all_of_them.happened > 0.9 * (all_of_them.scenes - 1)
-    assert all_of_them.interruptions > 0.3 * all_of_them.happened
+    assert all_of_them.interruptions >= 3 * len(cutting.QUESTIONS)
 
 
 @pytest.mark.slow
