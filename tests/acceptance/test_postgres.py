@@ -400,15 +400,19 @@ def test_after_a_scrub_what_was_erased_is_in_no_table_file():
         pytest.skip("the files of another server are out of reach")
     canary = "canary-7f3a9"
     with postgres.database() as url, holdfast.connect(url) as hf:
-        session = hf.sessions.create_session(user_id="ada")
+        session = hf.sessions.create_session(f"{canary}-trip", user_id=f"{canary}-ada")
         session.add_messages(
-            [Message(role="user", content=f"{canary}-{n}-" + "x" * 900) for n in range(80)]
+            [
+                Message(role="user", content=f"{canary}-{n}-" + "x" * 90 * (n % 10))
+                for n in range(80)
+            ]
         )
         kept = hf.sessions.create_session(user_id="bob")
         kept.add_message(Message(role="user", content="stays"))
-        postgres.run(url, "CHECKPOINT")
+        for statement in ("ANALYZE", "CHECKPOINT"):
+            postgres.run(url, statement)
         assert found(server, canary)
-        hf.admin.erase(user_id="ada")
+        hf.admin.erase(user_id=f"{canary}-ada")
         postgres.run(url, "CHECKPOINT")
         assert not found(server, canary)
         assert texts(hf.sessions.get_session(kept.id)) == ["stays"]
