@@ -391,35 +391,3 @@ def test_several_stores_in_one_database_are_apart():
             assert two.tenants() == []
             fill(two, "blue")
             assert (one.tenants(), two.tenants()) == (["red"], ["blue"])
-
-
-@pytest.mark.req("A-20")
-def test_after_a_scrub_what_was_erased_is_in_no_table_file():
-    server = postgres.shared()
-    if not isinstance(server, postgres.Server):
-        pytest.skip("the files of another server are out of reach")
-    canary = "canary-7f3a9"
-    with postgres.database() as url, holdfast.connect(url) as hf:
-        session = hf.sessions.create_session(f"{canary}-trip", user_id=f"{canary}-ada")
-        session.add_messages(
-            [
-                Message(role="user", content=f"{canary}-{n}-" + "x" * 90 * (n % 10))
-                for n in range(80)
-            ]
-        )
-        kept = hf.sessions.create_session(user_id="bob")
-        kept.add_message(Message(role="user", content="stays"))
-        for statement in ("ANALYZE", "CHECKPOINT"):
-            postgres.run(url, statement)
-        assert found(server, canary)
-        hf.admin.erase(user_id=f"{canary}-ada")
-        postgres.run(url, "CHECKPOINT")
-        assert not found(server, canary)
-        assert texts(hf.sessions.get_session(kept.id)) == ["stays"]
-        assert hf.admin.verify().ok
-
-
-def found(server: postgres.Server, canary: str) -> list[str]:
-    base = server.folder / "base"
-    files = (file for file in base.rglob("*") if file.is_file())
-    return [str(file) for file in files if canary.encode() in file.read_bytes()]

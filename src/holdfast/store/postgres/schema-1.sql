@@ -143,9 +143,10 @@ CREATE TABLE notes (
     PRIMARY KEY (tenant, name)
 ) PARTITION BY HASH (tenant);
 
--- Tenants of whom something was erased that `scrub` has not seen to yet.
+-- Erasures that `scrub` has not seen to yet. One that comes while it is at work has a row of its own, which stays.
 CREATE TABLE erasures (
-    tenant text COLLATE "C" PRIMARY KEY
+    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant text COLLATE "C" NOT NULL
 );
 
 -- What is derived from the log and is not the store's: search index and memory. Its keys begin with the tenant.
@@ -297,7 +298,7 @@ BEGIN
     DELETE FROM keys WHERE tenant = p_tenant AND key = ANY (d_keys);
     DELETE FROM blobs WHERE tenant = p_tenant AND hash = ANY (d_blobs);
     IF p_todo IS NOT NULL THEN
-        INSERT INTO erasures (tenant) VALUES (p_tenant) ON CONFLICT DO NOTHING;
+        INSERT INTO erasures (tenant) VALUES (p_tenant);
         INSERT INTO store AS s (name, value) VALUES ('pending', p_todo)
         ON CONFLICT (name) DO UPDATE SET value = s.value || excluded.value;
     END IF;

@@ -1,9 +1,9 @@
 -- What is done after an erasure, by the owner.
 
--- name: erased_tenants
-SELECT tenant FROM erasures ORDER BY tenant
+-- name: erasures
+SELECT id, tenant FROM erasures ORDER BY id
 -- name: scrubbed
-DELETE FROM erasures WHERE tenant = ANY (%(tenants)s)
+DELETE FROM erasures WHERE id = ANY (%(ids)s)
 -- name: partitions
 SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
 WHERE i.inhparent = to_regclass(%(table)s) AND EXISTS (
