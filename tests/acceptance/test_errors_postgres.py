@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +16,15 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.store.port import Appended, KeyUse, Replayed, Store
+from holdfast.store.postgres import PostgresDriver, opening, place
 from holdfast.store.postgres import open_store as open_
-from holdfast.store.postgres import opening, place
 from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
 from tests.servers import postgres
 
 pytestmark = pytest.mark.req("A-20")
+
+MANY = 1100
+"""More files than `select` can tell apart."""
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +266,30 @@ def test_a_watcher_hears_again_after_its_connection_was_cut(url: str):
             cut(url)
             again(theirs, str(number))
             assert heard.result()
+
+
+def test_a_process_with_many_files_open(url: str):
+    """Descriptors from 1024 on are as good as any."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < MANY * 2:
+        pytest.skip("this process may not open that many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY * 2), hard))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(MANY):
+            stack.callback(os.close, os.dup(0))
+        mine, theirs = (stack.enter_context(closing(open_(url))) for _ in range(2))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        for number in range(3):
+            heard = pool.submit(mine.wait, TENANT, number, 30.0)
+            assert once(theirs, str(number)) == Appended(number + 1, number + 1)
+            assert heard.result()
+        listened = PostgresDriver(place.of(url))
+        stack.callback(listened.close)
+        news = listened.listen()
+        assert next(news) == ("", 0)
+        once(mine, "more")
+        assert next(news) == (TENANT, 4)
 
 
 @pytest.mark.slow

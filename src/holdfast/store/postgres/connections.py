@@ -103,10 +103,15 @@ def _settings(place: Place, *, role: bool) -> sql.Composed:
 
 def is_idle(connection: Connection) -> bool:
     """Whether a connection that nobody uses still stands: one that was ended has something to read."""
-    if connection.closed:
-        return False
-    ready, _, _ = select.select([connection.fileno()], [], [], 0)
-    return not ready
+    return not connection.closed and not readable(0, connection.fileno())
+
+
+def readable(timeout_s: float, *descriptors: int) -> set[int]:
+    """Return those that have something to read, or came to an end, within a time. Any number is fine, past 1023 too."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(timeout_s * 1000)}
 
 
 class Connections:

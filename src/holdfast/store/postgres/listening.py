@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -67,8 +66,8 @@ class Listener:
                     yield names.read(tenant), int(position)
             if self._closed.is_set():
                 return
-            ready, _, _ = select.select(
-                [handle.socket, self._wakes], [], [], limits.SERVER_ANSWER_S
+            ready = connections.readable(
+                limits.SERVER_ANSWER_S, handle.socket, self._wakes.fileno()
             )
             if handle.socket in ready:
                 handle.consume_input()
