@@ -252,6 +252,23 @@ def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
         assert [e.position for e in feed_all(store)] == [1, 2, 3, 4]
 
 
+def test_a_guard_that_a_server_that_stands_still_does_not_take_back(
+    server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("holdfast.store.postgres.connections.GRACE_S", 0.0)
+    with (
+        closing(PostgresDriver(place.of(f"{url}?timeout_s=0.5"))) as mine,
+        closing(PostgresDriver(place.of(url))) as theirs,
+    ):
+        assert mine.guard(TENANT, 1.0)
+        server.pause()
+        try:
+            mine.unguard(TENANT)
+        finally:
+            server.resume()
+        assert theirs.guard(TENANT, 10.0), "it ended with its connection"
+
+
 def test_a_backend_that_is_ended_while_nobody_uses_it_is_not_noticed(url: str):
     with closing(open_(url)) as store:
         for number in range(5):
