@@ -6,7 +6,7 @@ import os
 import re
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
@@ -145,6 +145,31 @@ def test_a_setting_that_is_loosened_later_is_noticed(url: str):
         cut(url)
         with pytest.raises(errors.UnsafeStore, match="synchronous_commit is off"):
             take(store, step(write("a", 1, b"2")))
+
+
+def test_a_setting_that_is_loosened_is_not_loosened_for_connections_that_are_there(url: str):
+    asked = "SELECT current_setting('synchronous_commit')"
+    with closing(PostgresDriver(place.of(url))) as driver:
+        assert driver.head(TENANT).position == 0
+        try:
+            postgres.run(url, "ALTER SYSTEM SET synchronous_commit = off")
+            postgres.run(url, "SELECT pg_reload_conf()")
+            until(lambda: postgres.run(url, asked) == [("off",)])
+            for _ in range(10):
+                with driver._connections.borrow() as connection:
+                    assert connection.execute(asked.encode()).fetchall() == [("on",)]
+        finally:
+            postgres.run(url, "ALTER SYSTEM RESET synchronous_commit")
+            postgres.run(url, "SELECT pg_reload_conf()")
+        until(lambda: postgres.run(url, asked) == [("on",)])
+
+
+def until(there: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if there():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("it did not come")
 
 
 def cut(url: str) -> None:

@@ -22,6 +22,11 @@ from holdfast.store.postgres.place import Place
 GRACE_S = 5.0
 """How much longer than the server may take the client waits, so that the server's own word comes first."""
 
+_PINNED = sql.SQL(
+    "SELECT set_config('synchronous_commit', current_setting('synchronous_commit'), false)"
+)
+"""What is looked at when a connection is made holds as long as it: loosened on the server, it stays here."""
+
 RV = TypeVar("RV")
 Rows = list[tuple[Any, ...]]
 
@@ -96,8 +101,13 @@ def _settings(place: Place, *, role: bool) -> sql.Composed:
         "plan_cache_mode": "force_generic_plan",
     } | ({"role": place.role} if role else {})
     return sql.SQL("; ").join(
-        sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
-        for name, value in wanted.items()
+        (
+            *(
+                sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
+                for name, value in wanted.items()
+            ),
+            _PINNED,
+        )
     )
 
 
