@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -219,6 +220,17 @@ def test_with_every_tenant_condition_removed_nothing_of_another_tenant_is_seen(o
         assert [everything(right, tenant) for tenant in ("red", "blue")] == [
             expected["red"], expected["blue"]
         ]  # fmt: skip
+
+
+def test_what_row_level_security_does_not_reach_is_named_in_the_guide(url: str):
+    guide = Path(__file__).parents[2].joinpath("docs/how-to/use-postgres.md").read_text("utf-8")
+    told = guide.partition("Outside row-level security are")[2].partition("\n\n")[0]
+    bare = postgres.run(
+        url,
+        "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace"
+        " AND relkind IN ('r', 'p') AND NOT (relrowsecurity AND relforcerowsecurity) ORDER BY 1",
+    )
+    assert {table for (table,) in bare} == set(re.findall(r"`(\w+)`", told)) - {"holdfast_app"}
 
 
 def test_without_a_tenant_nothing_is_seen_and_nothing_can_be_put(own: str):

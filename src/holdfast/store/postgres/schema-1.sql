@@ -149,7 +149,8 @@ CREATE TABLE erasures (
     tenant text COLLATE "C" NOT NULL
 );
 
--- What is derived from the log and is not the store's: search index and memory. Its keys begin with the tenant.
+-- What is derived from the log and is not the store's: search index and memory. The tenant is in its keys, in more than
+-- one form: row-level security can't tell it from them.
 CREATE TABLE shelf (
     book  bytea NOT NULL,
     key   bytea NOT NULL,
