@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import psycopg
 import pytest
 
 import holdfast
-from holdfast import Message
+from holdfast import Message, errors, limits
 from holdfast.store.postgres import PostgresDriver, connections, place, scrubbing
 from holdfast.store.postgres import open_store as open_
 from holdfast.store.remote.driver import Blank, Change, Head
@@ -73,6 +75,46 @@ def test_an_erasure_that_comes_during_a_scrub_is_scrubbed_by_the_next(
             driver.scrub(b"todo\n", b"")
             postgres.run(url, "CHECKPOINT")
             assert not found(server, canary)
+        assert driver.pending() is None
+
+
+def test_a_scrub_that_waits_for_a_table_holds_nobody_up(server: postgres.Server, url: str):
+    """Somebody uses the tables for long. Those who come after the scrub get through all the same."""
+    with (
+        closing(open_(f"{url}?timeout_s=2")) as store,
+        closing(PostgresDriver(place.of(url))) as driver,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        take(store, step(write("a", 0, b"erased-e07b2", b"stays"), tenant="red"))
+        blank(driver, "red", 1)
+        with psycopg.connect(url) as user:
+            user.execute("LOCK TABLE holdfast.events IN ACCESS SHARE MODE")
+            scrubbed = pool.submit(driver.scrub, b"todo\n", b"")
+            while not postgres.run(url, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+                assert not scrubbed.done()
+            for version in range(2, 10):
+                take(store, step(write("a", version, b"more"), tenant="red"))
+                assert store.head("red") == version + 1
+            assert not scrubbed.done()
+        scrubbed.result()
+        assert driver.pending() is None
+    postgres.run(url, "CHECKPOINT")
+    assert not found(server, "erased-e07b2")
+
+
+def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "SCRUB_WAIT_S", 0.3)
+    with closing(open_(url)) as store, closing(PostgresDriver(place.of(url))) as driver:
+        take(store, step(write("a", 0, b"x"), tenant="red"))
+        blank(driver, "red", 1)
+        with psycopg.connect(url) as user:
+            user.execute("LOCK TABLE holdfast.events IN ACCESS SHARE MODE")
+            with pytest.raises(errors.StoreBusy, match="has been in use") as caught:
+                driver.scrub(b"todo\n", b"")
+        assert caught.value.facts["pending"] and driver.pending() == b"todo\n"
+        driver.scrub(b"todo\n", b"")
         assert driver.pending() is None
 
 
