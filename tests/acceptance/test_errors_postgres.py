@@ -310,6 +310,21 @@ def test_a_watcher_hears_again_after_its_connection_was_cut(url: str):
             assert heard.result()
 
 
+def test_a_listener_that_is_cut_off_says_so(url: str, caplog: pytest.LogCaptureFixture):
+    with closing(PostgresDriver(place.of(url))) as driver:
+        news = driver.listen()
+        assert next(news) == ("", 0)
+        cut(url)
+        with pytest.raises(errors.Unavailable, match="ended the connection"):
+            next(news)
+    with closing(open_(url)) as store:
+        assert not store.wait(TENANT, 0, 0.1), "from now on it listens"
+        until(lambda: bool(postgres.run(url, "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")))  # fmt: skip
+        cut(url)
+        until(lambda: "news of the store can't be heard" in caplog.text)
+        assert {record.__dict__["error"] for record in caplog.records} == {"unavailable"}
+
+
 def test_a_process_with_many_files_open(url: str):
     """Descriptors from 1024 on are as good as any."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
