@@ -200,5 +200,5 @@ class Connections:
 
 
 def _discard(connection: Connection) -> None:
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(psycopg.Error, OSError):
         connection.close()
