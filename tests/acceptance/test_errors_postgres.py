@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
@@ -14,12 +16,15 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.store.port import Appended, KeyUse, Replayed, Store
+from holdfast.store.postgres import PostgresDriver, opening, place
 from holdfast.store.postgres import open_store as open_
-from holdfast.store.postgres import opening, place
 from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
 from tests.servers import postgres
 
 pytestmark = pytest.mark.req("A-20")
+
+MANY = 1100
+"""More files than `select` can tell apart."""
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +147,31 @@ def test_a_setting_that_is_loosened_later_is_noticed(url: str):
             take(store, step(write("a", 1, b"2")))
 
 
+def test_a_setting_that_is_loosened_is_not_loosened_for_connections_that_are_there(url: str):
+    asked = "SELECT current_setting('synchronous_commit')"
+    with closing(PostgresDriver(place.of(url))) as driver:
+        assert driver.head(TENANT).position == 0
+        try:
+            postgres.run(url, "ALTER SYSTEM SET synchronous_commit = off")
+            postgres.run(url, "SELECT pg_reload_conf()")
+            until(lambda: postgres.run(url, asked) == [("off",)])
+            for _ in range(10):
+                with driver._connections.borrow() as connection:
+                    assert connection.execute(asked.encode()).fetchall() == [("on",)]
+        finally:
+            postgres.run(url, "ALTER SYSTEM RESET synchronous_commit")
+            postgres.run(url, "SELECT pg_reload_conf()")
+        until(lambda: postgres.run(url, asked) == [("on",)])
+
+
+def until(there: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if there():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("it did not come")
+
+
 def cut(url: str) -> None:
     """End every connection to a database."""
     postgres.run(
@@ -247,6 +277,23 @@ def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
         assert [e.position for e in feed_all(store)] == [1, 2, 3, 4]
 
 
+def test_a_guard_that_a_server_that_stands_still_does_not_take_back(
+    server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("holdfast.store.postgres.connections.GRACE_S", 0.0)
+    with (
+        closing(PostgresDriver(place.of(f"{url}?timeout_s=0.5"))) as mine,
+        closing(PostgresDriver(place.of(url))) as theirs,
+    ):
+        assert mine.guard(TENANT, 1.0)
+        server.pause()
+        try:
+            mine.unguard(TENANT)
+        finally:
+            server.resume()
+        assert theirs.guard(TENANT, 10.0), "it ended with its connection"
+
+
 def test_a_backend_that_is_ended_while_nobody_uses_it_is_not_noticed(url: str):
     with closing(open_(url)) as store:
         for number in range(5):
@@ -261,6 +308,45 @@ def test_a_watcher_hears_again_after_its_connection_was_cut(url: str):
             cut(url)
             again(theirs, str(number))
             assert heard.result()
+
+
+def test_a_listener_that_is_cut_off_says_so(url: str, caplog: pytest.LogCaptureFixture):
+    with closing(PostgresDriver(place.of(url))) as driver:
+        news = driver.listen()
+        assert next(news) == ("", 0)
+        cut(url)
+        with pytest.raises(errors.Unavailable, match="ended the connection"):
+            next(news)
+    with closing(open_(url)) as store:
+        assert not store.wait(TENANT, 0, 0.1), "from now on it listens"
+        until(lambda: bool(postgres.run(url, "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")))  # fmt: skip
+        cut(url)
+        until(lambda: "news of the store can't be heard" in caplog.text)
+        assert {record.__dict__["error"] for record in caplog.records} == {"unavailable"}
+
+
+def test_a_process_with_many_files_open(url: str):
+    """Descriptors from 1024 on are as good as any."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < MANY * 2:
+        pytest.skip("this process may not open that many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY * 2), hard))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(MANY):
+            stack.callback(os.close, os.dup(0))
+        mine, theirs = (stack.enter_context(closing(open_(url))) for _ in range(2))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        for number in range(3):
+            heard = pool.submit(mine.wait, TENANT, number, 30.0)
+            assert once(theirs, str(number)) == Appended(number + 1, number + 1)
+            assert heard.result()
+        listened = PostgresDriver(place.of(url))
+        stack.callback(listened.close)
+        news = listened.listen()
+        assert next(news) == ("", 0)
+        once(mine, "more")
+        assert next(news) == (TENANT, 4)
 
 
 @pytest.mark.slow

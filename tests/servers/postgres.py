@@ -116,7 +116,7 @@ class Server:
         self.port = self.port or _free_port()
         chosen = (
             f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=",
-            "fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=64MB",
+            "fsync=on", "full_page_writes=on", "shared_buffers=64MB",
             "max_connections=100", "dynamic_shared_memory_type=posix", "log_min_messages=warning",
             *self._settings, *settings,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 60
@@ -103,12 +103,25 @@ def narrow_excepts(text: str) -> Iterator[Offence]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ExceptHandler) and catches_all(node) and not reraises(node):
             yield node.lineno, "catches everything and goes on"
+        elif isinstance(node, ast.Call) and suppresses(node) and names_all(node.args):
+            yield node.lineno, "suppresses everything"
 
 
 def catches_all(handler: ast.ExceptHandler) -> bool:
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return handler.type is None or names_all(caught)
+
+
+def names_all(caught: Sequence[ast.expr | None]) -> bool:
     names = {part.id for part in caught if isinstance(part, ast.Name)}
-    return handler.type is None or bool(names & {"BaseException", "Exception"})
+    return bool(names & {"BaseException", "Exception"})
+
+
+def suppresses(call: ast.Call) -> bool:
+    called = call.func
+    return (isinstance(called, ast.Attribute) and called.attr == "suppress") or (
+        isinstance(called, ast.Name) and called.id == "suppress"
+    )
 
 
 def reraises(handler: ast.ExceptHandler) -> bool:

@@ -22,6 +22,11 @@ from holdfast.store.postgres.place import Place
 GRACE_S = 5.0
 """How much longer than the server may take the client waits, so that the server's own word comes first."""
 
+_PINNED = sql.SQL(
+    "SELECT set_config('synchronous_commit', current_setting('synchronous_commit'), false)"
+)
+"""What is looked at when a connection is made holds as long as it: loosened on the server, it stays here."""
+
 RV = TypeVar("RV")
 Rows = list[tuple[Any, ...]]
 
@@ -96,17 +101,27 @@ def _settings(place: Place, *, role: bool) -> sql.Composed:
         "plan_cache_mode": "force_generic_plan",
     } | ({"role": place.role} if role else {})
     return sql.SQL("; ").join(
-        sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
-        for name, value in wanted.items()
+        (
+            *(
+                sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
+                for name, value in wanted.items()
+            ),
+            _PINNED,
+        )
     )
 
 
 def is_idle(connection: Connection) -> bool:
     """Whether a connection that nobody uses still stands: one that was ended has something to read."""
-    if connection.closed:
-        return False
-    ready, _, _ = select.select([connection.fileno()], [], [], 0)
-    return not ready
+    return not connection.closed and not readable(0, connection.fileno())
+
+
+def readable(timeout_s: float, *descriptors: int) -> set[int]:
+    """Return those that have something to read, or came to an end, within a time. Any number is fine, past 1023 too."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(timeout_s * 1000)}
 
 
 class Connections:
@@ -185,5 +200,5 @@ class Connections:
 
 
 def _discard(connection: Connection) -> None:
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(psycopg.Error, OSError):
         connection.close()

@@ -131,6 +131,12 @@ class PostgresDriver(Reading):
         if self._connections.closed:
             raise errors.EngineClosed
         scrubbing.scrub(self._place)
+        # What was pending names whom it was about. An empty line stays until no file has that either.
+        self._set_pending(done, left + b"\n")
+        scrubbing.scrub_table(self._place, "store")
+        self._set_pending(left + b"\n", left)
+
+    def _set_pending(self, done: bytes, left: bytes) -> None:
         with self._connections.borrow() as connection, connection.transaction():
             row = connection.execute(self._sql["lock_pending"].encode()).fetchone()
             rest = left + (bytes(row[0]) if row else b"").removeprefix(done)

@@ -53,7 +53,7 @@ class Guard:
             try:
                 values = {"tenant": names.kept(tenant), "channel": self._place.channel}
                 self._connection.execute(self._sql["give_back"].encode(), values)
-            except psycopg.Error:
+            except (psycopg.Error, OSError):
                 # It ends with the connection.
                 self._drop()
 

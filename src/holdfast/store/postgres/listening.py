@@ -1,24 +1,19 @@
-"""News of a store: one connection that listens, and comes back when it was cut."""
+"""News of a store: one connection that listens until it is closed, or cut."""
 
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 from collections.abc import Iterator
 
-import psycopg
 from psycopg import sql
 
-from holdfast import errors, limits
-from holdfast.store.postgres import connections, names
+from holdfast import limits
+from holdfast.store.postgres import connections, names, translate
 from holdfast.store.postgres.connections import Connection
 from holdfast.store.postgres.guarding import Guard
 from holdfast.store.postgres.place import Place
-
-PAUSE_S = 0.2
-"""How long a listener that was cut off waits before it tries again."""
 
 _LOST = ("", 0)
 
@@ -35,28 +30,24 @@ class Listener:
         self._listening = 0
 
     def listen(self) -> Iterator[tuple[str, int]]:
-        """Yield tenant and position; ("", 0) when something may have been missed. Ends when it is closed."""
+        """Yield ("", 0), then tenant and position. Ends when it is closed; raises what cut it off."""
         with self._lock:
             if self._closed.is_set():
                 return
             self._listening += 1
         try:
-            yield from self._connected()
+            with (
+                translate.at(self._place.shown),
+                contextlib.closing(connections.connect(self._place)) as connection,
+            ):
+                channel = sql.Identifier(self._place.channel)
+                connection.execute(sql.SQL("LISTEN {}").format(channel))
+                yield _LOST
+                yield from self._heard(connection)
         finally:
             with self._lock:
                 self._listening -= 1
                 self._put_away()
-
-    def _connected(self) -> Iterator[tuple[str, int]]:
-        while not self._closed.is_set():
-            try:
-                with contextlib.closing(connections.connect(self._place)) as connection:
-                    channel = sql.Identifier(self._place.channel)
-                    connection.execute(sql.SQL("LISTEN {}").format(channel))
-                    yield _LOST
-                    yield from self._heard(connection)
-            except (psycopg.Error, OSError, errors.Error):
-                self._closed.wait(PAUSE_S)
 
     def _heard(self, connection: Connection) -> Iterator[tuple[str, int]]:
         handle = connection.pgconn
@@ -67,8 +58,8 @@ class Listener:
                     yield names.read(tenant), int(position)
             if self._closed.is_set():
                 return
-            ready, _, _ = select.select(
-                [handle.socket, self._wakes], [], [], limits.SERVER_ANSWER_S
+            ready = connections.readable(
+                limits.SERVER_ANSWER_S, handle.socket, self._wakes.fileno()
             )
             if handle.socket in ready:
                 handle.consume_input()

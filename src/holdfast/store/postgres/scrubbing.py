@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from holdfast import errors, limits
@@ -20,20 +21,23 @@ CUT = ("streams", "events", "claims", "keys", "blobs", "uses", "projections", "t
 def scrub(place: Place) -> None:
     """Write the partitions of all tenants anew of whom something was erased.
 
-    Raises StoreBusy if a transaction that could still see it goes on for too long; StoreReadOnly if this user may not.
+    Raises StoreBusy if a transaction that could still see it, or uses them, goes on for too long; StoreReadOnly if this
+    user may not.
     """
     with (
         translate.at(place.shown),
         contextlib.closing(connections.connect(place, role=False)) as owner,
     ):
-        tenants = [tenant for (tenant,) in _rows(owner, "erased_tenants")]
-        if not tenants:
+        erasures = _rows(owner, "erasures")
+        if not erasures:
             return
+        tenants = sorted({tenant for _, tenant in erasures})
         _wait_for_readers(owner, place)
         for table in CUT:
             for (part,) in _rows(owner, "partitions", table=table, tenants=tenants):
                 _rewrite(owner, place, str(part))
-        owner.execute(_sql("scrubbed"), {"tenants": tenants}, prepare=False)
+        # Those that came meanwhile may be in what was written anew before them.
+        owner.execute(_sql("scrubbed"), {"ids": [id_ for id_, _ in erasures]}, prepare=False)
 
 
 def scrub_table(place: Place, table: str) -> None:
@@ -55,7 +59,23 @@ def _rewrite(owner: Connection, place: Place, part: str) -> None:
         )
     options = sql.SQL("FULL, ANALYZE" if place.scrub == "full" else "ANALYZE, INDEX_CLEANUP ON")
     with connections.unhurried(owner):
-        owner.execute(sql.SQL("VACUUM ({}) {}").format(options, sql.Identifier(part)))
+        _give_way(owner, place, sql.SQL("VACUUM ({}) {}").format(options, sql.Identifier(part)))
+
+
+def _give_way(owner: Connection, place: Place, statement: sql.Composed) -> None:
+    """Run what needs a table for itself. Whoever comes after it waits behind it: so it waits for moments, often."""
+    until = time.monotonic() + limits.SCRUB_WAIT_S
+    while True:
+        last = time.monotonic() > until
+        owner.execute(_sql("insist" if last else "hurry"))
+        try:
+            owner.execute(statement)
+        except psycopg.errors.LockNotAvailable as error:
+            if last:
+                raise _busy(place, "a table of it has been in use") from error
+            owner.execute(_sql("rest"))
+        else:
+            return
 
 
 def _wait_for_readers(owner: Connection, place: Place) -> None:
@@ -64,13 +84,17 @@ def _wait_for_readers(owner: Connection, place: Place) -> None:
     until = time.monotonic() + limits.SCRUB_WAIT_S
     while _rows(owner, "older", marker=marker)[0][0]:
         if time.monotonic() > until:
-            raise errors.StoreBusy(
-                f"what was erased can't be read any more, but parts of it may still be in the files of {place.shown}:"
-                f" a transaction has been open for more than {limits.SCRUB_WAIT_S:g} s.",
-                hint="End it (see pg_stat_activity, pg_prepared_xacts), then erase() once more; the next opening does it too.",
-                facts={"pending": True},
-            )
+            raise _busy(place, "a transaction has been open")
         time.sleep(0.01)
+
+
+def _busy(place: Place, why: str) -> errors.StoreBusy:
+    return errors.StoreBusy(
+        f"what was erased can't be read any more, but parts of it may still be in the files of {place.shown}:"
+        f" {why} for more than {limits.SCRUB_WAIT_S:g} s.",
+        hint="End it (see pg_stat_activity, pg_prepared_xacts), then erase() once more; the next opening does it too.",
+        facts={"pending": True},
+    )
 
 
 def _sql(name: str) -> bytes:

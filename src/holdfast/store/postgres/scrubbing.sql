@@ -1,9 +1,9 @@
 -- What is done after an erasure, by the owner.
 
--- name: erased_tenants
-SELECT tenant FROM erasures ORDER BY tenant
+-- name: erasures
+SELECT id, tenant FROM erasures ORDER BY id
 -- name: scrubbed
-DELETE FROM erasures WHERE tenant = ANY (%(tenants)s)
+DELETE FROM erasures WHERE id = ANY (%(ids)s)
 -- name: partitions
 SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
 WHERE i.inhparent = to_regclass(%(table)s) AND EXISTS (
@@ -22,3 +22,10 @@ SELECT EXISTS (
     SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
       AND (age(backend_xmin) > age(%(marker)s::xid) OR age(backend_xid) > age(%(marker)s::xid))
 ) OR EXISTS (SELECT 1 FROM pg_prepared_xacts WHERE database = current_database())
+-- name: hurry
+SET lock_timeout = '200ms'
+-- name: insist
+-- Longer than deadlock_timeout is by default: after that the server ends an autovacuum that is in the way.
+SET lock_timeout = '1500ms'
+-- name: rest
+SELECT pg_sleep(0.05 + random() * 0.2)

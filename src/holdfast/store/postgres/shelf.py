@@ -1,6 +1,6 @@
 """Rows of bytes by key beside a store on PostgreSQL: the search index and the memory stand on it.
 
-All of it can be made again from the log. It is a table of the store's schema; its keys begin with the tenant, and
+All of it can be made again from the log. It is a table of the store's schema; the tenant is in its keys, and
 row-level security does not look into them.
 """
 

@@ -320,6 +320,7 @@ class Driver(Protocol):
         """Yield tenant and position whenever a tenant's feed has gone on, by anybody. Ends when the driver is closed.
 
         Run by one thread. After news may have been missed it yields ("", 0); (tenant, 0) if another asks for a guard.
+        May raise when the server can't be heard: it is called again then, and begins with ("", 0).
         """
         ...
 

@@ -6,11 +6,14 @@ again after a while, and what is decided without it is refused by the server.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from holdfast import errors
+
+_log = logging.getLogger("holdfast.store")
 
 FIRST_S = 0.005
 LONGEST_S = 0.25
@@ -101,15 +104,20 @@ class News:
             self._thread.join(END_S)
 
     def _run(self) -> None:
+        silent = False
         while not self._closed:
             try:
                 for tenant, position in self._listen():
+                    silent = False
                     self._hear(tenant, position)
                     if self._closed:
                         return
-            except errors.Error:
+            except errors.Error as error:
                 # It is told again as soon as the server can be reached; until then those who wait look.
-                pass
+                if not (silent or self._closed):
+                    told = {"action": "store.not_heard", "error": error.code}
+                    _log.warning("news of the store can't be heard", extra=told)
+                silent = True
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, AGAIN_S)
 

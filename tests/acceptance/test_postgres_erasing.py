@@ -1,0 +1,134 @@
+"""Erasures on PostgreSQL: what was taken out is in none of the server's table files, whoever is at work meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Message, errors, limits
+from holdfast.store.postgres import PostgresDriver, connections, place, scrubbing
+from holdfast.store.postgres import open_store as open_
+from holdfast.store.remote.driver import Blank, Change, Head
+from holdfast.testing.contract.stage import step, take, write
+from tests.servers import postgres
+
+pytestmark = pytest.mark.req("A-20")
+
+
+@pytest.fixture
+def server() -> postgres.Server:
+    server = postgres.shared()
+    if not isinstance(server, postgres.Server):
+        pytest.skip("the files of another server are out of reach")
+    return server
+
+
+@pytest.fixture
+def url(server: postgres.Server) -> Iterator[str]:
+    with postgres.database(server) as url:
+        yield url
+
+
+def test_after_a_scrub_what_was_erased_is_in_no_table_file(server: postgres.Server, url: str):
+    canary = "canary-7f3a9"
+    with holdfast.connect(url) as hf:
+        session = hf.sessions.create_session(f"{canary}-trip", user_id=f"{canary}-ada")
+        session.add_messages(
+            [
+                Message(role="user", content=f"{canary}-{n}-" + "x" * 90 * (n % 10))
+                for n in range(80)
+            ]
+        )
+        kept = hf.sessions.create_session(user_id="bob")
+        kept.add_message(Message(role="user", content="stays"))
+        for statement in ("ANALYZE", "CHECKPOINT"):
+            postgres.run(url, statement)
+        assert found(server, canary)
+        hf.admin.erase(user_id=f"{canary}-ada")
+        postgres.run(url, "CHECKPOINT")
+        assert not found(server, canary)
+        assert [m.content for m in hf.sessions.get_session(kept.id).messages] == ["stays"]
+        assert hf.admin.verify().ok
+
+
+def test_an_erasure_that_comes_during_a_scrub_is_scrubbed_by_the_next(
+    server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    with closing(open_(url)) as store:
+        take(store, step(write("a", 0, b"first-c41d8", b"second-c41d8"), tenant="red"))
+    with closing(PostgresDriver(place.of(url))) as driver:
+        blank(driver, "red", 1)
+        rewrite, left = scrubbing._rewrite, [2]
+
+        def meanwhile(owner: connections.Connection, at: place.Place, part: str) -> None:
+            rewrite(owner, at, part)
+            if part.startswith("events_") and left:
+                blank(driver, "red", left.pop())
+
+        monkeypatch.setattr(scrubbing, "_rewrite", meanwhile)
+        for canary in ("first-c41d8", "second-c41d8"):
+            driver.scrub(b"todo\n", b"")
+            postgres.run(url, "CHECKPOINT")
+            assert not found(server, canary)
+        assert driver.pending() is None
+
+
+def test_a_scrub_that_waits_for_a_table_holds_nobody_up(server: postgres.Server, url: str):
+    """Somebody uses the tables for long. Those who come after the scrub get through all the same."""
+    with (
+        closing(open_(f"{url}?timeout_s=2")) as store,
+        closing(PostgresDriver(place.of(url))) as driver,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        take(store, step(write("a", 0, b"erased-e07b2", b"stays"), tenant="red"))
+        blank(driver, "red", 1)
+        with psycopg.connect(url) as user:
+            user.execute("LOCK TABLE holdfast.events IN ACCESS SHARE MODE")
+            scrubbed = pool.submit(driver.scrub, b"todo\n", b"")
+            while not postgres.run(url, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+                assert not scrubbed.done()
+            for version in range(2, 10):
+                take(store, step(write("a", version, b"more"), tenant="red"))
+                assert store.head("red") == version + 1
+            assert not scrubbed.done()
+        scrubbed.result()
+        assert driver.pending() is None
+    postgres.run(url, "CHECKPOINT")
+    assert not found(server, "erased-e07b2")
+
+
+def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "SCRUB_WAIT_S", 0.3)
+    with closing(open_(url)) as store, closing(PostgresDriver(place.of(url))) as driver:
+        take(store, step(write("a", 0, b"x"), tenant="red"))
+        blank(driver, "red", 1)
+        with psycopg.connect(url) as user:
+            user.execute("LOCK TABLE holdfast.events IN ACCESS SHARE MODE")
+            with pytest.raises(errors.StoreBusy, match="has been in use") as caught:
+                driver.scrub(b"todo\n", b"")
+        assert caught.value.facts["pending"] and driver.pending() == b"todo\n"
+        driver.scrub(b"todo\n", b"")
+        assert driver.pending() is None
+
+
+def blank(driver: PostgresDriver, tenant: str, position: int) -> None:
+    """Erase one event, and leave the scrub to later."""
+    now = driver.head(tenant)
+    after = Head(now.position, now.link, now.epoch + 1)
+    erased = Change(
+        tenant=tenant, before=now, after=after, blanks=((position, Blank(1, 1)),), todo=b"todo\n"
+    )
+    assert driver.apply([erased]) == [None]
+
+
+def found(server: postgres.Server, canary: str) -> list[str]:
+    base = server.folder / "base"
+    files = (file for file in base.rglob("*") if file.is_file())
+    return [str(file) for file in files if canary.encode() in file.read_bytes()]
