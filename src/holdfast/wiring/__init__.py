@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import errors, limits
-from holdfast.engine import arriving
 from holdfast.engine.admin import Admin, Events
 from holdfast.engine.index import StateIndex
 from holdfast.engine.requests import Settings, Write
@@ -38,7 +37,6 @@ class Holdfast:
 
     def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
         engine = opened.engine
-        arriving.refuse(engine.store, settings.tenant)
         self._opened = opened
         self._background = background
         self._tenant = settings.tenant
@@ -140,7 +138,7 @@ def connect(
         write=write,
         policy=policy,
     )
-    opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
+    opened = Opened(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
     return _made(Holdfast, opened, settings, extras)
 
 
@@ -172,7 +170,7 @@ def connect_async(
     )
 
     def open_() -> AsyncHoldfast:
-        opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
+        opened = Opened(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
         return _made(AsyncHoldfast, opened, settings, extras)
 
     return Connecting(open_)

@@ -80,7 +80,7 @@ class SessionManager(Sessions):
             bootstrap_language=bootstrap_language,
         )
         url = _url(folder)
-        engine = open_engine(url)
+        engine = open_engine(url, tenant)
         try:
             shelf = functools.cache(lambda: open_shelf(url))
             self._background = Background(engine, shelf, extras)
