@@ -172,7 +172,7 @@ class _Moving:
         self._source, self._target = source, target
         self._progress = progress
         self._steps = 1 + _REBUILDING + verify
-        self._before = self._done = 0
+        self._before = self._done = self._events = 0
         self.tenants: list[str] = []
         self.copied = self.keys = self.notes = 0
 
@@ -208,6 +208,7 @@ class _Moving:
             # Before the end of the log is looked up: no note is about what is not copied.
             self.notes += self._copy_notes(tenant)
         ends = {tenant: source.head(tenant) for tenant in logs}
+        self._events = sum(ends.values())
         self._before = sum(target.head(tenant) for tenant in logs)
         for tenant, log in logs.items():
             for count in log.copy(ends[tenant]):
@@ -217,8 +218,7 @@ class _Moving:
 
     def _tell(self, done: int) -> None:
         self._done = max(self._done, done)
-        events = sum(self._source.head(tenant) for tenant in self.tenants)
-        self._progress(self._done, max(self._done, events * self._steps))
+        self._progress(self._done, max(self._done, self._events * self._steps))
 
     def _copy_notes(self, tenant: str) -> int:
         source, target = self._source, self._target
