@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from holdfast import errors
 from holdfast.engine import migrating
 from holdfast.engine.engine import Engine
 from holdfast.engine.requests import Settings
 from holdfast.store.volatile import VolatileStore
 from holdfast.values import ids
 from holdfast.wiring.manager import SessionManager
+from holdfast.wiring.stores import open_store
 
 
 class Asked(VolatileStore):
@@ -33,3 +39,14 @@ def heads_asked(tenants: int) -> int:
 
 def test_a_tenant_costs_the_same_however_many_there_are():
     assert heads_asked(40) == 4 * heads_asked(10)
+
+
+def test_only_a_store_without_a_file_is_backed_up_by_copying_its_log(tmp_path: Path):
+    store = VolatileStore()
+    migrating.backup(store, tmp_path / "monday.db", open_store, lambda *_: None)
+    store.close()
+    with pytest.raises(errors.EngineClosed):
+        migrating.copied(store, tmp_path / "tuesday.db", lambda *_: None)
+    with pytest.raises(errors.EngineClosed):
+        migrating.backup(store, tmp_path / "tuesday.db", open_store, lambda *_: None)
+    assert not list(tmp_path.glob("tuesday*"))

@@ -89,13 +89,7 @@ def backup(
 
     A backup that was broken off leaves a folder beside the file, and the next one to the same file goes on with it.
     """
-    try:
-        for done, total in source.backup(str(target)):
-            progress(done, total)
-    except errors.Refused as error:
-        if isinstance(error, errors.InvalidRequest):
-            raise
-    else:
+    if copied(source, target, progress):
         return
     if target.exists():
         raise errors.InvalidRequest(
@@ -108,6 +102,16 @@ def backup(
         for done, total in made.backup(str(target)):
             progress(done, total)
     shutil.rmtree(part)
+
+
+def copied(source: Store, target: Path, progress: Progress) -> bool:
+    """Have a store copy its own file to a new one; False, and nothing is written, if it has none."""
+    try:
+        for done, total in source.backup(str(target)):
+            progress(done, total)
+    except errors.NoBackup:
+        return False
+    return True
 
 
 def _refuse_pending(source: Store) -> None:
