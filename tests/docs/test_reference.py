@@ -77,6 +77,12 @@ def test_limits_that_are_documented_exist():
     assert [name for name in listed if not hasattr(limits, name)] == []
 
 
+def test_connect_names_every_kind_of_store():
+    told = inspect.getdoc(holdfast.connect) or ""
+    kinds = ("sqlite", "files", "postgresql", "redis", "volatile")
+    assert [kind for kind in kinds if f"{kind}:" not in told] == []
+
+
 def test_public_names_are_documented(reference: str):
     assert [name for name in holdfast.__all__ if name not in reference] == []
 

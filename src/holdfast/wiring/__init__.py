@@ -119,6 +119,7 @@ def connect(
 ) -> Holdfast:
     """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, files:///folder, or volatile:.
 
+    Or one on a server: postgresql://user@host/database (holdfast[postgres]), redis://host (holdfast[redis]).
     `policy` is what new sessions get that are not given their own; it is kept with each of them.
     `cached_trees` is how many frame trees are kept in memory; None: HOLDFAST_CACHED_TREES, or 1,000.
     `memory` is an engine of long-term memory (True: the built-in one): new sessions of a user begin with what it
