@@ -26,7 +26,7 @@
     │   ├── InvalidSuspensionToken, SuspensionExpired, HandleUnresolved
     │   ├── ContextOverflow, SessionEnded, PastIsReadOnly, EngineClosed, ForkedEngine
     │   ├── UnknownScheme, NotInstalled, ModelRefused, WrongTokenizer, WrongEmbedder, DamagedFile
-    │   └── UnsafeStore, NotAStore, NewerStore
+    │   └── UnsafeStore, NotAStore, NewerStore, NoBackup
     ├── Unavailable    the store can't take it now: retry later, the same key is safe
     │   └── StoreBusy, StoreFull, StoreReadOnly
     └── Corrupt        stored data is not what was written: never repaired in silence
@@ -316,6 +316,10 @@ class NotAStore(Refused):
 
 class NewerStore(Refused):
     """A newer Holdfast wrote this. Upgrade with: pip install -U holdfast"""
+
+
+class NoBackup(Refused):
+    """The store has no file of its own that could be copied."""
 
 
 class DamagedFile(Refused):

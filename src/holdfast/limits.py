@@ -212,6 +212,8 @@ BACKOFF_S_MAX: Final = 3_600.0
 """How long work that keeps failing is left alone at most."""
 PURGE_SESSIONS: Final = 64
 """Deleted sessions that a worker erases in one step: others wait as long."""
+SCRUB_SESSIONS: Final = 4_096
+"""Outlived sessions that are erased before files are scrubbed of them all, a multiple of PURGE_SESSIONS: they are listed in one row."""
 WORKER_SLICE_S: Final = 0.1
 """How long a worker waits without a look at whether it is to stop."""
 WORKER_STOP_S: Final = 5.0

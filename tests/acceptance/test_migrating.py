@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from contextlib import closing
@@ -266,7 +267,7 @@ def test_it_does_not_move_onto_itself(fast_dir: Path):
 
 
 def test_nobody_uses_what_is_not_all_there(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    source, copy = fast_dir / "a.db", fast_dir / "b.db"
+    source, copy = fast_dir / "a.db", fast_dir / "state.db"
     with holdfast.connect(source) as hf:
         whole.said(hf, "s", "ada", "mine")
         with monkeypatch.context() as patch:
@@ -275,12 +276,21 @@ def test_nobody_uses_what_is_not_all_there(fast_dir: Path, monkeypatch: pytest.M
                 hf.admin.migrate(copy)
         with pytest.raises(errors.UnsafeStore, match="not through"):
             holdfast.connect(copy)
+        with pytest.raises(errors.UnsafeStore, match="not through"):
+            asyncio.run(_opened_async(copy))
+        with pytest.raises(errors.UnsafeStore, match="not through"):
+            holdfast.SessionManager(copy.parent)
         with holdfast.connect(copy, tenant="other") as other:
             assert other.worker(every_tenant=True).run_once().steps == 0
         hf.admin.migrate(copy)
     holdfast.connect(copy).close()
     with closing(open_store(copy)) as store:
         assert not arriving.is_arriving(store, "default")
+
+
+async def _opened_async(path: Path) -> None:
+    async with holdfast.connect_async(path):
+        pass
 
 
 def _failing(*_: object) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast import FrameStatus, Holdfast, Scope, errors
+from holdfast import FrameStatus, Holdfast, Scope, errors, limits
+from holdfast.engine import retaining
 from holdfast.engine.retaining import Retained
+from holdfast.store import sqlite
+from holdfast.values.session import SessionState
 from tests.acceptance import whole
 from tests.acceptance.canaries import found
 from tests.acceptance.cli_runs import run
@@ -173,6 +177,64 @@ def test_a_worker_lets_go_what_it_is_told_to(fast_dir: Path):
         whole.worked(hf)
         assert there(hf) == {"young"}
         assert hf.admin.verify().ok
+
+
+@pytest.fixture
+def scrubs(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Let sessions go four at a time; return what is pending each time that files are scrubbed."""
+    real, told = sqlite.SQLiteStore.scrub, list[bytes]()
+
+    def scrub(store: sqlite.SQLiteStore, done: bytes = b"", left: bytes = b"") -> None:
+        told.append(done)
+        real(store, done, left)
+
+    monkeypatch.setattr(limits, "PURGE_SESSIONS", 4)
+    monkeypatch.setattr(sqlite.SQLiteStore, "scrub", scrub)
+    return told
+
+
+@pytest.mark.parametrize(("at_once", "times"), [(4_096, 1), (8, 2)])
+def test_files_are_scrubbed_once_for_many_batches(
+    fast_dir: Path,
+    scrubs: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    at_once: int,
+    times: int,
+):
+    monkeypatch.setattr(limits, "SCRUB_SESSIONS", at_once)
+    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None, keep_ended_days=30) as hf:
+        for let_go in (lambda: hf.admin.retention(30), lambda: whole.worked(hf)):
+            for number in range(10):
+                whole.said(hf, f"s{number}", "ada", f"I live in {SECRET}.")
+            later(hf, 31)
+            let_go()
+            assert there(hf) == set()
+            assert len(scrubs) == times
+            assert engine_of(hf).store.pending() is None
+            scrubs.clear()
+    assert "state.db" not in found(fast_dir)
+
+
+@pytest.mark.usefixtures("scrubs")
+def test_what_stays_is_judged_once_by_a_worker(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    real, judged = retaining._Look.verdict, Counter[str]()
+
+    def verdict(look: retaining._Look, state: SessionState) -> retaining.Kept | None:
+        judged[state.id] += 1
+        return real(look, state)
+
+    monkeypatch.setattr(limits, "SCRUB_SESSIONS", 4)
+    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None, keep_ended_days=30) as hf:
+        for number in range(10):
+            whole.said(hf, f"s{number}", "ada", "words")
+        whole.said(hf, "forked", "ada", "words", end=False)
+        hf.sessions.fork_session("forked", new_id="fork")
+        hf.sessions.end_session("forked")
+        later(hf, 31)
+        monkeypatch.setattr(retaining._Look, "verdict", verdict)
+        whole.worked(hf)
+        assert there(hf) == {"forked", "fork"}
+    assert judged["forked"] == 1
 
 
 def test_the_command_says_what_it_would_do_and_asks(tmp_path: Path):

@@ -9,7 +9,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,8 @@ import pytest
 import holdfast
 from holdfast import Message, SessionManager
 from holdfast.engine.recovering import recovery_id
-from holdfast.store.files import Files, documents
+from holdfast.store.files import Files, FilesStore, documents
+from holdfast.store.port import Derive, Rebuilt
 from holdfast.store.sqlite import opening
 
 
@@ -174,6 +175,29 @@ def test_each_damaged_session_has_one_recovery_session_however_often_it_is_loade
                 found.append(session.id)
             assert len(manager.list_sessions()) == 4
     assert found[:2] == found[2:] and len(set(found)) == 2
+
+
+@pytest.mark.req("B-19")
+def test_a_session_that_has_its_recovery_session_costs_no_further_look_at_the_whole_store(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(folder, "tides")
+    damage(folder, "tides")
+    asked: list[str] = []
+    sound = FilesStore.rebuild
+
+    def rebuild(self: FilesStore, derive: Derive) -> Generator[int | Rebuilt]:
+        asked.append("rebuild")
+        return sound(self, derive)
+
+    monkeypatch.setattr(FilesStore, "rebuild", rebuild)
+    for _ in range(2):
+        with SessionManager(base_path=folder) as manager:
+            for _ in range(2):
+                session = manager.load_session("tides")
+                assert session is not None and session.id == recovery_id("tides")
+                assert manager.current_session is session
+    assert asked == ["rebuild"]
 
 
 @pytest.mark.req("B-19")

@@ -326,7 +326,7 @@ def test_news_is_told_once_and_wanted_comes_first():
 
 
 def test_a_backup_is_refused_with_what_to_do_instead(mine: RemoteStore, tmp_path: Path):
-    with pytest.raises(errors.Refused, match="holdfast backup"):
+    with pytest.raises(errors.NoBackup, match="holdfast backup"):
         mine.backup(str(tmp_path / "copy"))
 
 

@@ -90,7 +90,7 @@ def test_a_verify_that_finds_a_broken_link_names_the_position():
 
 
 def test_a_backup_is_refused_with_what_to_do_instead(tmp_path: Path):
-    with pytest.raises(errors.Refused, match="connect"):
+    with pytest.raises(errors.NoBackup, match="connect"):
         VolatileStore().backup(str(tmp_path / "copy"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,21 @@ def test_limits_are_documented(reference: str):
     names = [name for name in vars(limits) if name.isupper()]
     assert names
     assert [name for name in names if f"`{name}`" not in reference] == []
+
+
+def test_limits_that_are_documented_exist():
+    lines = (REFERENCE / "limits.md").read_text(encoding="utf-8").splitlines()
+    cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    listed = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert len(listed) > 100
+    assert sorted(listed) == sorted(set(listed))
+    assert [name for name in listed if not hasattr(limits, name)] == []
+
+
+def test_connect_names_every_kind_of_store():
+    told = inspect.getdoc(holdfast.connect) or ""
+    kinds = ("sqlite", "files", "postgresql", "redis", "volatile")
+    assert [kind for kind in kinds if f"{kind}:" not in told] == []
 
 
 def test_public_names_are_documented(reference: str):

@@ -30,7 +30,7 @@ _SERVERS_SETTINGS = (
 _LIBRARIES = {
     "sqlite": ("apsw",),
     "files": ("apsw",),
-    "postgres": ("psycopg",),
+    "postgres": ("psycopg", "psycopg-binary"),
     "redis": ("redis", "hiredis"),
 }
 """What a backend is reached with."""

@@ -99,9 +99,14 @@ class Erasing:
         """Erase what delete_session has hidden, of so many sessions at most; leave out rows that still wait."""
         return self._carried_out(lambda: self._of_deleted(limit, waiting))
 
-    def outlived(self, may_go: Callable[[], Iterable[SessionState]]) -> Receipt:
-        """Erase sessions that are kept no longer, those that may go by now; memory keeps what it has learnt."""
-        return self._carried_out(lambda: self._of_outlived(list(may_go())))
+    def outlived(
+        self, may_go: Callable[[], Iterable[SessionState]], *, finish: bool = True
+    ) -> Receipt:
+        """Erase sessions that are kept no longer, those that may go by now; memory keeps what it has learnt.
+
+        Unless it is to `finish`, what is left to do of it stays pending: for one who goes on, and finishes at the end.
+        """
+        return self._carried_out(lambda: self._of_outlived(list(may_go())), finish=finish)
 
     def message(self, session_id: str, message_id: str) -> Receipt:
         """Erase one message and what was made from its words; raise UnknownSession, UnknownMessage."""
@@ -223,7 +228,7 @@ class Erasing:
         if self._handles is not None:
             self._handles.settle()
 
-    def _carried_out(self, wished: Callable[[], Wish]) -> Receipt:
+    def _carried_out(self, wished: Callable[[], Wish], *, finish: bool = True) -> Receipt:
         self._begin()
         for _ in range(limits.RETRIES_MAX):
             head = self._store.head(self._tenant)
@@ -243,18 +248,17 @@ class Erasing:
             outcome = self._erase(head, tuple(shares), todo) if shares else _nothing()
             told = 0 if shares else self._tell(wish.todo)
             if isinstance(outcome, Erased):
-                receipt = self._receipt(wish.what, outcome)
+                receipt = msgspec.structs.replace(
+                    self._receipt(wish.what, outcome),
+                    sessions=len(gone),
+                    frames=count,
+                    waiting=len(waiting),
+                    rows=told,
+                    pending=not finish,
+                )
                 if self._handles is not None:
                     self._handles.forgotten([*gone, *waiting])
-                return self._finished(
-                    msgspec.structs.replace(
-                        receipt,
-                        sessions=len(gone),
-                        frames=count,
-                        waiting=len(waiting),
-                        rows=told,
-                    )
-                )
+                return self._finished(receipt) if finish else receipt
         raise _overtaken()
 
     def _left(self, wish: Wish, lineage: Lineage) -> tuple[dict[str, list[StandIn]], list[Todo]]:

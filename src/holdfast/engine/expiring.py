@@ -13,7 +13,7 @@ from holdfast.engine.sessions import Sessions
 from holdfast.engine.tasks import Beat, Task
 
 if TYPE_CHECKING:
-    from holdfast.engine.retaining import Retaining
+    from holdfast.engine.retaining import Place, Retaining
 
 
 class Expiring:
@@ -36,6 +36,7 @@ class Expiring:
         self._retaining = retaining
         self._looked_us: dict[str, int] = {}
         self._retained_us: dict[str, int] = {}
+        self._came_to: dict[str, Place] = {}
 
     @property
     def name(self) -> str:
@@ -68,10 +69,13 @@ class Expiring:
         if self._keep_days is None or self._retaining is None or not due:
             return False
         beat()
-        more = self._retaining(tenant).step(self._keep_days)
-        if not more:
-            self._retained_us[tenant] = self._engine.now_us()
-        return more
+        came = self._came_to.pop(tenant, None)
+        place = self._retaining(tenant).step(self._keep_days, beat, came)
+        if place is not None:
+            self._came_to[tenant] = place
+            return True
+        self._retained_us[tenant] = self._engine.now_us()
+        return False
 
 
 _: type[Task] = Expiring

@@ -89,13 +89,7 @@ def backup(
 
     A backup that was broken off leaves a folder beside the file, and the next one to the same file goes on with it.
     """
-    try:
-        for done, total in source.backup(str(target)):
-            progress(done, total)
-    except errors.Refused as error:
-        if isinstance(error, errors.InvalidRequest):
-            raise
-    else:
+    if copied(source, target, progress):
         return
     if target.exists():
         raise errors.InvalidRequest(
@@ -108,6 +102,16 @@ def backup(
         for done, total in made.backup(str(target)):
             progress(done, total)
     shutil.rmtree(part)
+
+
+def copied(source: Store, target: Path, progress: Progress) -> bool:
+    """Have a store copy its own file to a new one; False, and nothing is written, if it has none."""
+    try:
+        for done, total in source.backup(str(target)):
+            progress(done, total)
+    except errors.NoBackup:
+        return False
+    return True
 
 
 def _refuse_pending(source: Store) -> None:
@@ -172,7 +176,7 @@ class _Moving:
         self._source, self._target = source, target
         self._progress = progress
         self._steps = 1 + _REBUILDING + verify
-        self._before = self._done = 0
+        self._before = self._done = self._events = 0
         self.tenants: list[str] = []
         self.copied = self.keys = self.notes = 0
 
@@ -208,6 +212,7 @@ class _Moving:
             # Before the end of the log is looked up: no note is about what is not copied.
             self.notes += self._copy_notes(tenant)
         ends = {tenant: source.head(tenant) for tenant in logs}
+        self._events = sum(ends.values())
         self._before = sum(target.head(tenant) for tenant in logs)
         for tenant, log in logs.items():
             for count in log.copy(ends[tenant]):
@@ -217,8 +222,7 @@ class _Moving:
 
     def _tell(self, done: int) -> None:
         self._done = max(self._done, done)
-        events = sum(self._source.head(tenant) for tenant in self.tenants)
-        self._progress(self._done, max(self._done, events * self._steps))
+        self._progress(self._done, max(self._done, self._events * self._steps))
 
     def _copy_notes(self, tenant: str) -> int:
         source, target = self._source, self._target

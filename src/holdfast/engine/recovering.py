@@ -1,6 +1,6 @@
 """A session whose part of the log is damaged: whatever is left of it, in a session of its own.
 
-First what can be made again from another copy is made again; then the session is as it was. Else there is one
+First what can be made again from another copy is made again, once; then the session is as it was. Else there is one
 recovery session for each damaged original. It names it, and holds what the session's file says, or the backup of
 that file, and every message of the log that still verifies. The damaged data stays as it is.
 """
@@ -46,6 +46,11 @@ class Recovering:
         self._engine = engine
         self._tenant = tenant
         self._files = files
+
+    def finished(self, session_id: str) -> bool:
+        """Whether a damaged session has its recovery session: then no other copy was of use, and none is looked at again."""
+        present = self._present(recovery_id(session_id))
+        return present is not None and DONE in present.metadata
 
     def mended(self) -> bool:
         """Make everything again from the other copy of the log, if there is one that is whole."""

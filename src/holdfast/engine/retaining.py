@@ -19,11 +19,15 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.erasing import Erasing
 from holdfast.engine.listed import KIND
 from holdfast.engine.states import stream_of
+from holdfast.engine.tasks import Beat
 from holdfast.history import offloading
 from holdfast.store import port
 from holdfast.store.erasure import is_erased
 from holdfast.values.erasure import Receipt
 from holdfast.values.session import SessionState, SessionStatus
+
+Place = tuple[int, str]
+"""Where a look at ended sessions has come to: the time and the id of the last one."""
 
 
 class Stays(StrEnum):
@@ -87,7 +91,7 @@ class Retaining:
         self._engine.check()
         look = self._look(keep_days)
         stays, kept = dict[str, int](), list[Kept]()
-        for state in self._ended(look.cutoff_us):
+        for _, state in self._ended(look.cutoff_us):
             reason = None if state.id in look.going else look.verdict(state)
             if reason is not None:
                 stays[reason.why] = stays.get(reason.why, 0) + 1
@@ -101,23 +105,36 @@ class Retaining:
                 stays[why.value] = count
         gone, events, keys = sorted(look.going), 0, 0
         for begin in range(0, 0 if dry_run else len(gone), limits.PURGE_SESSIONS):
-            receipt = self._erased(keep_days, gone[begin : begin + limits.PURGE_SESSIONS])
+            end = begin + limits.PURGE_SESSIONS
+            full = end >= len(gone) or end % limits.SCRUB_SESSIONS == 0
+            receipt = self._erased(keep_days, gone[begin:end], finish=full)
             events, keys = events + receipt.events, keys + receipt.keys
         return Retained(
             dry_run=dry_run, keep_days=keep_days, gone=tuple(gone), stays=stays, kept=tuple(kept),
             events=events, keys=keys,
         )  # fmt: skip
 
-    def step(self, keep_days: float) -> bool:
-        """Let some sessions go; return whether there may be more."""
-        look = self._look(keep_days)
-        for state in self._ended(look.cutoff_us):
+    def step(self, keep_days: float, beat: Beat, after: Place | None = None) -> Place | None:
+        """Let sessions go, those after a place; return the place to go on from, None if that were all.
+
+        They go in batches, and what is left of all of them is done after the last one.
+        """
+        look, went = self._look(keep_days), 0
+        for place, state in self._ended(look.cutoff_us, after):
             look.verdict(state)
-            if len(look.going) >= limits.PURGE_SESSIONS:
-                break
-        if look.going:
-            self._erased(keep_days, sorted(look.going))
-        return len(look.going) >= limits.PURGE_SESSIONS
+            if len(look.going) < limits.PURGE_SESSIONS:
+                continue
+            beat()
+            went += len(look.going)
+            full = went >= limits.SCRUB_SESSIONS
+            self._erased(keep_days, sorted(look.going), finish=full)
+            if full:
+                return place
+            look = self._look(keep_days)
+        if went or look.going:
+            beat()
+            self._erased(keep_days, sorted(look.going), finish=True)
+        return None
 
     def _look(self, keep_days: float) -> _Look:
         taken = self._taken
@@ -126,7 +143,7 @@ class Retaining:
         cutoff_us = self._engine.now_us() - int(checked_days(keep_days) * 86_400_000_000)
         return _Look(self._engine, self._tenant, cutoff_us, taken=taken)
 
-    def _erased(self, keep_days: float, sessions: list[str]) -> Receipt:
+    def _erased(self, keep_days: float, sessions: list[str], *, finish: bool) -> Receipt:
         """Erase what may still go by the time that nothing can change it any more."""
 
         def may_go() -> list[SessionState]:
@@ -137,14 +154,16 @@ class Retaining:
                     look.verdict(state)
             return [state for each in sorted(look.going) if (state := look.state(each)) is not None]
 
-        return self._erasing.outlived(may_go)
+        return self._erasing.outlived(may_go, finish=finish)
 
-    def _ended(self, cutoff_us: int) -> Iterator[SessionState]:
-        query = port.Query(kind=KIND, status=SessionStatus.ENDED, until_us=cutoff_us)
+    def _ended(
+        self, cutoff_us: int, after: Place | None = None
+    ) -> Iterator[tuple[Place, SessionState]]:
+        query = port.Query(kind=KIND, status=SessionStatus.ENDED, until_us=cutoff_us, after=after)
         for row in rows(self._store, self._tenant, query):
             state = self._engine.states.current(self._tenant, row.id)
             if state is not None:
-                yield state
+                yield (row.time_us, row.id), state
 
 
 class _Look:

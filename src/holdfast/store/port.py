@@ -346,7 +346,11 @@ class Store(Protocol):
         ...
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
-        """Copy the store, consistent under load, to a new file; yield (done, total)."""
+        """Copy the store, consistent under load, to a new file; yield (done, total).
+
+        Raises NoBackup, and writes nothing, if it has no file that could be copied; InvalidRequest if there is one
+        at the target.
+        """
         ...
 
     def close(self) -> None:

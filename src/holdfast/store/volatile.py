@@ -347,7 +347,7 @@ class VolatileStore:
     def backup(self, target: str) -> Iterator[tuple[int, int]]:  # noqa: ARG002 - the port's parameter
         """Refuse: there is no file to copy."""
         self._refuse_if_closed()
-        raise errors.Refused(
+        raise errors.NoBackup(
             "a volatile store has no file to back up.",
             hint='Open a store on a file instead: holdfast.connect("state.db").',
         )

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import errors, limits
-from holdfast.engine import arriving
 from holdfast.engine.admin import Admin, Events
 from holdfast.engine.index import StateIndex
 from holdfast.engine.requests import Settings, Write
@@ -38,7 +37,6 @@ class Holdfast:
 
     def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
         engine = opened.engine
-        arriving.refuse(engine.store, settings.tenant)
         self._opened = opened
         self._background = background
         self._tenant = settings.tenant
@@ -121,6 +119,7 @@ def connect(
 ) -> Holdfast:
     """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, files:///folder, or volatile:.
 
+    Or one on a server: postgresql://user@host/database (holdfast[postgres]), redis://host (holdfast[redis]).
     `policy` is what new sessions get that are not given their own; it is kept with each of them.
     `cached_trees` is how many frame trees are kept in memory; None: HOLDFAST_CACHED_TREES, or 1,000.
     `memory` is an engine of long-term memory (True: the built-in one): new sessions of a user begin with what it
@@ -140,7 +139,7 @@ def connect(
         write=write,
         policy=policy,
     )
-    opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
+    opened = Opened(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
     return _made(Holdfast, opened, settings, extras)
 
 
@@ -172,7 +171,7 @@ def connect_async(
     )
 
     def open_() -> AsyncHoldfast:
-        opened = Opened(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
+        opened = Opened(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
         return _made(AsyncHoldfast, opened, settings, extras)
 
     return Connecting(open_)

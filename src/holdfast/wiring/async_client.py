@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast import errors
-from holdfast.engine import arriving
 from holdfast.engine.aio import AsyncSessions
 from holdfast.engine.aio_index import AsyncStateIndex
 from holdfast.engine.aio_log import AsyncAdmin, AsyncEvents
@@ -29,7 +28,6 @@ class AsyncHoldfast:
 
     def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
         engine = opened.engine
-        arriving.refuse(engine.store, settings.tenant)
         opened.files(settings.auto_save_interval)
         self._opened = opened
         self._background = background

@@ -80,7 +80,7 @@ class SessionManager(Sessions):
             bootstrap_language=bootstrap_language,
         )
         url = _url(folder)
-        engine = open_engine(url)
+        engine = open_engine(url, tenant)
         try:
             shelf = functools.cache(lambda: open_shelf(url))
             self._background = Background(engine, shelf, extras)
@@ -115,14 +115,14 @@ class SessionManager(Sessions):
         """Return the session by that id, which becomes the current one; None if there is none.
 
         If its data is damaged, it is restored from another copy that verifies; else this returns its recovery
-        session, which names it and holds every message that could be read.
+        session, which names it and holds every message that could be read, and from then on that one.
         """
         try:
             return super().load_session(session_id)
         except errors.Corrupt as error:
             damage = error
         recovering = Recovering(self, self._engine, self._settings.tenant, self._files)
-        if recovering.mended():
+        if not recovering.finished(session_id) and recovering.mended():
             with contextlib.suppress(errors.Corrupt):
                 return super().load_session(session_id)
         return self._remember(recovering.recovered(session_id, damage))

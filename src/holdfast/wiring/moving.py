@@ -8,7 +8,6 @@ from pathlib import Path
 from holdfast import errors
 from holdfast.engine import arriving, migrating
 from holdfast.engine.migrating import Migrated, Progress
-from holdfast.store.port import Store
 from holdfast.wiring.stores import open_store, path_of
 
 
@@ -22,7 +21,7 @@ def restore(
     """
     path = path_of(target)
     with closing(open_store(backup)) as source:
-        if path is not None and _copied(source, path, progress):
+        if path is not None and migrating.copied(source, path, progress):
             return _opened(path, progress, verify=verify)
         with closing(open_store(target)) as store:
             if store.tenants() and not all(
@@ -33,17 +32,6 @@ def restore(
                     hint="Restore into a new store. To bring two together, use holdfast migrate.",
                 )
             return migrating.migrate(source, store, progress, verify=verify, follow=False)
-
-
-def _copied(source: Store, path: Path, progress: Progress) -> bool:
-    try:
-        for done, total in source.backup(str(path)):
-            progress(done, total)
-    except errors.Refused as error:
-        if isinstance(error, errors.InvalidRequest):
-            raise
-        return False
-    return True
 
 
 def _opened(path: Path, progress: Progress, *, verify: bool) -> Migrated:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast import errors, limits
+from holdfast.engine import arriving
 from holdfast.engine.engine import Engine
 from holdfast.memory.shelf import Shelf
 from holdfast.values import ids
@@ -27,18 +28,28 @@ CACHED_TREES_NAME: Final = "HOLDFAST_CACHED_TREES"
 
 def open_engine(
     url: str | Path,
+    tenant: str,
     *,
     cached_sessions: int = limits.CACHED_SESSIONS,
     cached_trees: int | None = None,
 ) -> Engine:
-    """Open the store that a URL names and put an engine with the real clock over it."""
+    """Open the store that a URL names and put an engine with the real clock over it.
+
+    Raises UnsafeStore, and closes the store, if the tenant is not all there yet. Every door opens here.
+    """
     sessions = _checked("cached_sessions", cached_sessions)
     if cached_trees is None:
         named = os.environ.get(CACHED_TREES_NAME) or str(limits.CACHED_TREES)
         trees = _checked(CACHED_TREES_NAME, int(named) if named.isdecimal() else named)
     else:
         trees = _checked("cached_trees", cached_trees)
-    return Engine(open_store(url), factory=ids.SYSTEM, cached_sessions=sessions, cached_trees=trees)
+    store = open_store(url)
+    try:
+        arriving.refuse(store, tenant)
+        return Engine(store, factory=ids.SYSTEM, cached_sessions=sessions, cached_trees=trees)
+    except BaseException:
+        store.close()
+        raise
 
 
 def files_of(engine: Engine, interval_s: float) -> SessionFiles | None:
@@ -72,9 +83,16 @@ class Opened:
     """An open engine that warns if it is forgotten, and is closed at the end of the program then."""
 
     def __init__(
-        self, url: str | Path, *, cached_sessions: int, cached_trees: int | None = None
+        self,
+        url: str | Path,
+        tenant: str,
+        *,
+        cached_sessions: int,
+        cached_trees: int | None = None,
     ) -> None:
-        self.engine = open_engine(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
+        self.engine = open_engine(
+            url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees
+        )
         _engines.add(self.engine)
         self._where = _caller()
         self._url = url

@@ -131,7 +131,7 @@ class Upkeep(Looking):
     def backup(self, target: str) -> Iterator[tuple[int, int]]:  # noqa: ARG002 - the port's parameter
         """Refuse: there is no file here that could be copied."""
         self._check_open()
-        raise errors.Refused(
+        raise errors.NoBackup(
             "a store on a server has no file to copy.",
             hint="`holdfast backup` copies its log into a new SQLite file.",
         )

@@ -113,7 +113,7 @@ class Keeping(stage.Stage):
         target = str(folder / "backup.copy")
         try:
             progress = list(store.backup(target))
-        except errors.Refused:
+        except errors.NoBackup:
             pytest.skip("this store makes no backups")
         assert all(0 <= done <= total for done, total in progress)
         copy = self.open_backup(target)

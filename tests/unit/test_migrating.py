@@ -1,0 +1,52 @@
+"""What moving a store asks of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import errors
+from holdfast.engine import migrating
+from holdfast.engine.engine import Engine
+from holdfast.engine.requests import Settings
+from holdfast.store.volatile import VolatileStore
+from holdfast.values import ids
+from holdfast.wiring.manager import SessionManager
+from holdfast.wiring.stores import open_store
+
+
+class Asked(VolatileStore):
+    """Counts how often it is asked where a tenant's log ends."""
+
+    asked = 0
+
+    def head(self, tenant: str) -> int:
+        self.asked += 1
+        return super().head(tenant)
+
+
+def heads_asked(tenants: int) -> int:
+    """Return how many ends are looked up to move so many tenants."""
+    source = Asked()
+    engine = Engine(source, factory=ids.SYSTEM)
+    for number in range(tenants):
+        SessionManager.over(engine, Settings(tenant=f"t{number}")).create_session("s")
+    source.asked = 0
+    assert migrating.migrate(source, VolatileStore(), lambda *_: None).tenants == tenants
+    return source.asked
+
+
+def test_a_tenant_costs_the_same_however_many_there_are():
+    assert heads_asked(40) == 4 * heads_asked(10)
+
+
+def test_only_a_store_without_a_file_is_backed_up_by_copying_its_log(tmp_path: Path):
+    store = VolatileStore()
+    migrating.backup(store, tmp_path / "monday.db", open_store, lambda *_: None)
+    store.close()
+    with pytest.raises(errors.EngineClosed):
+        migrating.copied(store, tmp_path / "tuesday.db", lambda *_: None)
+    with pytest.raises(errors.EngineClosed):
+        migrating.backup(store, tmp_path / "tuesday.db", open_store, lambda *_: None)
+    assert not list(tmp_path.glob("tuesday*"))
