@@ -56,7 +56,7 @@ class Books:
         return self.rows[position - 1].row.place.stream
 
     def taken(self, change: Change) -> bool:
-        renamed = dict(change.renames)
+        renamed = {number: name for number, name, _ in change.renames}
         names = {renamed.get(number, stream.name) for number, stream in self.streams.items()}
         claims = {place for place in self.claims if place[0] not in change.drop_claims}
         return (
@@ -68,8 +68,8 @@ class Books:
 
     def take(self, change: Change) -> None:
         self.drop(change)
-        for number, name in change.renames:
-            self.streams[number] = replace(self.streams[number], name=name)
+        for number, name, mark in change.renames:
+            self.streams[number] = replace(self.streams[number], name=name, mark=mark)
             for at, kept in enumerate(self.rows):
                 if kept.row.place.stream == number:
                     self.rows[at] = replace(kept, stream=name)
@@ -116,6 +116,14 @@ class Books:
         self.uses |= set(change.uses)
         for kept in change.projections:
             self.projections[kept.projection.kind, kept.projection.id] = kept
+
+
+def swap(books: Books, stream: str, other: str) -> None:
+    """Let two streams have each other's name, beneath the store."""
+    one, two = books.stream(stream), books.stream(other)
+    assert one is not None and two is not None
+    books.streams[one.number] = replace(one, name=other)
+    books.streams[two.number] = replace(two, name=stream)
 
 
 class Server:

@@ -70,6 +70,12 @@ class TestFilesStore(contract.StoreContract):
     def damage_note(self, store: Store, name: str) -> None:
         self._index.damage_note(store, name)
 
+    def damage_name(self, store: Store, stream: str, other: str) -> None:
+        self._index.damage_name(store, stream, other)
+
+    def damage_key(self, store: Store, key: str) -> None:
+        self._index.damage_key(store, key)
+
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         ours = _ours(store)
 

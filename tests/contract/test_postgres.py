@@ -58,6 +58,19 @@ class TestPostgresStore(contract.StoreContract):
             "UPDATE holdfast.notes SET value = 'x' || value WHERE @ AND name = %s", name.encode()
         )
 
+    def damage_name(self, store: Store, stream: str, other: str) -> None:
+        # By a third name: no two have the same at any moment.
+        for before, after in ((stream, "aside"), (other, stream), ("aside", other)):
+            self.vandalise(
+                "UPDATE holdfast.streams SET name = %s WHERE @ AND name = %s",
+                after.encode(), before.encode(),
+            )  # fmt: skip
+
+    def damage_key(self, store: Store, key: str) -> None:
+        self.vandalise(
+            "UPDATE holdfast.keys SET last = last + 1 WHERE @ AND key = %s", key.encode()
+        )
+
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         self.vandalise(
             "UPDATE holdfast.events SET payload = NULL, salt = NULL WHERE @ AND position = %s",

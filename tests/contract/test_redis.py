@@ -61,6 +61,16 @@ class OnRedis(Stage):
     def damage_note(self, store: Store, name: str) -> None:
         spoil(store, b"HSET", "notes", name, get(store, b"HGET", "notes", name) + b"x")
 
+    def damage_name(self, store: Store, stream: str, other: str) -> None:
+        numbers = get(store, b"HGET", "names", stream), get(store, b"HGET", "names", other)
+        for name, number in zip((other, stream), numbers, strict=True):
+            spoil(store, b"HSET", "names", name, number)
+            spoil(store, b"HSET", "streams", number, name)
+
+    def damage_key(self, store: Store, key: str) -> None:
+        first, last, rest = get(store, b"HGET", "keys", key).split(b" ", 2)
+        spoil(store, b"HSET", "keys", key, b"%s %d %s" % (first, int(last) + 1, rest))
+
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         spoil(store, b"HDEL", "body", position)
         if like:

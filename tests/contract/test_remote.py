@@ -11,7 +11,7 @@ from holdfast.store.remote.driver import KeptProjection
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing import contract
 from holdfast.testing.contract.stage import TENANT
-from tests.contract.ram_driver import Books, RamDriver, Server
+from tests.contract.ram_driver import Books, RamDriver, Server, swap
 
 replace = msgspec.structs.replace
 
@@ -44,6 +44,13 @@ class TestRemoteStore(contract.StoreContract):
         notes = books(store).notes
         note = notes[name].note
         notes[name] = replace(notes[name], note=replace(note, value=b"x" + note.value))
+
+    def damage_name(self, store: Store, stream: str, other: str) -> None:
+        swap(books(store), stream, other)
+
+    def damage_key(self, store: Store, key: str) -> None:
+        keys = books(store).keys
+        keys[key] = replace(keys[key], last=keys[key].last + 1)
 
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         rows = books(store).rows

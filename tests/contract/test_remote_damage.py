@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from holdfast import errors
-from holdfast.store.port import Report, Snapshot
+from holdfast.store.port import KeyUse, Report, Snapshot
 from holdfast.store.remote.driver import Head
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing.contract import erasing
 from holdfast.testing.contract.erasing import event, one, payload, said
 from holdfast.testing.contract.stage import TENANT, step, take, write
-from tests.contract.ram_driver import RamDriver, Server
+from tests.contract.ram_driver import RamDriver, Server, swap
 
 replace = msgspec.structs.replace
 
@@ -88,6 +88,42 @@ def test_what_is_there_beyond_the_head_is_damage(mine: RemoteStore, server: Serv
     server.books[TENANT].head = Head(0)
     with closing(RemoteStore(RamDriver(server))) as fresh, pytest.raises(errors.Corrupt):
         take(fresh, step(write("b", 0, b"2")))
+
+
+def test_a_name_that_was_changed_is_not_read(mine: RemoteStore, server: Server):
+    take(mine, step(write("alice", 0, b"1"), write("bob", 0, b"2")))
+    swap(server.books[TENANT], "alice", "bob")
+    with closing(RemoteStore(RamDriver(server))) as fresh:
+        for look in (fresh.read, fresh.version, fresh.forks):
+            with pytest.raises(errors.Corrupt):
+                look(TENANT, "alice")
+        with pytest.raises(errors.Corrupt):
+            take(fresh, step(write("alice", 1, b"3")))
+    assert any("row of streams" in fault for fault in faults(mine))
+
+
+def test_a_base_that_was_lost_is_not_read_over(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1", b"2")))
+    take(mine, step(replace(write("a", 2, b"3"), base=("a", 1))))
+    assert [e.payload for e in mine.read(TENANT, "a")] == [b"1", b"3"]
+    streams = server.books[TENANT].streams
+    streams[1] = replace(streams[1], bases=())
+    with pytest.raises(errors.Corrupt):
+        mine.read(TENANT, "a")
+
+
+def test_a_key_that_was_changed_is_not_read(mine: RemoteStore, server: Server):
+    used = KeyUse("k", b"hash")
+    take(mine, step(write("a", 0, b"1"), key=used))
+    keys = server.books[TENANT].keys
+    keys["k"] = replace(keys["k"], first=2, last=2)
+    with closing(RemoteStore(RamDriver(server))) as fresh:
+        with pytest.raises(errors.Corrupt):
+            fresh.find_key(TENANT, "k")
+        with pytest.raises(errors.Corrupt):
+            fresh.keys(TENANT)
+        with pytest.raises(errors.Corrupt):
+            take(fresh, step(write("b", 0, b"2"), key=used))
 
 
 def faults(store: RemoteStore) -> tuple[str, ...]:

@@ -70,6 +70,16 @@ class TestPocketStore(contract.StoreContract):
             kept = books.notes[name]
             books.notes[name] = replace(kept, note=replace(kept.note, value=b"x" + kept.note.value))
 
+    def damage_name(self, store: Store, stream: str, other: str) -> None:
+        with _beneath(store) as books:
+            one, two = books.stream(stream), books.stream(other)
+            books.streams[one.number] = replace(one, name=other)
+            books.streams[two.number] = replace(two, name=stream)
+
+    def damage_key(self, store: Store, key: str) -> None:
+        with _beneath(store) as books:
+            books.keys[key] = replace(books.keys[key], last=books.keys[key].last + 1)
+
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         with _beneath(store) as books:
             kept = books.rows[position - 1]

@@ -40,6 +40,14 @@ class TestSQLiteStore(contract.StoreContract):
     def damage_note(self, store: Store, name: str) -> None:
         vandalise(store, "UPDATE notes SET value = 'x' || value WHERE name = ?", name)
 
+    def damage_name(self, store: Store, stream: str, other: str) -> None:
+        # By a third name: no two have the same at any moment.
+        for before, after in ((stream, "aside"), (other, stream), ("aside", other)):
+            vandalise(store, "UPDATE streams SET name = ? WHERE name = ?", after, before)
+
+    def damage_key(self, store: Store, key: str) -> None:
+        vandalise(store, "UPDATE keys SET last = last + 1 WHERE key = ?", key)
+
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         key, by = (1 << TENANT_SHIFT | at for at in (position, store.feed(TENANT)[-1].position))
         vandalise(store, "UPDATE events SET payload = NULL, salt = NULL WHERE key = ?", key)

@@ -38,6 +38,17 @@ class TestVolatileStore(contract.StoreContract):
         assert isinstance(store, VolatileStore)
         del store._books[TENANT].blobs[hash_]
 
+    def damage_name(self, store: Store, stream: str, other: str) -> None:
+        assert isinstance(store, VolatileStore)
+        streams = store._books[TENANT].streams
+        streams[stream], streams[other] = streams[other], streams[stream]
+
+    def damage_key(self, store: Store, key: str) -> None:
+        assert isinstance(store, VolatileStore)
+        keys = store._books[TENANT].keys
+        beyond = msgspec.structs.replace(keys[key].replayed, last=999)
+        keys[key] = msgspec.structs.replace(keys[key], replayed=beyond)
+
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         assert isinstance(store, VolatileStore)
         books = store._books[TENANT]

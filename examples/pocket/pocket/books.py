@@ -45,7 +45,7 @@ class Books(msgspec.Struct):
 
     def taken(self, change: Change) -> bool:
         """Whether something that a change adds is there already."""
-        renamed = dict(change.renames)
+        renamed = {number: name for number, name, _ in change.renames}
         names = {renamed.get(number, stream.name) for number, stream in self.streams.items()}
         claims = {place for place in self.claims if place[0] not in change.drop_claims}
         return (
@@ -58,8 +58,8 @@ class Books(msgspec.Struct):
     def take(self, change: Change) -> None:
         """Make a change that was looked at."""
         self.drop(change)
-        for number, name in change.renames:
-            self.streams[number] = replace(self.streams[number], name=name)
+        for number, name, mark in change.renames:
+            self.streams[number] = replace(self.streams[number], name=name, mark=mark)
             for at, kept in enumerate(self.rows):
                 if kept.row.place.stream == number:
                     self.rows[at] = replace(kept, stream=name)

@@ -374,6 +374,16 @@ def _hashed(contents: Sequence[bytes]) -> dict[bytes, bytes]:
     return {chain.blob_hash(content): content for content in contents}
 
 
+def index_faults(books: Books) -> Iterator[str]:
+    """Yield what is wrong with names and idempotency keys: those that do not lead to their events."""
+    for name, stream in books.streams.items():
+        if books.rows[stream.number - 1][0] != name:
+            yield "a stream has another name than its events."
+    for use in books.keys.values():
+        if not 0 < use.replayed.first <= use.replayed.last <= len(books.rows):
+            yield "a key leads to events that are not there."
+
+
 def blob_faults(
     blobs: Mapping[bytes, bytes], uses: Mapping[int, tuple[bytes, ...]]
 ) -> Iterator[str]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from holdfast import errors, limits
 from holdfast.store import blanking, chain, port, portable, transcribing
-from holdfast.store.books import Books, Salts, blob_faults, faults_of
+from holdfast.store.books import Books, Salts, blob_faults, faults_of, index_faults
 from holdfast.store.erasure import Erased, Erasure
 from holdfast.store.notes import check_note
 from holdfast.values.frozen import Json
@@ -227,7 +227,10 @@ class VolatileStore:
             self._refuse_if_closed()
             logs = {tenant: list(books.rows) for tenant, books in self._books.items()}
             blobs = {t: (dict(books.blobs), dict(books.uses)) for t, books in self._books.items()}
-            gone = {t: list(blanking.faults(books)) for t, books in self._books.items()}
+            gone = {
+                tenant: [*blanking.faults(books), *index_faults(books)]
+                for tenant, books in self._books.items()
+            }
         checked = 0
         faults: list[str] = []
         for tenant, rows in sorted(logs.items()):

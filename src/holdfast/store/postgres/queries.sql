@@ -20,7 +20,7 @@ SELECT s.number, s.name, s.first,
        coalesce((SELECT e.version FROM events AS e WHERE e.tenant = %(tenant)s AND e.stream = s.number
                  ORDER BY e.version DESC LIMIT 1), s.first - 1) AS version,
        ARRAY(SELECT unnest(ARRAY[b.stretch, b.first, b.source, b.version]) FROM bases AS b
-             WHERE b.tenant = %(tenant)s AND b.stream = s.number ORDER BY b.first) AS bases
+             WHERE b.tenant = %(tenant)s AND b.stream = s.number ORDER BY b.first) AS bases, s.mark
 FROM streams AS s WHERE s.tenant = %(tenant)s
 -- name: streams
   AND s.number > %(after)s ORDER BY s.number LIMIT %(limit)s

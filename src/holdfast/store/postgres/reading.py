@@ -21,7 +21,7 @@ from holdfast.store.remote.driver import (
 )
 
 _BASE_COLUMNS = 4
-_STREAM_COLUMNS = 5
+_STREAM_COLUMNS = 6
 _LAST = 2**63 - 1
 
 
@@ -285,9 +285,10 @@ def _bounded(number: int) -> int:
 
 
 def _stream(row: Sequence[Any]) -> Stream:
-    number, name, first, version, flat = row[:_STREAM_COLUMNS]
-    bases = (flat[at : at + _BASE_COLUMNS] for at in range(0, len(flat), _BASE_COLUMNS))
-    return Stream(number, _text(name), first, version, tuple(paths.Base(*base) for base in bases))
+    number, name, first, version, flat, mark = row[:_STREAM_COLUMNS]
+    parts = (flat[at : at + _BASE_COLUMNS] for at in range(0, len(flat), _BASE_COLUMNS))
+    bases = tuple(paths.Base(*part) for part in parts)
+    return Stream(number, _text(name), first, version, bases, mark)
 
 
 def _kept(row: Sequence[Any]) -> Kept:

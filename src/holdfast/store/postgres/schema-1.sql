@@ -26,6 +26,7 @@ CREATE TABLE streams (
     number bigint NOT NULL,
     name   bytea NOT NULL,
     first  bigint NOT NULL,
+    mark   bytea NOT NULL,
     PRIMARY KEY (tenant, number),
     UNIQUE (tenant, name)
 ) PARTITION BY HASH (tenant);
@@ -283,14 +284,15 @@ EXECUTE FUNCTION follow_terms();
 -- What a change takes away; `apply` calls it first.
 CREATE FUNCTION unmake(
     p_tenant text, x_positions bigint[], x_notices bigint[], x_causes bigint[], x_payloads bytea[],
-    r_numbers bigint[], r_names bytea[], d_claims bigint[], d_snapshots bigint[], d_uses bigint[],
+    r_numbers bigint[], r_names bytea[], r_marks bytea[], d_claims bigint[], d_snapshots bigint[], d_uses bigint[],
     d_keys bytea[], d_blobs bytea[], p_todo bytea
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE events AS e SET payload = NULL, salt = NULL, notice = n.notice, cause = n.cause, stand_in = n.payload
     FROM unnest(x_positions, x_notices, x_causes, x_payloads) AS n (position, notice, cause, payload)
     WHERE e.tenant = p_tenant AND e.position = n.position;
-    UPDATE streams AS s SET name = n.name FROM unnest(r_numbers, r_names) AS n (number, name)
+    UPDATE streams AS s SET name = n.name, mark = n.mark
+    FROM unnest(r_numbers, r_names, r_marks) AS n (number, name, mark)
     WHERE s.tenant = p_tenant AND s.number = n.number;
     DELETE FROM claims WHERE tenant = p_tenant AND stretch = ANY (d_claims);
     DELETE FROM snapshots WHERE tenant = p_tenant AND stream = ANY (d_snapshots);
@@ -313,7 +315,7 @@ CREATE FUNCTION apply(
     e_positions bigint[], e_streams bigint[], e_versions bigint[], e_ordinals bigint[], e_headers bytea[],
     e_payloads bytea[], e_salts bytea[], e_digests bytea[], e_links bytea[],
     e_notices bigint[], e_causes bigint[], e_stand_ins bytea[],
-    s_numbers bigint[], s_names bytea[], s_firsts bigint[],
+    s_numbers bigint[], s_names bytea[], s_firsts bigint[], s_marks bytea[],
     b_flat bigint[],
     c_stretches bigint[], c_texts bytea[], c_versions bigint[],
     k_keys bytea[], k_hashes bytea[], k_firsts bigint[], k_lasts bigint[], k_times bigint[],
@@ -325,6 +327,7 @@ CREATE FUNCTION apply(
     p_unmakes boolean DEFAULT false,
     x_positions bigint[] DEFAULT NULL, x_notices bigint[] DEFAULT NULL, x_causes bigint[] DEFAULT NULL,
     x_payloads bytea[] DEFAULT NULL, r_numbers bigint[] DEFAULT NULL, r_names bytea[] DEFAULT NULL,
+    r_marks bytea[] DEFAULT NULL,
     d_claims bigint[] DEFAULT NULL, d_snapshots bigint[] DEFAULT NULL, d_uses bigint[] DEFAULT NULL,
     d_keys bytea[] DEFAULT NULL, d_blobs bytea[] DEFAULT NULL, p_todo bytea DEFAULT NULL
 ) RETURNS TABLE (at_position bigint, at_link bytea, at_epoch bigint) LANGUAGE plpgsql AS $$
@@ -352,16 +355,16 @@ BEGIN
     END IF;
     BEGIN
         IF p_unmakes THEN
-            PERFORM unmake(p_tenant, x_positions, x_notices, x_causes, x_payloads, r_numbers, r_names, d_claims,
-                           d_snapshots, d_uses, d_keys, d_blobs, p_todo);
+            PERFORM unmake(p_tenant, x_positions, x_notices, x_causes, x_payloads, r_numbers, r_names, r_marks,
+                           d_claims, d_snapshots, d_uses, d_keys, d_blobs, p_todo);
         END IF;
         IF d_kinds IS NOT NULL THEN
             DELETE FROM projections AS p USING unnest(d_kinds, d_ids) AS n (kind, id)
             WHERE p.tenant = p_tenant AND p.kind = n.kind AND p.id = n.id;
         END IF;
         IF s_numbers IS NOT NULL THEN
-            INSERT INTO streams (tenant, number, name, first)
-            SELECT p_tenant, n.* FROM unnest(s_numbers, s_names, s_firsts) AS n;
+            INSERT INTO streams (tenant, number, name, first, mark)
+            SELECT p_tenant, n.* FROM unnest(s_numbers, s_names, s_firsts, s_marks) AS n;
         END IF;
         IF b_flat IS NOT NULL THEN
             INSERT INTO bases (tenant, stream, stretch, first, source, version)

@@ -46,8 +46,9 @@ def _taken_away(change: Change) -> list[_Value]:
         _integers([blank.notice for blank in blanks]),
         _integers([blank.cause for blank in blanks]),
         _bytes([blank.payload for blank in blanks]),
-        _integers([number for number, _ in change.renames]),
-        _bytes([name.encode() for _, name in change.renames]),
+        _integers([number for number, _, _ in change.renames]),
+        _bytes([name.encode() for _, name, _ in change.renames]),
+        _bytes([mark for _, _, mark in change.renames]),
         _integers(change.drop_claims),
         _integers(change.drop_snapshots),
         _integers(change.drop_uses),
@@ -87,6 +88,7 @@ def _streams(change: Change) -> Iterator[_Value]:
     yield _integers([stream.number for stream in change.streams])
     yield _bytes([stream.name.encode() for stream in change.streams])
     yield _integers([stream.first for stream in change.streams])
+    yield _bytes([stream.mark for stream in change.streams])
 
 
 def _bases(change: Change) -> Iterator[_Value]:
@@ -153,7 +155,7 @@ def _snapshots(change: Change) -> Iterator[_Value]:
 
 _PARTS: Final[tuple[tuple[str, Callable[[Change], Iterator[_Value]], tuple[None, ...]], ...]] = (
     ("rows", _rows, (None,) * 12),
-    ("streams", _streams, (None,) * 3),
+    ("streams", _streams, (None,) * 4),
     ("bases", _bases, (None,)),
     ("claims", _claims, (None,) * 3),
     ("keys", _keys, (None,) * 5),

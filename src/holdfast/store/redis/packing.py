@@ -47,7 +47,7 @@ def change(change: driver.Change) -> bytes:
         (
             (before.position, raw(before.link), before.epoch),
             (after.position, raw(after.link), after.epoch),
-            [(one.number, one.name, one.first) for one in sorted(change.streams, key=_number)],
+            [_stream(one) for one in sorted(change.streams, key=_number)],
             [(number, raw(base(one)), one.source, one.version) for number, one in change.bases],
             [_row(kept) for kept in change.rows],
             change.claims,
@@ -77,6 +77,10 @@ def _number(stream: driver.Stream) -> int:
     return stream.number
 
 
+def _stream(stream: driver.Stream) -> tuple[object, ...]:
+    return stream.number, stream.name, stream.first, raw(stream.mark)
+
+
 def _row(kept: driver.Kept) -> tuple[object, ...]:
     row = kept.row
     place = row.place
@@ -100,7 +104,7 @@ def _rare(change: driver.Change) -> tuple[object, ...]:
         return _NO_RARE
     return (
         [(position, raw(blank(one))) for position, one in (*change.blanks, *copied)],
-        change.renames,
+        [(number, name, raw(mark)) for number, name, mark in change.renames],
         [raw(row_id(kind, id_)) for kind, id_ in change.drop_projections],
         change.drop_claims,
         change.drop_snapshots,

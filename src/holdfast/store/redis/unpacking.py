@@ -53,13 +53,14 @@ def text(answer: object) -> str:
 
 def stream(answer: object) -> driver.Stream:
     """Return a stream."""
-    number_, name, first, version, bases = cast("list[object]", answer)
+    number_, name, first, version, bases, mark = cast("list[object]", answer)
     return driver.Stream(
         number(number_),
         text(name),
         number(first),
         number(version),
         tuple(_base(each) for each in cast("list[bytes]", bases)),
+        cast("bytes | None", mark) or b"",
     )
 
 

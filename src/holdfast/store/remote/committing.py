@@ -7,7 +7,7 @@ append, so that each has its own outcome.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -19,7 +19,6 @@ from holdfast.store.remote.driver import (
     Driver,
     Head,
     Kept,
-    KeptKey,
     KeptProjection,
     KeptSnapshot,
     Stream,
@@ -52,7 +51,7 @@ class Batch:
         self._bases: list[tuple[int, Base]] = []
         self._rows: list[Kept] = []
         self._claims: dict[tuple[int, str], int] = {}
-        self._keys: dict[str, KeptKey] = {}
+        self._keys: dict[str, port.RawKey] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._uses: list[tuple[int, bytes]] = []
         self._projections: dict[tuple[str, str], port.Projection | None] = {}
@@ -112,11 +111,14 @@ class Batch:
             tenant=tenant,
             before=self._known.head,
             after=self.after,
-            streams=tuple(replace(self.streams[name], bases=()) for name in self._new),
+            streams=tuple(
+                replace(stream, bases=(), mark=marks.stream(tenant, stream))
+                for stream in map(self.streams.__getitem__, self._new)
+            ),
             bases=tuple(self._bases),
             rows=tuple(self._rows),
             claims=tuple((*place, version) for place, version in self._claims.items()),
-            keys=tuple(self._keys.values()),
+            keys=tuple(marks.key(tenant, used) for used in self._keys.values()),
             blobs=self._blobs,
             uses=tuple(self._uses),
             projections=tuple(
@@ -126,7 +128,15 @@ class Batch:
             ),
             drop_projections=tuple(place for place, row in rows.items() if row is None),
             snapshots=tuple(self._snapshots.values()),
+            renames=tuple(self._based_anew()),
         )
+
+    def _based_anew(self) -> Iterator[tuple[int, str, bytes]]:
+        """Yield the streams that were there and got a base: the name stays, the mark is another."""
+        for number in {number: None for number, _ in self._bases}:
+            stream = self._numbered[number]
+            if stream.name not in self._new:
+                yield number, stream.name, marks.stream(self._tenant, stream)
 
     def committed(self) -> None:
         """It is there: remember what follows from it."""
@@ -138,14 +148,15 @@ class Batch:
     def _replayed(self, key: port.KeyUse, *, ask: bool) -> port.Replayed | None:
         used = self._keys.get(key.key)
         if used is None and ask:
-            used = self._driver.key(self._tenant, key.key)
-        return port.Replayed(used.command_hash, used.first, used.last) if used else None
+            kept = self._driver.key(self._tenant, key.key)
+            used = marks.checked_key(self._tenant, kept) if kept else None
+        return reading.replayed(used) if used else None
 
     def _found(self, name: str, *, ask: bool) -> Stream | None:
         """Return a stream as it is after what was taken so far; None if it is not there, or nobody asked."""
         found = self.streams.get(name) or self._known.streams.get(name)
         if found is None and ask:
-            found = self._driver.stream(self._tenant, name)
+            found = reading.found(self._driver, self._tenant, name)
             if found is not None:
                 self._known.streams[name] = found
         return found
@@ -254,7 +265,7 @@ class Batch:
             self._snapshots[stream.number] = KeptSnapshot(snapshot, mark)
         if append.key is not None:
             key, hash_ = append.key.key, append.key.command_hash
-            self._keys[key] = KeptKey(key, hash_, begin, self._position, append.time_us)
+            self._keys[key] = port.RawKey(key, hash_, begin, self._position, append.time_us)
 
 
 def _stretch(stream: Stream) -> int:

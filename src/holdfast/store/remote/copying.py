@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import msgspec
+
 from holdfast.store import chain, portable
 from holdfast.store.paths import Base
 from holdfast.store.port import Raw, RawKey
 from holdfast.store.remote import marks, reading
-from holdfast.store.remote.driver import Blank, Change, Driver, Head, Kept, KeptKey, Stream
+from holdfast.store.remote.driver import Blank, Change, Driver, Head, Kept, Stream
 
 STREAMS_MAX = 10_000
 """Streams that are remembered from one page to the next."""
 
 _CHUNK = 500
+
+replace = msgspec.structs.replace
 
 
 class Giving:
@@ -57,7 +61,7 @@ class Giving:
     def _base(self, tenant: str, place: chain.Place) -> tuple[int, int] | None:
         known = self._streams.get((tenant, place.stream))
         if known is None or known.version < place.version:
-            known = self._driver.stream(tenant, place.stream)
+            known = reading.found(self._driver, tenant, place.stream)
             if known is None:
                 raise reading.nameless(place.stream)
             if len(self._streams) >= STREAMS_MAX:
@@ -81,11 +85,6 @@ def uses(driver: Driver, tenant: str, after: int, last: int) -> Iterator[tuple[i
         after = page[-1][0]
 
 
-def raw_key(key: KeptKey) -> RawKey:
-    """Return an idempotency key as it is given."""
-    return RawKey(key.key, key.command_hash, key.first, key.last, key.time_us)
-
-
 class Pasting:
     """One page on its way into the log of a tenant, made for the head that it has now; what `fit` compares with."""
 
@@ -96,15 +95,15 @@ class Pasting:
         self._streams: dict[int, Stream | None] = {}
         self._keys = self._among(sorted(key.key for key in keys))
 
-    def _among(self, names: Sequence[str]) -> dict[str, KeptKey]:
+    def _among(self, names: Sequence[str]) -> dict[str, RawKey]:
         """Return the keys that are there, from the first of these to the last."""
-        found: dict[str, KeptKey] = {}
+        found: dict[str, RawKey] = {}
         if names:
             first = self._driver.key(self._tenant, names[0])
             page = [first] if first is not None else []
             after = names[0]
             while True:
-                found |= {each.key: each for each in page}
+                found |= {each.key: marks.checked_key(self._tenant, each) for each in page}
                 page = self._driver.keys(self._tenant, after=after, limit=_CHUNK)
                 if not page or page[0].key > names[-1]:
                     break
@@ -118,13 +117,13 @@ class Pasting:
     def stream(self, number: int) -> tuple[str, int] | None:
         """Return name and version of a stream."""
         if number not in self._streams:
-            self._streams[number] = self._driver.stream(self._tenant, number)
+            self._streams[number] = reading.found(self._driver, self._tenant, number)
         found = self._streams[number]
         return (found.name, found.version) if found is not None else None
 
     def number(self, name: str) -> int:
         """Return the number of the stream that has a name."""
-        found = self._driver.stream(self._tenant, name)
+        found = reading.found(self._driver, self._tenant, name)
         return found.number if found is not None else 0
 
     def link(self, position: int) -> bytes:
@@ -139,45 +138,58 @@ class Pasting:
 
     def key(self, key: str) -> RawKey | None:
         """Return what an idempotency key was used for."""
-        found = self._keys.get(key)
-        return raw_key(found) if found is not None else None
+        return self._keys.get(key)
 
     def change(self, fit: portable.Fit) -> Change:
         """Return the change that keeps what fits."""
         again = {raw.position for raw in fit.again}
         numbers = tuple({raw.number: None for raw in fit.again})
         left = list(self._left(again, numbers)) if again else []
+        bases = [
+            (raw.number, Base(raw.position, raw.version, *raw.base))
+            for raw in fit.new
+            if raw.base is not None
+        ]
         added = [(raw.position, hash_) for raw in (*fit.again, *fit.new) for hash_ in raw.blobs]
         return Change(
             tenant=self._tenant,
             before=self._head,
             after=Head(*fit.end, self._head.epoch + 1),
-            streams=tuple(self._new(fit)),
-            bases=tuple(
-                (raw.number, Base(raw.position, raw.version, *raw.base))
-                for raw in fit.new
-                if raw.base is not None
-            ),
+            streams=tuple(self._new(fit, bases)),
+            bases=tuple(bases),
             rows=tuple(self._kept(raw, fit) for raw in fit.new),
-            keys=tuple(
-                KeptKey(k.key, k.command_hash, k.first, k.last, k.time_us) for k in fit.keys
-            ),
+            keys=tuple(marks.key(self._tenant, used) for used in fit.keys),
             blobs=fit.blobs,
             uses=(*left, *added),
             blanks=tuple((raw.position, self._blank(raw)) for raw in fit.again),
-            renames=tuple(fit.renamed.items()),
+            renames=tuple(self._renamed(fit, bases)),
             drop_uses=numbers,
             drop_keys=tuple(self._driver.keys_of(self._tenant, again)) if again else (),
             drop_blobs=tuple(self._unused(again, {hash_ for _, hash_ in added})),
             todo=b"" if again else None,
         )
 
-    def _new(self, fit: portable.Fit) -> Iterator[Stream]:
+    def _new(self, fit: portable.Fit, bases: Sequence[tuple[int, Base]]) -> Iterator[Stream]:
         last = {raw.number: raw.version for raw in fit.new}
         for raw in fit.new:
             if raw.number == raw.position:
                 name = fit.streams[raw.number]
-                yield Stream(raw.number, name, raw.version, last[raw.number])
+                own = tuple(base for number, base in bases if number == raw.number)
+                made = Stream(raw.number, name, raw.version, last[raw.number], own)
+                yield replace(made, bases=(), mark=marks.stream(self._tenant, made))
+
+    def _renamed(
+        self, fit: portable.Fit, bases: Sequence[tuple[int, Base]]
+    ) -> Iterator[tuple[int, str, bytes]]:
+        """Yield the streams that were there and get a name or a base."""
+        for number in dict.fromkeys((*fit.renamed, *(number for number, _ in bases))):
+            self.stream(number)
+            there = self._streams[number]
+            if there is not None:
+                name = fit.renamed.get(number, there.name)
+                own = (*there.bases, *(base for each, base in bases if each == number))
+                made = replace(there, name=name, bases=own)
+                yield number, name, marks.stream(self._tenant, made)
 
     def _kept(self, raw: Raw, fit: portable.Fit) -> Kept:
         name = fit.streams.get(raw.number) or fit.renamed.get(raw.number)

@@ -29,13 +29,17 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A stream: its number (the position of its first event), its own first and last version, and its bases."""
+    """A stream: its number (the position of its first event), its own first and last version, and its bases.
+
+    The mark is a checksum over all of it but the last version: kept as it comes.
+    """
 
     number: int
     name: str
     first: int
     version: int
     bases: tuple[paths.Base, ...] = ()
+    mark: bytes = b""
 
 
 class Blank(msgspec.Struct, frozen=True):
@@ -56,7 +60,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class KeptKey(msgspec.Struct, frozen=True):
-    """An idempotency key's use, as it is kept."""
+    """An idempotency key's use, as it is kept: the command's hash stands behind a checksum over all of it."""
 
     key: str
     command_hash: bytes
@@ -118,8 +122,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     blanks: tuple[tuple[int, Blank], ...] = ()
     """Events whose payload and salt go, and what becomes of them; a blank that is there is replaced."""
-    renames: tuple[tuple[int, str], ...] = ()
-    """Streams by number, and what they are called from now on."""
+    renames: tuple[tuple[int, str, bytes], ...] = ()
+    """Streams by number, what they are called from now on, and their mark. One that gets a base may keep its name."""
     drop_projections: tuple[tuple[str, str], ...] = ()
     """Kind and id, before projections are put."""
     drop_claims: tuple[int, ...] = ()

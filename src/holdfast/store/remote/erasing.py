@@ -52,7 +52,7 @@ class Going:
         if self._erasure.head not in (None, self.head.position):
             return port.Stale("", self.head.position)
         for share in self._erasure.shares:
-            stream = self._driver.stream(self._tenant, share.stream)
+            stream = reading.found(self._driver, self._tenant, share.stream)
             actual = stream.version if stream is not None else 0
             if stream is None or actual != share.expected:
                 return port.Stale(share.stream, actual)
@@ -134,6 +134,11 @@ class Going:
                 yield Kept(kept.stream, row, kept.ordinal, blank)
         yield notice
 
+    def _unnamed(self, stream: Stream) -> tuple[int, str, bytes]:
+        """Return what a stream is called once it is erased, and its mark."""
+        made = msgspec.structs.replace(stream, name=erased_name(stream.number))
+        return stream.number, made.name, marks.stream(self._tenant, made)
+
     def _whole(self, notices: Change, made: Spread) -> tuple[Change, Erased]:
         driver, tenant, streams = self._driver, self._tenant, self._streams
         numbers = tuple(stream.number for stream in streams)
@@ -152,7 +157,7 @@ class Going:
             blobs=self._brought,
             blanks=tuple(self._blanks.items()),
             renames=tuple(
-                (stream.number, erased_name(stream.number))
+                self._unnamed(stream)
                 for share, stream in zip(self._erasure.shares, streams, strict=True)
                 if share.whole
             ),

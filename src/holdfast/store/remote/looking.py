@@ -31,7 +31,7 @@ class Looking:
         known = self._looked_at(tenant)
         found = known.streams.get(name) if known is not None else None
         if found is None:
-            found = self._driver.stream(tenant, name)
+            found = reading.found(self._driver, tenant, name)
             if known is not None and found is not None:
                 known.streams[name] = found
         return found
@@ -41,7 +41,8 @@ class Looking:
         if position is None:
             found = self._stream(tenant, stream)
             return found.version if found is not None else 0
-        self._looked_at(tenant)
+        if self._stream(tenant, stream) is None:
+            return 0
         return self._driver.version_at(tenant, stream, min(position, LATEST))
 
     def read(
@@ -105,8 +106,8 @@ class Looking:
     def find_key(self, tenant: str, key: str) -> port.Replayed | None:
         """Return what an idempotency key was used for."""
         self._looked_at(tenant)
-        used = self._driver.key(tenant, key)
-        return port.Replayed(used.command_hash, used.first, used.last) if used else None
+        kept = self._driver.key(tenant, key)
+        return reading.replayed(marks.checked_key(tenant, kept)) if kept else None
 
     def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
         """Return one projection."""

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.store import port
-from holdfast.store.remote.driver import Blank, KeptNote, KeptProjection
+from holdfast.store.remote.driver import Blank, KeptKey, KeptNote, KeptProjection, Stream
 
 MARK_BYTES = 8
 
@@ -34,6 +34,17 @@ def snapshot(tenant: str, number: int, snapshot: port.Snapshot) -> bytes:
     return _mark(tenant, number, snapshot.version, snapshot.fold, snapshot.state)
 
 
+def stream(tenant: str, stream: Stream) -> bytes:
+    """Return the mark of a stream. Its last version is not in it: that the log proves."""
+    return _mark(tenant, stream.number, stream.name, stream.first, stream.bases)
+
+
+def key(tenant: str, used: port.RawKey) -> KeptKey:
+    """Return an idempotency key's use as it is kept; the command's hash behind a mark."""
+    kept = _mark(tenant, used) + used.command_hash
+    return KeptKey(used.key, kept, used.first, used.last, used.time_us)
+
+
 def blank(tenant: str, position: int, notice: int, cause: int, payload: bytes | None) -> Blank:
     """Return what becomes of an erased event; its stand-in is kept behind a mark."""
     kept = None if payload is None else _mark(tenant, position, cause, payload) + payload
@@ -48,6 +59,27 @@ def stand_in(tenant: str, position: int, blank: Blank) -> bytes | None:
     if _mark(tenant, position, blank.cause, payload) != blank.payload[:MARK_BYTES]:
         raise errors.Corrupt("a row that says what was erased is not what was written.")
     return payload
+
+
+def checked_stream(tenant: str, kept: Stream) -> Stream:
+    """Return a stream whose mark is right; raise Corrupt otherwise."""
+    if kept.mark != stream(tenant, kept):
+        raise errors.Corrupt(
+            f"what is kept of stream {kept.number:,} is not what was written.",
+            facts={"tenant": tenant, "stream": kept.number},
+        )
+    return kept
+
+
+def checked_key(tenant: str, kept: KeptKey) -> port.RawKey:
+    """Return an idempotency key's use whose mark is right; raise Corrupt otherwise."""
+    hash_ = kept.command_hash[MARK_BYTES:]
+    used = port.RawKey(kept.key, hash_, kept.first, kept.last, kept.time_us)
+    if kept != key(tenant, used):
+        raise errors.Corrupt(
+            "a stored idempotency key is not what was written.", facts={"tenant": tenant}
+        )
+    return used
 
 
 def checked_note(tenant: str, kept: KeptNote) -> port.Note:

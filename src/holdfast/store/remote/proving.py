@@ -61,6 +61,7 @@ class Proof:
         yield from self._events()
         self._check_gone()
         self._check_streams()
+        self._check_keys()
         self._check_blobs()
 
     def derived(self) -> None:
@@ -154,6 +155,8 @@ class Proof:
                 self.faults.append(
                     f"stream {stream.number:,} has {has} of {stream.version} events."
                 )
+            if stream.mark != marks.stream(self._tenant, stream):
+                self.faults.append("a row of streams is damaged.")
             strayed = strayed or any(self._strays(stream, at) for at in range(len(stream.bases)))
         if strayed:
             self.faults.append("streams are said to go on from what is not there.")
@@ -161,6 +164,16 @@ class Proof:
             if last:
                 self.faults.append(reading.nameless(number).message)
         self._versions = array("I")
+
+    def _check_keys(self) -> None:
+        after = ""
+        while page := self._driver.keys(self._tenant, after=after, limit=CHUNK):
+            for kept in page:
+                try:
+                    marks.checked_key(self._tenant, kept)
+                except errors.Corrupt:
+                    self.faults.append("a row of keys is damaged.")
+            after = page[-1].key
 
     def _strays(self, stream: Stream, at: int) -> bool:
         base = stream.bases[at]

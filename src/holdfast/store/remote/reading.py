@@ -34,16 +34,31 @@ def nameless(number: int) -> errors.Corrupt:
     return errors.Corrupt(f"stream {number:,} has no name.", facts={"stream": number})
 
 
+def found(driver: Driver, tenant: str, stream: str | int) -> Stream | None:
+    """Return a stream by name or number, checked; None if it is not there."""
+    there = driver.stream(tenant, stream)
+    return None if there is None else _asked(tenant, there, stream)
+
+
+def _asked(tenant: str, there: Stream, stream: str | int) -> Stream:
+    """Return a stream that is what was written, and the one that was asked for; raise Corrupt otherwise."""
+    if stream not in (there.name, there.number):
+        raise errors.Corrupt(
+            "a stream is found under the name of another.", facts={"stream": there.number}
+        )
+    return marks.checked_stream(tenant, there)
+
+
 def bases(driver: Driver, tenant: str, *streams: Stream) -> Callable[[int], Sequence[Base]]:
     """Return how the bases of a stream are found by its number; those of some are known."""
     known = {stream.number: stream.bases for stream in streams}
 
     def find(number: int) -> Sequence[Base]:
         if number not in known:
-            found = driver.stream(tenant, number)
-            if found is None:
+            there = found(driver, tenant, number)
+            if there is None:
                 raise nameless(number)
-            known[number] = found.bases
+            known[number] = there.bases
         return known[number]
 
     return find
@@ -70,14 +85,15 @@ def stream(
 ) -> tuple[Stream | None, list[port.StoredEvent]]:
     """Return a stream, and its events with low <= version <= high, the first of them or the newest."""
     last = high if at is None else min(high, at)
-    found, own = driver.own(tenant, name, low=low, high=last, limit=limit, newest=newest)
-    if found is None:
+    there, own = driver.own(tenant, name, low=low, high=last, limit=limit, newest=newest)
+    if there is None:
         return None, []
+    _asked(tenant, there, name)
     # Versions that are all of its last stretch are all its own.
-    if found.bases and low < found.bases[-1].first:
-        spans = paths.within(path(driver, tenant, found, at), low - 1, high)
+    if there.bases and low < there.bases[-1].first:
+        spans = paths.within(path(driver, tenant, there, at), low - 1, high)
         own = _along(driver, tenant, spans, limit, newest=newest)
-    return found, [opened(tenant, kept, name) for kept in own]
+    return there, [opened(tenant, kept, name) for kept in own]
 
 
 def _along(
@@ -124,6 +140,11 @@ def seek(driver: Driver, tenant: str, spans: Sequence[Span], ordinal: int) -> in
         if found:
             return found
     return 0
+
+
+def replayed(used: port.RawKey) -> port.Replayed:
+    """Return what an idempotency key was used for, as the port says it."""
+    return port.Replayed(used.command_hash, used.first, used.last)
 
 
 def blobs(driver: Driver, tenant: str, hashes: Iterable[bytes]) -> dict[bytes, bytes]:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from holdfast import errors
 from holdfast.store import port, portable
 from holdfast.store.erasure import Erased, Erasure
-from holdfast.store.remote import copying, erasing, proving, rebuilding
+from holdfast.store.remote import copying, erasing, marks, proving, rebuilding
 from holdfast.store.remote.driver import Change, Taken
 from holdfast.store.remote.known import Known
 from holdfast.store.remote.looking import Looking
@@ -94,7 +94,8 @@ class Upkeep(Looking):
     def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
         """Return the tenant's idempotency keys after one, by their text."""
         self._check_open()
-        return [copying.raw_key(key) for key in self._driver.keys(tenant, after=after, limit=limit)]
+        page = self._driver.keys(tenant, after=after, limit=limit)
+        return [marks.checked_key(tenant, kept) for kept in page]
 
     def paste(
         self,

@@ -178,6 +178,16 @@ class Keeping(stage.Stage):
         assert [e.position for e in store.read(TENANT, "a", until=1)] == [1]
         assert not verified(store).ok
 
+    def test_names_that_are_others_are_found(self, store: Store) -> None:
+        _furnish(store, TENANT)
+        self.damage_name(store, "a", "b")
+        assert not verified(store).ok
+
+    def test_a_damaged_key_is_found(self, store: Store) -> None:
+        _furnish(store, TENANT)
+        self.damage_key(store, "k1")
+        assert not verified(store).ok
+
     def test_awkward_names_are_kept_apart(self, store: Store) -> None:
         for at, text in enumerate(AWKWARD, start=1):
             _name_all(store, text, at)

@@ -62,6 +62,14 @@ class Stage:
         """Change TENANT's note beneath the store."""
         pytest.skip(f"this suite was not told how to damage note {name} of {store}")
 
+    def damage_name(self, store: Store, stream: str, other: str) -> None:
+        """Let two of TENANT's streams have each other's name, beneath the store."""
+        pytest.skip(f"this suite was not told how to swap {stream} and {other} of {store}")
+
+    def damage_key(self, store: Store, key: str) -> None:
+        """Let TENANT's idempotency key say that it led to what is not there, beneath the store."""
+        pytest.skip(f"this suite was not told how to damage key {key} of {store}")
+
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         """Take the payload of TENANT's event there away, beneath the store; `like`: say so as of that erased one."""
         pytest.skip(f"this suite was not told how to blank event {position} of {store} like {like}")

@@ -91,6 +91,7 @@ for _, rename in ipairs(renames) do
   if old and call('HGET', base .. 'names', old) == number then call('HDEL', base .. 'names', old) end
   call('HSET', base .. 'streams', number, rename[2])
   call('HSET', base .. 'names', rename[2], number)
+  call('HSET', base .. 'marks', number, rename[3])
 end
 for _, id in ipairs(drop_projections) do drop_row(d, id) end
 for _, stretch in ipairs(drop_claims) do call('UNLINK', d .. 'claims:' .. text(stretch)) end
@@ -110,6 +111,7 @@ for _, stream in ipairs(streams) do
   local number = text(stream[1])
   call('HSET', base .. 'names', stream[2], number)
   call('HSET', base .. 'streams', number, stream[2])
+  call('HSET', base .. 'marks', number, stream[4])
   call('RPUSH', base .. 'numbers', number)
   if stream[3] ~= 1 then call('HSET', base .. 'firsts', number, stream[3]) end
 end

@@ -43,8 +43,11 @@ local function stream_of(name, number)
   return number, name, tonumber(call('HGET', base .. 'firsts', number) or 1), call('LLEN', base .. 'own:' .. number)
 end
 
+-- Its mark holds only while name and number lead to one another.
 local function told(number, name, first, count)
-  return {number, name, first, first + count - 1, call('LRANGE', base .. 'bases:' .. number, 0, -1)}
+  local whole = call('HGET', base .. 'names', name) == number and call('HGET', base .. 'streams', number) == name
+  local mark = whole and call('HGET', base .. 'marks', number)
+  return {number, name, first, first + count - 1, call('LRANGE', base .. 'bases:' .. number, 0, -1), mark or ''}
 end
 
 -- Entries of the log with what is kept beside them: payload and salt, what became of them, the stream's name.
