@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import fcntl
 import json
+import os
 import random
 import threading
 import time
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Message, SessionManager
+from holdfast import Message, SessionManager, limits
 from holdfast.engine.recovering import recovery_id
 from holdfast.store.files import Files, documents
 from holdfast.store.sqlite import opening
@@ -374,12 +376,13 @@ def test_a_damaged_session_of_a_sqlite_store_has_its_recovery_session(tmp_path: 
             hf.sessions.get_session("tides")
 
 
+def full(self: Files, path: Path, data: bytes) -> None:
+    raise OSError(errno.ENOSPC, "no space left")
+
+
 def test_a_full_disk_is_said_and_the_message_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Files, path: Path, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "no space left")
-
     with SessionManager(base_path=folder) as manager:
         session = manager.create_session("tides")
         session.add_message(say("kept"))
@@ -389,6 +392,41 @@ def test_a_full_disk_is_said_and_the_message_is_kept(
                 manager.save_session(session)
         assert manager.save_session(session)
     assert "kept" in (folder / "sessions" / "tides.json").read_text()
+
+
+def test_a_file_that_can_not_be_written_is_said_in_each_interval_and_raised_at_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = SessionManager(base_path=folder, auto_save_interval=0.05)
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "put", full)
+        session = manager.create_session("tides")
+        session.add_message(say("kept"))
+        until = time.monotonic() + 20
+        while not caplog.records and time.monotonic() < until:
+            time.sleep(0.02)
+        assert "could not be written" in caplog.text
+        with pytest.raises(holdfast.StoreFull):
+            manager.close()
+    with pytest.raises(holdfast.EngineClosed):
+        session.add_message(say("too late"))
+    with SessionManager(base_path=folder) as manager:
+        assert texts(manager.get_session("tides")) == ["kept"]
+    assert "kept" in (folder / "sessions" / "tides.json").read_text()
+
+
+def test_a_process_that_does_not_pass_the_files_on_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.2)
+    with SessionManager(base_path=folder) as manager:
+        session = manager.create_session("tides")
+        with (folder / "sessions" / ".lock").open("wb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(holdfast.StoreBusy, match=str(os.getpid())):
+                manager.save_session(session)
+        assert manager.save_session(session)
+    assert (folder / "sessions" / "tides.json").exists()
 
 
 def test_penguins_own_files_in_the_same_folder_are_imported_and_left_as_they_are(

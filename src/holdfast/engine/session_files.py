@@ -8,6 +8,7 @@ the next interval. A file says which version of its session it shows, so that an
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Final, cast
@@ -21,6 +22,8 @@ from holdfast.store.files.naming import safe_name
 from holdfast.values.frozen import Json, thaw
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
+
+_log = logging.getLogger("holdfast.files")
 
 FORMAT: Final = 1
 INDEX: Final = "index"
@@ -39,7 +42,7 @@ def name_of(tenant: str, session_id: str) -> str:
 class SessionFiles:
     """Writes the files of all sessions of one store. Threads may share it."""
 
-    def __init__(self, engine: Engine, documents: Documents, interval_s: float) -> None:
+    def __init__(self, engine: Engine, documents: Documents) -> None:
         self._engine = engine
         self._documents = documents
         self._shown: dict[str, int] = {}
@@ -47,6 +50,9 @@ class SessionFiles:
         self._books = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def start(self, interval_s: float) -> None:
+        """Sweep in intervals, in a thread of its own; 0 is off."""
         if interval_s > 0:
             self._thread = threading.Thread(
                 target=self._run, args=(interval_s,), name="holdfast-files", daemon=True
@@ -55,8 +61,10 @@ class SessionFiles:
 
     def _run(self, interval_s: float) -> None:
         while not self._stop.wait(interval_s):
-            with contextlib.suppress(errors.Error, OSError):
+            try:
                 self.sweep()
+            except (errors.Error, OSError) as error:
+                _log.warning("the files of sessions could not be written: %s", error)
 
     def saved(self, tenant: str, session_id: str) -> None:
         """Write a session's file, unless it is long and little is new."""
@@ -82,10 +90,11 @@ class SessionFiles:
                 changed += [(tenant, session_id) for session_id in found]
             if not changed and not self._new:
                 return
+            # Each in a turn of its own: others do not wait for as many files as there may be.
+            for tenant, session_id in changed:
+                with contextlib.suppress(errors.Corrupt, errors.Erased), self._documents.turn():
+                    self._write(tenant, session_id)
             with self._documents.turn():
-                for tenant, session_id in changed:
-                    with contextlib.suppress(errors.Corrupt, errors.Erased):
-                        self._write(tenant, session_id)
                 self._write_index(positions)
 
     def _changed(self, tenant: str, after: int) -> tuple[list[str], int]:
@@ -192,9 +201,12 @@ class SessionFiles:
                 return False
 
     def close(self) -> None:
-        """Write what is left to write, and stop."""
+        """Write what is left to write, or raise why not, and stop. A forked child leaves that to its parent."""
+        try:
+            self._engine.check()
+        except (errors.EngineClosed, errors.ForkedEngine):
+            return
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with contextlib.suppress(errors.Error, OSError):
-            self.sweep()
+        self.sweep()

@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, cast
 
 import msgspec
 
-from holdfast.store.sqlite import translate
+from holdfast import limits
+from holdfast.store.files.folder import LOCK
+from holdfast.store.sqlite import translate, turns
 from holdfast.store.sqlite.files import Files
 from holdfast.values.frozen import Json
 
@@ -58,15 +61,27 @@ class Documents:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Keep other threads and processes from writing: an older state must not follow a newer one."""
+        """Keep other threads and processes from writing: an older state must not follow a newer one.
+
+        Raises StoreBusy, which names the holder, if another process does not pass it on.
+        """
         with self._mine, self._translated:
-            fd = self._files.open_here(self.folder / ".lock")
+            path = self.folder / LOCK
+            fd = self._files.open_here(path)
             try:
-                self._files.lock(fd)
+                self._lock(fd, path)
                 self._clear_leftovers()
                 yield
             finally:
                 self._files.close(fd)
+
+    def _lock(self, fd: int, path: Path) -> None:
+        until, pause_s = time.monotonic() + limits.TURN_WAIT_S, turns.LOOK_S
+        while not self._files.try_lock(fd):
+            if time.monotonic() > until:
+                raise turns.busy(self._files, fd, path, limits.TURN_WAIT_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, turns.LOOK_S_MAX)
 
     def _clear_leftovers(self) -> None:
         """Remove what a writer that died has left half-made, once: nobody else writes here now."""
