@@ -216,6 +216,32 @@ def test_saving_after_each_message_does_not_write_the_whole_session_each_time(
     assert len(json.loads((folder / "sessions" / "long.json").read_text())["messages"]) == 600
 
 
+def test_the_list_of_sessions_is_read_again_only_after_others_have_written_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(folder, *(f"s{at}" for at in range(40)), count=2)
+    read: list[bytes] = []
+    sound = documents.opened
+
+    def opened(data: bytes) -> object:
+        read.append(data[:40])
+        return sound(data)
+
+    with SessionManager(base_path=folder) as manager, SessionManager(base_path=folder) as other:
+        monkeypatch.setattr(documents, "opened", opened)
+        for at in range(10):
+            manager.get_session("s1").add_message(say(f"more {at}"))
+            manager.save_session(manager.get_session("s1"))
+        assert sum(b'"sessions"' in each for each in read) == 1
+        for at in range(8):
+            other.save_session(other.create_session(f"theirs {at}"))
+        for at in range(8):
+            manager.save_session(manager.create_session(f"ours {at}"))
+    listed = json.loads((folder / "sessions" / "index.json").read_text())["sessions"]
+    ids = {row["id"] for row in listed.values()}
+    assert ids >= {f"{whose} {at}" for whose in ("theirs", "ours") for at in range(8)}
+
+
 def test_threads_that_save_one_session_at_once_fail_nobody_and_tear_nothing(folder: Path) -> None:
     with SessionManager(base_path=folder) as manager:
         session = manager.create_session("busy")

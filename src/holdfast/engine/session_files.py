@@ -47,6 +47,8 @@ class SessionFiles:
         self._documents = documents
         self._shown: dict[str, int] = {}
         self._new: dict[str, dict[str, Json] | None] = {}
+        self._index: dict[str, Json] = {}
+        self._seal: bytes | None = None
         self._books = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -84,8 +86,10 @@ class SessionFiles:
         with self._books:
             store = self._engine.store
             changed, positions = list[tuple[str, str]](), dict[str, int]()
+            before = cast("dict[str, int]", self._read_index().get("positions", {}))
             for tenant in store.tenants():
-                after = self._position(tenant)
+                after = before.get(tenant, 0)
+                after = after if after <= store.head(tenant) else 0
                 found, positions[tenant] = self._changed(tenant, after)
                 changed += [(tenant, session_id) for session_id in found]
             if not changed and not self._new:
@@ -107,14 +111,12 @@ class SessionFiles:
                 after = page[-1].position
         return list(found), after
 
-    def _position(self, tenant: str) -> int:
-        positions = cast("dict[str, int]", self._read_index().get("positions", {}))
-        after = positions.get(tenant, 0)
-        return after if after <= self._engine.store.head(tenant) else 0
-
     def _read_index(self) -> dict[str, Json]:
-        # Another process may have written it, or somebody removed it.
-        return self._documents.get(INDEX) or {}
+        # Another process may have written it, or somebody removed it; else it is as it was when last seen.
+        seal = self._documents.seal(INDEX)
+        if seal is None or seal != self._seal:
+            self._index, self._seal = self._documents.get(INDEX) or {}, seal
+        return self._index
 
     def _sessions(self) -> dict[str, Json]:
         return cast("dict[str, Json]", self._read_index().get("sessions", {}))
@@ -132,6 +134,7 @@ class SessionFiles:
             "holdfast": "sessions", "format": FORMAT, "positions": known, "sessions": rows,
         }  # fmt: skip
         self._documents.put(INDEX, document)
+        self._index, self._seal = document, self._documents.seal(INDEX)
         self._new = {}
 
     def _write(self, tenant: str, session_id: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -107,6 +108,10 @@ class Documents:
         """Return a document; None if it is missing or does not verify."""
         return self._opened(self._path(name))
 
+    def seal(self, name: str) -> bytes | None:
+        """Return the checksum that a document ends with, which is that of no other; None if it is missing."""
+        return self._bytes(self._path(name), _SUM_CHARS + len(_END))
+
     def drop(self, name: str) -> None:
         """Remove a document and its backup."""
         paths = [path for path in (self._path(name), self._backup(name)) if path.exists()]
@@ -144,10 +149,16 @@ class Documents:
     def _backup(self, name: str) -> Path:
         return self.folder / f"{name}.json.bak"
 
-    def _bytes(self, path: Path) -> bytes | None:
+    def _bytes(self, path: Path, last: int | None = None) -> bytes | None:
+        """Return what is in a file, or the last bytes of it; None if it is missing, or a link."""
         if not path.is_file() or path.is_symlink():
             return None
-        return path.read_bytes()
+        # Another process may remove it now.
+        with self._translated, contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            if last is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - last))
+            return file.read()
+        return None
 
     def _opened(self, path: Path) -> dict[str, Json] | None:
         data = self._bytes(path)
