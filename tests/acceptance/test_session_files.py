@@ -268,6 +268,33 @@ def test_threads_that_save_one_session_at_once_fail_nobody_and_tear_nothing(fold
         assert len(texts(manager.get_session("busy"))) == 40
 
 
+def test_an_erasure_drops_the_files_that_may_show_it_and_no_others(folder: Path) -> None:
+    filled(folder, "ebb", "flow", "gone", count=100)
+    sessions = folder / "sessions"
+    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
+        secret = Message(role="user", content="canary one", id="secret")
+        hf.sessions.get_session("flow").add_message(secret)
+        hf.sessions.fork_session("flow", new_id="fork").add_message(say("of the fork"))
+        named = hf.sessions.create_session("named", title="canary two")
+        for each in ("flow", "fork", "named"):
+            assert hf.sessions.save_session(hf.sessions.get_session(each))
+        hf.sessions.save_session(hf.sessions.create_session("waits", title="canary three"))
+        kept = {path.name for path in sessions.glob("ebb.json*")}
+        before = (sessions / "ebb.json").stat().st_ino
+        hf.admin.erase(session_id="flow", message_id="secret")
+        for each in ("gone", named.id, "waits"):
+            hf.admin.erase(session_id=each)
+        assert {path.name for path in sessions.glob("*.json*")} == kept
+        assert (sessions / "ebb.json").stat().st_ino == before
+        for each in ("flow", "fork", "ebb"):
+            assert hf.sessions.save_session(hf.sessions.get_session(each))
+            assert (sessions / f"{each}.json").exists()
+        assert not [path for path in sessions.iterdir() if b"canary" in path.read_bytes()]
+    assert not [path for path in sessions.iterdir() if b"canary" in path.read_bytes()]
+    listed = json.loads((sessions / "index.json").read_text())["sessions"]
+    assert set(listed) == {"ebb", "flow", "fork"}
+
+
 @pytest.mark.req("B-23")
 def test_few_sessions_are_in_memory_all_are_on_disk_and_a_held_one_loses_nothing(
     folder: Path,

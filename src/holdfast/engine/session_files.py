@@ -46,7 +46,7 @@ class SessionFiles:
         self._engine = engine
         self._documents = documents
         self._shown: dict[str, int] = {}
-        self._new: dict[str, dict[str, Json] | None] = {}
+        self._new: dict[tuple[str, str], None] = {}
         self._index: dict[str, Json] = {}
         self._seal: bytes | None = None
         self._books = threading.RLock()
@@ -74,7 +74,8 @@ class SessionFiles:
             state = self._engine.states.current(tenant, session_id)
             name = name_of(tenant, session_id)
             count = 0 if state is None or state.gone else state.message_count
-            if count > SMALL and count - self._shown.get(name, 0) < count // 8:
+            little = count > SMALL and count - self._shown.get(name, 0) < count // 8
+            if little and self._documents.has(name):
                 return
             with self._documents.turn():
                 self._write(tenant, session_id)
@@ -86,7 +87,7 @@ class SessionFiles:
         with self._books:
             store = self._engine.store
             changed, positions = list[tuple[str, str]](), dict[str, int]()
-            before = cast("dict[str, int]", self._read_index().get("positions", {}))
+            before = self._positions()
             for tenant in store.tenants():
                 after = before.get(tenant, 0)
                 after = after if after <= store.head(tenant) else 0
@@ -99,7 +100,9 @@ class SessionFiles:
                 with contextlib.suppress(errors.Corrupt, errors.Erased), self._documents.turn():
                     self._write(tenant, session_id)
             with self._documents.turn():
-                self._write_index(positions)
+                # An erasure that came meanwhile has dropped the list, and files: the next sweep looks at all.
+                kept = self._positions().keys() >= before.keys()
+                self._write_index(positions if kept else {})
 
     def _changed(self, tenant: str, after: int) -> tuple[list[str], int]:
         found: dict[str, None] = {}
@@ -121,15 +124,20 @@ class SessionFiles:
     def _sessions(self) -> dict[str, Json]:
         return cast("dict[str, Json]", self._read_index().get("sessions", {}))
 
+    def _positions(self) -> dict[str, int]:
+        return cast("dict[str, int]", self._read_index().get("positions", {}))
+
     def _write_index(self, positions: Mapping[str, int]) -> None:
         """Bring the index up to the files that were written since; other processes' entries stay."""
-        before = self._read_index()
-        rows = dict(cast("dict[str, Json]", before.get("sessions", {})))
-        for name, row in self._new.items():
-            rows.pop(name, None)
-            if row is not None:
-                rows[name] = row
-        known = {**cast("dict[str, int]", before.get("positions", {})), **positions}
+        rows = dict(self._sessions())
+        # Made now, in the turn: what was erased since a file was written must not come back here.
+        for tenant, session_id in self._new:
+            with contextlib.suppress(errors.Corrupt, errors.Erased):
+                state, name = self._state(tenant, session_id), name_of(tenant, session_id)
+                rows.pop(name, None)
+                if state is not None:
+                    rows[name] = _row(tenant, state)
+        known = {**self._positions(), **positions}
         document: dict[str, Json] = {
             "holdfast": "sessions", "format": FORMAT, "positions": known, "sessions": rows,
         }  # fmt: skip
@@ -138,23 +146,23 @@ class SessionFiles:
         self._new = {}
 
     def _write(self, tenant: str, session_id: str) -> None:
-        name, state = name_of(tenant, session_id), None
-        with contextlib.suppress(errors.UnknownSession):
-            state = self._engine.states.current(tenant, session_id)
-        if state is None or state.gone:
+        name, state = name_of(tenant, session_id), self._state(tenant, session_id)
+        self._new[tenant, session_id] = None
+        if state is None:
             self._documents.drop(name)
-            self._new[name] = None
             self._shown.pop(name, None)
             return
         present = self._documents.primary(name)
         if present is None or present.get("version") != state.version:
             self._documents.put(name, self._document(tenant, state))
         self._shown[name] = state.message_count
-        self._new[name] = {
-            "tenant": tenant, "id": session_id, "title": state.title or state.preview,
-            "status": str(state.status), "messages": state.message_count, "version": state.version,
-            "last_active": state.last_active,
-        }  # fmt: skip
+
+    def _state(self, tenant: str, session_id: str) -> SessionState | None:
+        """Return a session's state as of now; None if there is no such session any more."""
+        with contextlib.suppress(errors.UnknownSession):
+            state = self._engine.states.current(tenant, session_id)
+            return None if state is None or state.gone else state
+        return None
 
     def _document(self, tenant: str, state: SessionState) -> dict[str, Json]:
         store, stream = self._engine.store, stream_of(state.id)
@@ -213,3 +221,12 @@ class SessionFiles:
         if self._thread is not None:
             self._thread.join()
         self.sweep()
+
+
+def _row(tenant: str, state: SessionState) -> dict[str, Json]:
+    """Return what the list says of a session."""
+    return {
+        "tenant": tenant, "id": state.id, "title": state.title or state.preview,
+        "status": str(state.status), "messages": state.message_count, "version": state.version,
+        "last_active": state.last_active,
+    }  # fmt: skip

@@ -108,6 +108,10 @@ class Documents:
         """Return a document; None if it is missing or does not verify."""
         return self._opened(self._path(name))
 
+    def has(self, name: str) -> bool:
+        """Whether a document is there, whatever is in it."""
+        return self._path(name).is_file()
+
     def seal(self, name: str) -> bytes | None:
         """Return the checksum that a document ends with, which is that of no other; None if it is missing."""
         return self._bytes(self._path(name), _SUM_CHARS + len(_END))
@@ -120,10 +124,12 @@ class Documents:
         if paths:
             self._files.sync(self.folder)
 
-    def drop_all(self) -> None:
-        """Remove every document and every backup. The caller has the turn."""
+    def drop_unless(self, keeps: Callable[[Mapping[str, Json]], bool]) -> None:
+        """Remove every document and every backup but those that are to be kept. The caller has the turn."""
         for path in self.folder.glob("[!.]*"):
-            self._files.remove(path)
+            document = self._opened(path)
+            if document is None or not keeps(document):
+                self._files.remove(path)
         self._files.sync(self.folder)
 
     def survey(self, version: Callable[[str, str], int]) -> dict[str, int]:
