@@ -81,6 +81,16 @@ def test_a_damaged_index_is_made_again_and_that_is_said(folder: Path, url: str, 
         assert hf.admin.status()["notes"] and hf.admin.verify().ok
 
 
+def test_an_index_that_has_lost_its_id_is_made_again(folder: Path, url: str) -> None:
+    filled(url)
+    index = folder / ".index" / "state.db"
+    with contextlib.closing(opening.connect(index, write=True)) as vandal:
+        vandal.execute("DELETE FROM store WHERE name = 'id'")
+    with holdfast.connect(url) as hf:
+        assert texts(hf, "tides") == [f"message {at}" for at in range(6)]
+        assert any("lost its id" in note for note in hf.admin.status()["notes"])
+
+
 def test_an_index_that_is_behind_is_brought_up(folder: Path, url: str, tmp_path: Path) -> None:
     filled(url, 3)
     shutil.copytree(folder / ".index", tmp_path / "older")

@@ -8,6 +8,7 @@ the next interval. A file says which version of its session it shows, so that an
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Final, cast
@@ -21,6 +22,8 @@ from holdfast.store.files.naming import safe_name
 from holdfast.values.frozen import Json, thaw
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
+
+_log = logging.getLogger("holdfast.files")
 
 FORMAT: Final = 1
 INDEX: Final = "index"
@@ -39,14 +42,19 @@ def name_of(tenant: str, session_id: str) -> str:
 class SessionFiles:
     """Writes the files of all sessions of one store. Threads may share it."""
 
-    def __init__(self, engine: Engine, documents: Documents, interval_s: float) -> None:
+    def __init__(self, engine: Engine, documents: Documents) -> None:
         self._engine = engine
         self._documents = documents
         self._shown: dict[str, int] = {}
-        self._new: dict[str, dict[str, Json] | None] = {}
+        self._new: dict[tuple[str, str], None] = {}
+        self._index: dict[str, Json] = {}
+        self._seal: bytes | None = None
         self._books = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def start(self, interval_s: float) -> None:
+        """Sweep in intervals, in a thread of its own; 0 is off."""
         if interval_s > 0:
             self._thread = threading.Thread(
                 target=self._run, args=(interval_s,), name="holdfast-files", daemon=True
@@ -55,8 +63,10 @@ class SessionFiles:
 
     def _run(self, interval_s: float) -> None:
         while not self._stop.wait(interval_s):
-            with contextlib.suppress(errors.Error, OSError):
+            try:
                 self.sweep()
+            except (errors.Error, OSError) as error:
+                _log.warning("the files of sessions could not be written: %s", error)
 
     def saved(self, tenant: str, session_id: str) -> None:
         """Write a session's file, unless it is long and little is new."""
@@ -64,7 +74,8 @@ class SessionFiles:
             state = self._engine.states.current(tenant, session_id)
             name = name_of(tenant, session_id)
             count = 0 if state is None or state.gone else state.message_count
-            if count > SMALL and count - self._shown.get(name, 0) < count // 8:
+            little = count > SMALL and count - self._shown.get(name, 0) < count // 8
+            if little and self._documents.has(name):
                 return
             with self._documents.turn():
                 self._write(tenant, session_id)
@@ -76,17 +87,22 @@ class SessionFiles:
         with self._books:
             store = self._engine.store
             changed, positions = list[tuple[str, str]](), dict[str, int]()
+            before = self._positions()
             for tenant in store.tenants():
-                after = self._position(tenant)
+                after = before.get(tenant, 0)
+                after = after if after <= store.head(tenant) else 0
                 found, positions[tenant] = self._changed(tenant, after)
                 changed += [(tenant, session_id) for session_id in found]
             if not changed and not self._new:
                 return
+            # Each in a turn of its own: others do not wait for as many files as there may be.
+            for tenant, session_id in changed:
+                with contextlib.suppress(errors.Corrupt, errors.Erased), self._documents.turn():
+                    self._write(tenant, session_id)
             with self._documents.turn():
-                for tenant, session_id in changed:
-                    with contextlib.suppress(errors.Corrupt, errors.Erased):
-                        self._write(tenant, session_id)
-                self._write_index(positions)
+                # An erasure that came meanwhile has dropped the list, and files: the next sweep looks at all.
+                kept = self._positions().keys() >= before.keys()
+                self._write_index(positions if kept else {})
 
     def _changed(self, tenant: str, after: int) -> tuple[list[str], int]:
         found: dict[str, None] = {}
@@ -98,51 +114,55 @@ class SessionFiles:
                 after = page[-1].position
         return list(found), after
 
-    def _position(self, tenant: str) -> int:
-        positions = cast("dict[str, int]", self._read_index().get("positions", {}))
-        after = positions.get(tenant, 0)
-        return after if after <= self._engine.store.head(tenant) else 0
-
     def _read_index(self) -> dict[str, Json]:
-        # Another process may have written it, or somebody removed it.
-        return self._documents.get(INDEX) or {}
+        # Another process may have written it, or somebody removed it; else it is as it was when last seen.
+        seal = self._documents.seal(INDEX)
+        if seal is None or seal != self._seal:
+            self._index, self._seal = self._documents.get(INDEX) or {}, seal
+        return self._index
 
     def _sessions(self) -> dict[str, Json]:
         return cast("dict[str, Json]", self._read_index().get("sessions", {}))
 
+    def _positions(self) -> dict[str, int]:
+        return cast("dict[str, int]", self._read_index().get("positions", {}))
+
     def _write_index(self, positions: Mapping[str, int]) -> None:
         """Bring the index up to the files that were written since; other processes' entries stay."""
-        before = self._read_index()
-        rows = dict(cast("dict[str, Json]", before.get("sessions", {})))
-        for name, row in self._new.items():
-            rows.pop(name, None)
-            if row is not None:
-                rows[name] = row
-        known = {**cast("dict[str, int]", before.get("positions", {})), **positions}
+        rows = dict(self._sessions())
+        # Made now, in the turn: what was erased since a file was written must not come back here.
+        for tenant, session_id in self._new:
+            with contextlib.suppress(errors.Corrupt, errors.Erased):
+                state, name = self._state(tenant, session_id), name_of(tenant, session_id)
+                rows.pop(name, None)
+                if state is not None:
+                    rows[name] = _row(tenant, state)
+        known = {**self._positions(), **positions}
         document: dict[str, Json] = {
             "holdfast": "sessions", "format": FORMAT, "positions": known, "sessions": rows,
         }  # fmt: skip
         self._documents.put(INDEX, document)
+        self._index, self._seal = document, self._documents.seal(INDEX)
         self._new = {}
 
     def _write(self, tenant: str, session_id: str) -> None:
-        name, state = name_of(tenant, session_id), None
-        with contextlib.suppress(errors.UnknownSession):
-            state = self._engine.states.current(tenant, session_id)
-        if state is None or state.gone:
+        name, state = name_of(tenant, session_id), self._state(tenant, session_id)
+        self._new[tenant, session_id] = None
+        if state is None:
             self._documents.drop(name)
-            self._new[name] = None
             self._shown.pop(name, None)
             return
         present = self._documents.primary(name)
         if present is None or present.get("version") != state.version:
             self._documents.put(name, self._document(tenant, state))
         self._shown[name] = state.message_count
-        self._new[name] = {
-            "tenant": tenant, "id": session_id, "title": state.title or state.preview,
-            "status": str(state.status), "messages": state.message_count, "version": state.version,
-            "last_active": state.last_active,
-        }  # fmt: skip
+
+    def _state(self, tenant: str, session_id: str) -> SessionState | None:
+        """Return a session's state as of now; None if there is no such session any more."""
+        with contextlib.suppress(errors.UnknownSession):
+            state = self._engine.states.current(tenant, session_id)
+            return None if state is None or state.gone else state
+        return None
 
     def _document(self, tenant: str, state: SessionState) -> dict[str, Json]:
         store, stream = self._engine.store, stream_of(state.id)
@@ -192,9 +212,21 @@ class SessionFiles:
                 return False
 
     def close(self) -> None:
-        """Write what is left to write, and stop."""
+        """Write what is left to write, or raise why not, and stop. A forked child leaves that to its parent."""
+        try:
+            self._engine.check()
+        except (errors.EngineClosed, errors.ForkedEngine):
+            return
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with contextlib.suppress(errors.Error, OSError):
-            self.sweep()
+        self.sweep()
+
+
+def _row(tenant: str, state: SessionState) -> dict[str, Json]:
+    """Return what the list says of a session."""
+    return {
+        "tenant": tenant, "id": state.id, "title": state.title or state.preview,
+        "status": str(state.status), "messages": state.message_count, "version": state.version,
+        "last_active": state.last_active,
+    }  # fmt: skip

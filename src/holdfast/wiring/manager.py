@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
 import weakref
 from pathlib import Path
@@ -20,12 +21,14 @@ from holdfast.engine.sessions import Sessions
 from holdfast.memory.port import MemoryEngine
 from holdfast.values.policy import WindowPolicy
 from holdfast.wiring.background import Background, Extras
-from holdfast.wiring.opened import files_of, open_engine
+from holdfast.wiring.opened import close_both, files_of, open_engine
 from holdfast.wiring.stores import open_shelf
 
 if TYPE_CHECKING:
     from holdfast.engine.bootstrapping import Bootstrap
     from holdfast.engine.session_files import SessionFiles
+
+_log = logging.getLogger("holdfast.files")
 
 
 class SessionManager(Sessions):
@@ -154,9 +157,7 @@ class SessionManager(Sessions):
             if self._background is not None:
                 self._background.close()
             if self._finish is not None and self._finish.detach() is not None:
-                if self._files is not None:
-                    self._files.close()
-                self._engine.close()
+                close_both(self._engine, self._files)
 
     def __enter__(self) -> SessionManager:
         return self
@@ -180,12 +181,14 @@ def _close(engine: Engine, files: SessionFiles | None) -> None:
     # A collected manager is closed from whichever thread the collector runs in, which may hold the
     # turn of the same file; so another one does it, unless the interpreter is ending.
     if threading.main_thread().is_alive():
-        threading.Thread(target=_close_both, args=(engine, files), name="holdfast-close").start()
+        threading.Thread(target=_close_left, args=(engine, files), name="holdfast-close").start()
     else:
-        _close_both(engine, files)
+        _close_left(engine, files)
 
 
-def _close_both(engine: Engine, files: SessionFiles | None) -> None:
-    if files is not None:
-        files.close()
-    engine.close()
+def _close_left(engine: Engine, files: SessionFiles | None) -> None:
+    # There is nobody to raise it to.
+    try:
+        close_both(engine, files)
+    except (errors.Error, OSError) as error:
+        _log.warning("a manager that was left open could not be closed: %s", error)

@@ -53,13 +53,24 @@ def open_engine(
 
 
 def files_of(engine: Engine, interval_s: float) -> SessionFiles | None:
-    """Return what writes the files of sessions, for a store that has such a folder."""
+    """Return what writes the files of sessions, in intervals too, for a store that has such a folder."""
     documents = documents_of(engine.store)
     if documents is None:
         return None
     from holdfast.engine.session_files import SessionFiles  # noqa: PLC0415 - only who has a folder pays for it
 
-    return SessionFiles(engine, documents, interval_s)
+    files = SessionFiles(engine, documents)
+    files.start(interval_s)
+    return files
+
+
+def close_both(engine: Engine, files: SessionFiles | None) -> None:
+    """Close what writes the files of sessions, then the engine, whatever the first raises."""
+    try:
+        if files is not None:
+            files.close()
+    finally:
+        engine.close()
 
 
 def _checked(name: str, value: object) -> int:
@@ -114,13 +125,14 @@ class Opened:
         return self._files
 
     def close(self) -> None:
-        """Close the engine, and the shelf if there is one. Closing twice is fine."""
+        """Close the engine, and the shelf if there is one; raise what kept the files of sessions from being written.
+
+        Closing twice is fine.
+        """
         self._open = False
+        files, self._files = self._files, None
         try:
-            files, self._files = self._files, None
-            if files is not None:
-                files.close()
-            self.engine.close()
+            close_both(self.engine, files)
         finally:
             if self._shelf is not None:
                 self._shelf.close()

@@ -85,7 +85,9 @@ def place_of(event: lines.Event) -> chain.Place:
         case [int(), str(), int(), int(), int(position), int(stream), int(version), *_]:
             return chain.Place(position, stream, version)
         case _:
-            raise errors.Corrupt("the header of an event in the journal can't be read.")
+            raise errors.Corrupt(
+                "the header of an event in the journal can't be read.", facts={"journal": "damaged"}
+            )
 
 
 def row_of(event: lines.Event) -> chain.Row:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, cast
 
 import msgspec
 
-from holdfast.store.sqlite import translate
+from holdfast import limits
+from holdfast.store.files.folder import LOCK
+from holdfast.store.sqlite import translate, turns
 from holdfast.store.sqlite.files import Files
 from holdfast.values.frozen import Json
 
@@ -58,15 +62,27 @@ class Documents:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Keep other threads and processes from writing: an older state must not follow a newer one."""
+        """Keep other threads and processes from writing: an older state must not follow a newer one.
+
+        Raises StoreBusy, which names the holder, if another process does not pass it on.
+        """
         with self._mine, self._translated:
-            fd = self._files.open_here(self.folder / ".lock")
+            path = self.folder / LOCK
+            fd = self._files.open_here(path)
             try:
-                self._files.lock(fd)
+                self._lock(fd, path)
                 self._clear_leftovers()
                 yield
             finally:
                 self._files.close(fd)
+
+    def _lock(self, fd: int, path: Path) -> None:
+        until, pause_s = time.monotonic() + limits.TURN_WAIT_S, turns.LOOK_S
+        while not self._files.try_lock(fd):
+            if time.monotonic() > until:
+                raise turns.busy(self._files, fd, path, limits.TURN_WAIT_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, turns.LOOK_S_MAX)
 
     def _clear_leftovers(self) -> None:
         """Remove what a writer that died has left half-made, once: nobody else writes here now."""
@@ -92,6 +108,14 @@ class Documents:
         """Return a document; None if it is missing or does not verify."""
         return self._opened(self._path(name))
 
+    def has(self, name: str) -> bool:
+        """Whether a document is there, whatever is in it."""
+        return self._path(name).is_file()
+
+    def seal(self, name: str) -> bytes | None:
+        """Return the checksum that a document ends with, which is that of no other; None if it is missing."""
+        return self._bytes(self._path(name), _SUM_CHARS + len(_END))
+
     def drop(self, name: str) -> None:
         """Remove a document and its backup."""
         paths = [path for path in (self._path(name), self._backup(name)) if path.exists()]
@@ -100,10 +124,12 @@ class Documents:
         if paths:
             self._files.sync(self.folder)
 
-    def drop_all(self) -> None:
-        """Remove every document and every backup. The caller has the turn."""
+    def drop_unless(self, keeps: Callable[[Mapping[str, Json]], bool]) -> None:
+        """Remove every document and every backup but those that are to be kept. The caller has the turn."""
         for path in self.folder.glob("[!.]*"):
-            self._files.remove(path)
+            document = self._opened(path)
+            if document is None or not keeps(document):
+                self._files.remove(path)
         self._files.sync(self.folder)
 
     def survey(self, version: Callable[[str, str], int]) -> dict[str, int]:
@@ -129,10 +155,16 @@ class Documents:
     def _backup(self, name: str) -> Path:
         return self.folder / f"{name}.json.bak"
 
-    def _bytes(self, path: Path) -> bytes | None:
+    def _bytes(self, path: Path, last: int | None = None) -> bytes | None:
+        """Return what is in a file, or the last bytes of it; None if it is missing, or a link."""
         if not path.is_file() or path.is_symlink():
             return None
-        return path.read_bytes()
+        # Another process may remove it now.
+        with self._translated, contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            if last is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - last))
+            return file.read()
+        return None
 
     def _opened(self, path: Path) -> dict[str, Json] | None:
         data = self._bytes(path)

@@ -6,7 +6,8 @@ between them. An index that is ahead means that the journal was cut off: that is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from holdfast.store.sqlite import checks, opening, rebuilding
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.rows import first
 from holdfast.store.sqlite.witness import Witness
+from holdfast.values.frozen import Json
 
 if TYPE_CHECKING:
     from holdfast.store.sqlite.opening import Synchronous
@@ -213,9 +215,23 @@ class Following(Witness):
             if not self._is_needed(connection, path.name):
                 self._files.remove(path)
         self._files.sync(self._folder.blobs)
-        # Any session may have quoted what went; they are written again as they are needed.
+        # Whatever quotes what went has lost events, too. Those files are written again as they are needed.
         with self._documents.turn():
-            self._documents.drop_all()
+            self._documents.drop_unless(partial(self._is_untouched, connection))
+
+    def _is_untouched(self, connection: apsw.Connection, document: Mapping[str, Json]) -> bool:
+        """Whether a document is of a stream that nothing was ever erased from, nor from what it goes on from."""
+        match document:
+            case {
+                "tenant": str(tenant),
+                "stream": str(stream),
+                "version": int(at),
+                "link": str(link),
+            }:
+                bindings = (tenant, stream, at, link)
+                return first(connection, self._sql["untouched"], bindings) == (1,)
+            case _:
+                return False
 
     def rewrite(self, connection: apsw.Connection, edit: Edit) -> None:
         """Write every line of the journal anew; the index follows."""

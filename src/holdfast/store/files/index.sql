@@ -41,3 +41,14 @@ SELECT 1 FROM blobs WHERE hash = ? LIMIT 1;
 SELECT notice, cause, payload FROM erased WHERE event = ?;
 -- name: is_blank
 SELECT payload IS NULL FROM events WHERE key = ?;
+-- name: untouched
+-- Whether a stream has that link at a version, and no event of it, or of what it goes on from, was erased.
+WITH RECURSIVE line (key) AS (
+    SELECT s.key FROM tenants AS t JOIN streams AS s ON s.tenant = t.number AND s.name = ?2
+    JOIN events AS e ON e.stream = s.key AND e.version = ?3
+    WHERE t.name = ?1 AND lower(hex(e.link)) = ?4
+    UNION SELECT b.source FROM line AS l JOIN bases AS b ON b.stream = l.key
+)
+SELECT EXISTS (SELECT 1 FROM line) AND NOT EXISTS (
+    SELECT 1 FROM line AS l CROSS JOIN events AS e ON e.stream = l.key CROSS JOIN erased AS x ON x.event = e.key
+);

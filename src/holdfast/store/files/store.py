@@ -49,7 +49,8 @@ class FilesStore(SQLiteStore):
         except Anew as error:
             why = str(error)
         except errors.Corrupt as error:
-            if error.facts.get("journal") or _is_anchor(error):
+            # What the journal lacks, or the anchor misses, can't be made again.
+            if error.facts.get("journal") or error.facts.get("anchor"):
                 raise
             why = MADE.format(error.message.rstrip("."))
         self._drop_index()
@@ -144,11 +145,6 @@ class FilesStore(SQLiteStore):
             "session_files": self.documents.survey(self.version),
             "segments": len(self._following.journal.segments()),
         }
-
-
-def _is_anchor(error: errors.Corrupt) -> bool:
-    # What SQLite or a row says of damage comes with facts; the anchor's word has none.
-    return not error.facts
 
 
 _conforms: type[port.Store] = FilesStore

@@ -47,6 +47,7 @@ def compare_anchor(connection: apsw.Connection, anchor: Anchor, store_id: bytes)
         raise errors.Corrupt(
             faults[0],
             hint="Restore a backup. If an older copy was put here on purpose, remove the -anchor file.",
+            facts={"anchor": "ahead"},
         )
     if notes:
         anchor.write({tenant: head(connection, tenant) for tenant in tenants(connection)})

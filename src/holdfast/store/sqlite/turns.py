@@ -110,13 +110,7 @@ class Turns:
             if came:
                 self._waiting = False
                 return
-        holder = self._files.holder(self.fd)
-        known = "ps" if holder else f"lsof {self._path} names it"
-        raise errors.StoreBusy(
-            f"{f'process {holder}' if holder else 'another process'} has held the store for more than {timeout_s:g} s.",
-            hint=f"See whether it is stopped ({known}), and continue or end it; then retry.",
-            facts={"holder": holder or "unknown", "timeout_s": timeout_s, "path": str(self._path)},
-        )
+        raise busy(self._files, self.fd, self._path, timeout_s)
 
     def _decline(self) -> None:
         # Interrupted while waiting: a turn that comes all the same goes to the next.
@@ -139,6 +133,17 @@ class Turns:
                 else:
                     self._files.unlock(self.fd)
                     self._waiting = False
+
+
+def busy(files: Files, fd: int, path: Path, timeout_s: float) -> errors.StoreBusy:
+    """Return the error for a lock that did not come in time: it names the holder."""
+    holder = files.holder(fd)
+    known = "ps" if holder else f"lsof {path} names it"
+    return errors.StoreBusy(
+        f"{f'process {holder}' if holder else 'another process'} has held the store for more than {timeout_s:g} s.",
+        hint=f"See whether it is stopped ({known}), and continue or end it; then retry.",
+        facts={"holder": holder or "unknown", "timeout_s": timeout_s, "path": str(path)},
+    )
 
 
 class Turn:
