@@ -78,7 +78,7 @@ def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
     from holdfast.wiring import stores  # noqa: PLC0415 - as below
 
     path = stores.folder_of(url) or file_of(url)
-    if not (create and path is not None and not path.exists() and path.parent.is_dir()):
+    if not (create and (path is None or (not path.exists() and path.parent.is_dir()))):
         must_exist(url)
     import holdfast  # noqa: PLC0415 - the package is loaded by now; this only names it
 
@@ -86,7 +86,7 @@ def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
 
 
 def must_exist(url: str) -> None:
-    """Raise Failure if there is nothing at a path that a URL names."""
+    """Raise Failure if there is no store where a path or a URL says. Looking makes none."""
     if url.startswith("volatile:"):
         raise exits.Failure(
             exits.Problem(
@@ -100,7 +100,11 @@ def must_exist(url: str) -> None:
     from holdfast.wiring import stores  # noqa: PLC0415 - only who opens a store pays for it
 
     path = stores.folder_of(url) or file_of(url)
-    if path is None or (path.is_file() and path.stat().st_size) or stores.is_folder(path):
+    if path is None:
+        if stores.on_server(url) is False:
+            raise exits.Failure(_nowhere(url))
+        return
+    if (path.is_file() and path.stat().st_size) or stores.is_folder(path):
         return
     raise exits.Failure(_missing(path))
 
@@ -130,6 +134,16 @@ def _missing(path: Path) -> exits.Problem:
         f"there is no store at {path}.",
         why,
         f"Check the path, or make a store to look at: {_demo()}",
+    )
+
+
+def _nowhere(url: str) -> exits.Problem:
+    return exits.Problem(
+        exits.NOT_FOUND,
+        "no_store",
+        f"there is no store at {url}.",
+        "The server answers, but has no store by that name. Nothing was made.",
+        "Check the host, the database, and ?schema= or ?prefix= in the URL.",
     )
 
 

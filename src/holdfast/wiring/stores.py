@@ -110,6 +110,11 @@ def open_store(url: str | Path) -> Store:
     )
 
 
+def on_server(url: str) -> bool | None:
+    """Whether there is a store on the server that a URL names, which is only looked at; None for what is no server's."""
+    return bool(_room(url).exists(url)) if urlsplit(url).scheme in _SERVERS else None
+
+
 def is_folder(url: str | Path) -> bool:
     """Whether a path, or a URL, names a folder that holds a file store."""
     path = folder_of(str(url)) or (Path(url).expanduser() if "://" not in str(url) else None)
