@@ -65,3 +65,49 @@ def test_what_is_copied_to_may_be_new(nowhere: str, tmp_path: Path):
         whole.said(hf, "s", "ada", "words")
     assert run("migrate", "a.db", nowhere, cwd=tmp_path).code == 0
     assert run("status", nowhere, cwd=tmp_path).code == 0
+
+
+SAYING = [
+    ("verify",), ("rebuild",), ("backup", "{copy}.db"), ("sessions", "list", "--limit", "1"),
+    ("retention", "--keep", "90d", "--dry-run"), ("sessions", "show", "nobody"), ("erase", "--user", "ada"),
+]  # fmt: skip
+
+
+def with_password(url: str) -> str:
+    """A URL with a password that a server which asks for none takes as well."""
+    scheme, _, rest = url.partition("://")
+    user = "postgres" if scheme == "postgresql" else "default"
+    return f"{scheme}://{user}:sesame@{rest.rpartition('@')[2]}"
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+def test_no_password_is_printed(kind: str, bare: str, tmp_path: Path):
+    url = with_password(valkey.fresh() if kind == "redis" else bare)
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        whole.said(hf, "s", "ada", "words")
+        whole.said(hf, "t", "ada", "words")
+    every = [
+        ("verify", url),
+        ("migrate", "a.db", url),
+        ("migrate", url, "c.db"),
+        ("restore", "a.db", url),
+    ]
+    every += [(*words, "--url", url) for words in SAYING]
+    told = ""
+    for number, words in enumerate(every):
+        for option in ((), ("--json",)):
+            given = [word.format(copy=f"{number}{len(option)}") for word in words]
+            done = run(*given, *option, cwd=tmp_path)
+            assert "sesame" not in done.out + done.err, (given, done)
+            told += done.out + done.err
+    assert ":***@" in told
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:p@ss@host/db", "postgresql://me:se/same@host/db", "redis://:se#same@host"]
+)  # fmt: skip
+def test_a_password_that_has_to_be_encoded_is_not_guessed_at(url: str, tmp_path: Path):
+    done = run("status", url, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "%40" in done.err
+    assert "same" not in done.err and "ss@" not in done.err

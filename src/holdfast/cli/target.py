@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
 from holdfast.cli import again, exits
+from holdfast.store import urls
 
 if TYPE_CHECKING:
     from holdfast.cli.options import Common
@@ -45,6 +46,11 @@ def choose(given: str | None) -> str:
             f"Name one (--url path/to/state.db), or make one to look at: {_demo()}",
         )
     )
+
+
+def named(given: str | None) -> str:
+    """Return what people are told of the store that is chosen: never a password."""
+    return urls.shown(choose(given))
 
 
 @contextlib.contextmanager
@@ -141,7 +147,7 @@ def _nowhere(url: str) -> exits.Problem:
     return exits.Problem(
         exits.NOT_FOUND,
         "no_store",
-        f"there is no store at {url}.",
+        f"there is no store at {urls.shown(url)}.",
         "The server answers, but has no store by that name. Nothing was made.",
         "Check the host, the database, and ?schema= or ?prefix= in the URL.",
     )
