@@ -93,7 +93,8 @@ def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
 
 def must_exist(url: str) -> None:
     """Raise Failure if there is no store where a path or a URL says. Looking makes none."""
-    if url.startswith("volatile:"):
+    urls.check_path(url)
+    if urls.scheme(url) == "volatile":
         raise exits.Failure(
             exits.Problem(
                 exits.USAGE,
@@ -117,9 +118,10 @@ def must_exist(url: str) -> None:
 
 def file_of(url: str) -> Path | None:
     """Return the file that a path or sqlite: URL names; None for other schemes."""
-    if url.startswith("sqlite:"):
+    scheme = urls.scheme(url)
+    if scheme == "sqlite":
         return Path(unquote(urlsplit(url).path))
-    return None if "://" in url else Path(url).expanduser()
+    return None if scheme else Path(url).expanduser()
 
 
 def _missing(path: Path) -> exits.Problem:

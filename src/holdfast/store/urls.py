@@ -8,7 +8,42 @@ from typing import Final
 from holdfast import errors
 
 _SECRET: Final = re.compile(r"([?&](?:ssl)?password=)[^&#]*")
+_CLOSE: Final = 0.8
+"""How alike a word and a scheme are, of 1, if one was meant for the other."""
+
+_WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _END: Final = re.compile(r"[/?#]")
+
+
+SCHEMES: Final = (
+    "sqlite", "files", "volatile", "postgresql", "postgres",
+    "redis", "rediss", "redis+cluster", "rediss+cluster",
+)  # fmt: skip
+"""Those that come along."""
+
+_BARE: Final = ("sqlite", "files", "volatile")
+"""Those that may stand without //."""
+
+
+def scheme(url: str) -> str:
+    """Return the scheme of a URL in small letters; nothing for a path."""
+    word = url.partition(":")[0].lower()
+    return word if "://" in url or (word in _BARE and ":" in url) else ""
+
+
+def check_path(name: str) -> None:
+    """Raise InvalidRequest if what would be a path looks like a URL with a slip in it."""
+    word, colon, _ = name.partition(":")
+    if not colon or not _WORD.fullmatch(word) or scheme(name):
+        return
+    from difflib import get_close_matches  # noqa: PLC0415 - few names hold a colon
+
+    for meant in get_close_matches(word.lower(), SCHEMES, 1, _CLOSE):
+        form = f"{meant}:" if meant in _BARE else f"{meant}://"
+        raise errors.InvalidRequest(
+            f"{word}: is no beginning of a URL of a store, and is too close to {form} to be one of a path.",
+            hint=f"Write {form}…, or ./{word}:… if it is a path.",
+        )
 
 
 def shown(url: object) -> str:

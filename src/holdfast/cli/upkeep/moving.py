@@ -52,7 +52,7 @@ def restore(backup: str, goal: str, printing: Printing, *, verify: bool) -> int:
 
 
 def _named(goal: str) -> str:
-    if goal.startswith("volatile:"):
+    if urls.scheme(goal) == "volatile":
         told = "volatile: names a store in the memory of one process; nothing put there would last."
         raise exits.Failure(
             exits.Problem(
