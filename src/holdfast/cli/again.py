@@ -23,12 +23,15 @@ def option(name: str, value: object) -> tuple[str, ...]:
 
 
 def command(words: str, *options: str, named: str = "", on: Sequence[str] = ()) -> str:
-    """Return a command that can be typed as it is: its words, what it is about, its options."""
+    """Return a command that can be typed as it is, but for a password: its words, what it is about, its options."""
     import shlex  # noqa: PLC0415 - the first screen does not need it
+
+    from holdfast.store import urls  # noqa: PLC0415 - as above
 
     before, after = ([named], []) if not named.startswith("-") else ([], ["--", named])
     about = before if named else []
-    return shlex.join([program(), *words.split(), *about, *options, *on, *after])
+    whole = [program(), *words.split(), *about, *options, *on, *after]
+    return shlex.join(urls.shown(word) for word in whole)
 
 
 def program() -> str:

@@ -13,7 +13,7 @@ from holdfast.cli.surface import Face, Surface
 def run(copy: str, common: Common) -> int:
     """Copy the store to a file that does not exist yet."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
-    url = target.choose(common.url)
+    url = target.named(common.url)
     if Path(copy).exists():
         raise exits.Failure(_exists(Path(copy), common))
     started = time.monotonic()

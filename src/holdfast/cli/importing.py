@@ -51,7 +51,7 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
                 _tell(surface, name, report)
     if surface.face is Face.JSON:
         seconds = round(time.monotonic() - started, 3)
-        surface.document(_document(target.choose(common.url), made, wanted, seconds))
+        surface.document(_document(target.named(common.url), made, wanted, seconds))
     if wanted.dry_run:
         surface.note("Nothing was written (--dry-run).")
     nothing = all(report.skipped and not report.sessions + report.already for _, report in made)

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
 from holdfast.cli import again, exits
+from holdfast.store import urls
 
 if TYPE_CHECKING:
     from holdfast.cli.options import Common
@@ -47,6 +48,11 @@ def choose(given: str | None) -> str:
     )
 
 
+def named(given: str | None) -> str:
+    """Return what people are told of the store that is chosen: never a password."""
+    return urls.shown(choose(given))
+
+
 @contextlib.contextmanager
 def opened(
     common: Common,
@@ -78,7 +84,7 @@ def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
     from holdfast.wiring import stores  # noqa: PLC0415 - as below
 
     path = stores.folder_of(url) or file_of(url)
-    if not (create and path is not None and not path.exists() and path.parent.is_dir()):
+    if not (create and (path is None or (not path.exists() and path.parent.is_dir()))):
         must_exist(url)
     import holdfast  # noqa: PLC0415 - the package is loaded by now; this only names it
 
@@ -86,8 +92,9 @@ def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
 
 
 def must_exist(url: str) -> None:
-    """Raise Failure if there is nothing at a path that a URL names."""
-    if url.startswith("volatile:"):
+    """Raise Failure if there is no store where a path or a URL says. Looking makes none."""
+    urls.check_path(url)
+    if urls.scheme(url) == "volatile":
         raise exits.Failure(
             exits.Problem(
                 exits.USAGE,
@@ -100,16 +107,21 @@ def must_exist(url: str) -> None:
     from holdfast.wiring import stores  # noqa: PLC0415 - only who opens a store pays for it
 
     path = stores.folder_of(url) or file_of(url)
-    if path is None or (path.is_file() and path.stat().st_size) or stores.is_folder(path):
+    if path is None:
+        if stores.on_server(url) is False:
+            raise exits.Failure(_nowhere(url))
+        return
+    if (path.is_file() and path.stat().st_size) or stores.is_folder(path):
         return
     raise exits.Failure(_missing(path))
 
 
 def file_of(url: str) -> Path | None:
     """Return the file that a path or sqlite: URL names; None for other schemes."""
-    if url.startswith("sqlite:"):
+    scheme = urls.scheme(url)
+    if scheme == "sqlite":
         return Path(unquote(urlsplit(url).path))
-    return None if "://" in url else Path(url).expanduser()
+    return None if scheme else Path(url).expanduser()
 
 
 def _missing(path: Path) -> exits.Problem:
@@ -130,6 +142,16 @@ def _missing(path: Path) -> exits.Problem:
         f"there is no store at {path}.",
         why,
         f"Check the path, or make a store to look at: {_demo()}",
+    )
+
+
+def _nowhere(url: str) -> exits.Problem:
+    return exits.Problem(
+        exits.NOT_FOUND,
+        "no_store",
+        f"there is no store at {urls.shown(url)}.",
+        "The server answers, but has no store by that name. Nothing was made.",
+        "Check the host, the database, and ?schema= or ?prefix= in the URL.",
     )
 
 

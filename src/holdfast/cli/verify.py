@@ -10,6 +10,7 @@ from holdfast import errors
 from holdfast.cli import exits, figures, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
+from holdfast.store import urls
 from holdfast.store.port import Report
 
 
@@ -23,7 +24,7 @@ def run(store: str | None, common: Common) -> int:
     if surface.face is Face.JSON:
         surface.document(
             {
-                "store": url,
+                "store": urls.shown(url),
                 "ok": report.ok,
                 "events": report.events,
                 "tenants": report.tenants,
@@ -33,7 +34,9 @@ def run(store: str | None, common: Common) -> int:
             }
         )
     elif surface.face is Face.PIPE:
-        surface.row("ok" if report.ok else "damage", report.events, len(report.faults), url)
+        surface.row(
+            "ok" if report.ok else "damage", report.events, len(report.faults), urls.shown(url)
+        )
         for fault in report.faults:
             surface.row("fault", fault)
         for note in report.notes:
@@ -78,7 +81,9 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
         surface.console.print(f"   {events}{what} are as they were written ({seconds:.1f} s)")
     else:
         surface.console.print(f"{glyphs.bad} damage", style="bold red", end="")
-        surface.console.print(f"   {figures.count(len(report.faults), 'fault')} in {url}")
+        surface.console.print(
+            f"   {figures.count(len(report.faults), 'fault')} in {urls.shown(url)}"
+        )
     for fault in report.faults:
         surface.console.print(f"  {glyphs.dot} {fault}", soft_wrap=True)
     for note in report.notes:
@@ -87,7 +92,9 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
 
 def _advise(surface: Surface, url: str) -> None:
     if target.file_of(url):
-        surface.note(f"Nothing was changed. Keep {url} and its -wal and -anchor files as they are,")
+        surface.note(
+            f"Nothing was changed. Keep {urls.shown(url)} and its -wal and -anchor files as they are,"
+        )
         surface.note(
             f"and put a backup in their place; `holdfast backup` makes one.  (exit {exits.DAMAGE})"
         )

@@ -15,6 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.erasing import Erasing
 from holdfast.engine.past import Moment
 from holdfast.engine.states import facts
+from holdfast.store import urls
 from holdfast.store.port import Rebuilt, Report, Store, StoredEvent
 from holdfast.values.erasure import Receipt
 from holdfast.values.event import Erased, Recorded
@@ -138,7 +139,9 @@ def _erased(stored: StoredEvent) -> Erased:
 
 def nothing_opened(url: str | Path) -> Store:
     """Refuse to open another store: nobody has told how."""
-    raise errors.InvalidRequest(f"{url} can't be opened from here: use holdfast.connect.")
+    raise errors.InvalidRequest(
+        f"{urls.shown(url)} can't be opened from here: use holdfast.connect."
+    )
 
 
 class Admin:

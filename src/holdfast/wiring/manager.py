@@ -19,6 +19,7 @@ from holdfast.engine.requests import Settings, Write
 from holdfast.engine.session import Session
 from holdfast.engine.sessions import Sessions
 from holdfast.memory.port import MemoryEngine
+from holdfast.store import urls
 from holdfast.values.policy import WindowPolicy
 from holdfast.wiring.background import Background, Extras
 from holdfast.wiring.opened import close_both, files_of, open_engine
@@ -69,6 +70,8 @@ class SessionManager(Sessions):
             write=write,
             policy=policy,
         )
+        if isinstance(base_path, str):
+            _check_folder(base_path)
         folder = Path(base_path).expanduser()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -169,6 +172,15 @@ class SessionManager(Sessions):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_folder(name: str) -> None:
+    urls.check_path(name)
+    if urls.scheme(name):
+        raise errors.InvalidRequest(
+            f"{urls.shown(name)} is a URL, and base_path is a folder.",
+            hint="Open it with holdfast.connect(url); its .sessions is a SessionManager.",
+        )
 
 
 def _url(folder: Path) -> str | Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast import errors
 from holdfast.engine import arriving, migrating
 from holdfast.engine.migrating import Migrated, Progress
+from holdfast.store import urls
 from holdfast.wiring.stores import open_store, path_of
 
 
@@ -28,7 +29,7 @@ def restore(
                 arriving.is_arriving(store, tenant) for tenant in store.tenants()
             ):
                 raise errors.InvalidRequest(
-                    f"{target} is not empty.",
+                    f"{urls.shown(target)} is not empty.",
                     hint="Restore into a new store. To bring two together, use holdfast migrate.",
                 )
             return migrating.migrate(source, store, progress, verify=verify, follow=False)

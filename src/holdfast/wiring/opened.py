@@ -16,6 +16,7 @@ from holdfast import errors, limits
 from holdfast.engine import arriving
 from holdfast.engine.engine import Engine
 from holdfast.memory.shelf import Shelf
+from holdfast.store import urls
 from holdfast.values import ids
 from holdfast.wiring.stores import documents_of, open_shelf, open_store
 
@@ -140,7 +141,7 @@ class Opened:
     def __del__(self) -> None:
         if getattr(self, "_open", False):
             warnings.warn(
-                f"{self._url}, opened at {self._where}, was never closed; use it in a with statement",
+                f"{urls.shown(self._url)}, opened at {self._where}, was never closed; use it in a with statement",
                 ResourceWarning,
                 stacklevel=2,
             )

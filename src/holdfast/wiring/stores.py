@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast import errors
 from holdfast.engine import deriving, stand_ins
 from holdfast.memory.shelf import Shelf, VolatileShelf
+from holdfast.store import urls
 from holdfast.store.port import Store
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _files(url: str) -> Store:
 def _volatile(url: str) -> Store:
     from holdfast.store.volatile import VolatileStore  # noqa: PLC0415 - as above
 
-    if url != "volatile:":
+    if url.lower() != "volatile:":
         raise errors.InvalidRequest("a volatile store has no name: write just volatile:")
     return VolatileStore()
 
@@ -97,8 +98,10 @@ def open_store(url: str | Path) -> Store:
             f"{url!s} is no path of a store.", hint="Write volatile: for one in RAM."
         )
     if isinstance(url, Path) or _is_path(url):
+        if isinstance(url, str):
+            urls.check_path(url)
         return _files(str(url)) if is_folder(url) else _sqlite(str(url))
-    scheme = urlsplit(url).scheme
+    scheme = urls.scheme(url)
     opener = _OURS.get(scheme)
     if opener is not None:
         return opener(url)
@@ -113,6 +116,11 @@ def open_store(url: str | Path) -> Store:
     )
 
 
+def on_server(url: str) -> bool | None:
+    """Whether there is a store on the server that a URL names, which is only looked at; None for what is no server's."""
+    return bool(_room(url).exists(url)) if urlsplit(url).scheme in _SERVERS else None
+
+
 def is_folder(url: str | Path) -> bool:
     """Whether a path, or a URL, names a folder that holds a file store."""
     path = folder_of(str(url)) or (Path(url).expanduser() if "://" not in str(url) else None)
@@ -121,7 +129,7 @@ def is_folder(url: str | Path) -> bool:
 
 def folder_of(url: str) -> Path | None:
     """Return the folder that a files: URL names; None for others."""
-    return Path(_path(url, "files")).expanduser() if url.startswith("files:") else None
+    return Path(_path(url, "files")).expanduser() if urls.scheme(url) == "files" else None
 
 
 def take_journal(url: str) -> bool:
@@ -136,18 +144,18 @@ def take_journal(url: str) -> bool:
 
 
 def _is_path(url: str) -> bool:
-    return "://" not in url and not url.startswith(("volatile:", "sqlite:", "files:"))
+    return not urls.scheme(url)
 
 
 def _path(url: str, scheme: str = "sqlite") -> str:
-    if not url.startswith(f"{scheme}:"):
+    if urls.scheme(url) != scheme:
         return url
-    parts = urlsplit(url)
-    relative = scheme == "files" and not url.startswith("files:/")
+    parts, after = urlsplit(url), url[len(scheme) + 1 :]
+    relative = scheme == "files" and not after.startswith("/")
     if parts.netloc or not parts.path or parts.query or parts.fragment:
         ways = "files:///absolute/folder, or files:folder" if scheme == "files" else ""
         raise errors.InvalidRequest(f"write {ways or 'sqlite:///absolute/path, or just a path'}.")
-    return unquote(parts.path if not relative else url.removeprefix("files:"))
+    return unquote(parts.path if not relative else after)
 
 
 def documents_of(store: Store) -> Documents | None:
@@ -157,7 +165,7 @@ def documents_of(store: Store) -> Documents | None:
 
 def path_of(url: str | Path) -> Path | None:
     """Return the file of SQLite that a URL or path names; None if it names something else."""
-    named = isinstance(url, Path) or _is_path(url) or url.startswith("sqlite:")
+    named = isinstance(url, Path) or urls.scheme(url) in ("", "sqlite")
     return Path(_path(str(url))).expanduser().resolve() if named and not is_folder(url) else None
 
 

@@ -120,7 +120,7 @@ def _ask_about(
     surface: Surface, found: Suspension, frame: Frame, said: Said, common: Common
 ) -> None:
     what = waiting.subject(frame, found)
-    question = f"{said.word} {what} for {found.scope.actor_id} in {target.choose(common.url)}?"
+    question = f"{said.word} {what} for {found.scope.actor_id} in {target.named(common.url)}?"
     asked = [*suspensions.payload_lines(found)]
     if said.payload is not None:
         asked.append(f"  instead: {said.payload}")
@@ -202,7 +202,7 @@ def cancel(reference: str, *, cascade: bool, reason: str, yes: bool, common: Com
         more = f" and {figures.count(len(below), 'open frame')} below it" if below else ""
         asking.confirm(
             surface,
-            f"cancel {frame.frame_id} ({frame.goal}){more} in {target.choose(common.url)}?",
+            f"cancel {frame.frame_id} ({frame.goal}){more} in {target.named(common.url)}?",
             [f"  {one.frame_id}  {one.status}  {one.goal}" for one in reversed(below)],
             yes=yes,
         )

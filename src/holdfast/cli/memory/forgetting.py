@@ -32,7 +32,7 @@ def forget(user: str, *, yes: bool, common: Common) -> int:
             f"  {figures.count(facts, 'fact')} that memory has",
             "  and what the search index, summaries, recorded windows and frames have of them",
         ]
-        question = f"forget {user} in {target.choose(common.url)}, for good?"
+        question = f"forget {user} in {target.named(common.url)}, for good?"
         asking.confirm(surface, question, lines, yes=yes)
         receipt = hf.memory.forget(user)
     _show(surface, receipt, f"forgot {user}", f"There was nothing of {user!r}.")
@@ -56,7 +56,7 @@ def erase(session: str | None, message: str | None, *, yes: bool, common: Common
     surface = Surface(as_json=common.json, quiet=common.quiet)
     with target.opened(common) as hf:
         what, lines, run = _wanted(hf, session, message)
-        question = f"erase {what} in {target.choose(common.url)}, for good?"
+        question = f"erase {what} in {target.named(common.url)}, for good?"
         asking.confirm(surface, question, lines, yes=yes)
         receipt = run()
     _show(surface, receipt, f"erased {what}", "There was nothing to erase.")

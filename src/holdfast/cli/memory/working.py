@@ -56,7 +56,7 @@ def run(wanted: Wanted, common: Common) -> int:
         with _troubles_told(surface):
             if wanted.once:
                 return _ended(surface, worker, worker.run_once(), common)
-            begun = f"{worker.holder} works on {target.choose(common.url)}; ^C ends it."
+            begun = f"{worker.holder} works on {target.named(common.url)}; ^C ends it."
             _until_interrupted(worker, lambda: surface.note(begun))
         surface.note("Stopped. What is left is taken up by the next one.")
     return exits.DONE

@@ -37,7 +37,7 @@ def run(wanted: Wanted, common: Common) -> int:
         told = hf.admin.retention(days, dry_run=True)
         if not wanted.dry_run and told.gone:
             count = figures.count(len(told.gone), "session")
-            question = f"erase {count} in {target.choose(common.url)}, for good?"
+            question = f"erase {count} in {target.named(common.url)}, for good?"
             asking.confirm(surface, question, yes=wanted.yes)
             told = hf.admin.retention(days)
     _show(surface, told)

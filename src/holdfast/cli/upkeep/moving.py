@@ -11,6 +11,7 @@ from holdfast import errors
 from holdfast.cli import again, exits, figures, target
 from holdfast.cli.options import Common, Printing
 from holdfast.cli.surface import Face, Surface
+from holdfast.store import urls
 
 if TYPE_CHECKING:
     from holdfast.engine.migrating import Migrated
@@ -28,7 +29,7 @@ def migrate(source: str, goal: str, printing: Printing, *, verify: bool) -> int:
         surface.note(f"See what it holds: {again.command('status', named=goal)}")
         return exits.DONE
     late = figures.count(sum(moved.behind.values()), "event")
-    surface.note(f"{source} has got {late} since. Stop who writes there, then repeat:")
+    surface.note(f"{urls.shown(source)} has got {late} since. Stop who writes there, then repeat:")
     surface.note(f"{again.command('migrate', goal, named=source)}  (exit {exits.CONFLICT})")
     return exits.CONFLICT
 
@@ -51,7 +52,7 @@ def restore(backup: str, goal: str, printing: Printing, *, verify: bool) -> int:
 
 
 def _named(goal: str) -> str:
-    if goal.startswith("volatile:"):
+    if urls.scheme(goal) == "volatile":
         told = "volatile: names a store in the memory of one process; nothing put there would last."
         raise exits.Failure(
             exits.Problem(
@@ -62,7 +63,7 @@ def _named(goal: str) -> str:
 
 
 def _show(surface: Surface, what: tuple[str, str, str], moved: Migrated, seconds: float) -> None:
-    did, source, goal = what
+    did, source, goal = (urls.shown(each) for each in what)
     if surface.face is Face.JSON:
         document = {"source": source, "target": goal, **msgspec.to_builtins(moved)}
         surface.document({**document, "seconds": round(seconds, 3)})

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from holdfast.store.port import Store
-from holdfast.store.postgres import place
+from holdfast.store.postgres import opening, place
 from holdfast.store.postgres.driver import PostgresDriver
 from holdfast.store.postgres.shelf import PostgresShelf
 from holdfast.store.remote.store import RemoteStore
 
-__all__ = ["PostgresDriver", "PostgresShelf", "open_shelf", "open_store"]
+__all__ = ["PostgresDriver", "PostgresShelf", "exists", "open_shelf", "open_store"]
 
 
 def open_store(url: str) -> Store:
     """Open the store that a URL names, making it the first time."""
     return RemoteStore(PostgresDriver(place.of(url)))
+
+
+def exists(url: str) -> bool:
+    """Whether there is a store where a URL says. Nothing is made; raises NotAStore if something else is there."""
+    return opening.exists(place.of(url))
 
 
 def open_shelf(url: str) -> PostgresShelf:

@@ -109,6 +109,15 @@ def prepare(place: Place) -> Server:
     return server
 
 
+def exists(place: Place) -> bool:
+    """Whether the schema holds a store."""
+    with (
+        translate.at(place.shown),
+        contextlib.closing(connections.connect(place, role=False)) as owner,
+    ):
+        return version(owner, place) > 0
+
+
 def version(connection: Connection, place: Place) -> int:
     """Return the schema's version, 0 if there is none; raise NewerStore for one that is not known here."""
     if _one(connection, "is_there")[0] is None:

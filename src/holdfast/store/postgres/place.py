@@ -12,6 +12,7 @@ import psycopg
 from psycopg import conninfo
 
 from holdfast import errors, limits
+from holdfast.store import urls
 
 LEVELS: Final = ("none", "process-crash", "power-loss")
 """What survives, least first."""
@@ -43,6 +44,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 def of(url: str) -> Place:
     """Return the place that a URL names; raise InvalidRequest for one that names none."""
+    urls.check_user(url)
     parts = urlsplit(url)
     asked = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in asked if name in _CHECKS}

@@ -5,6 +5,7 @@ Read `lua/apply.lua` first (a change), then `driver.py` (the verbs) and `servers
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from holdfast.store.redis import place
@@ -13,7 +14,7 @@ from holdfast.store.redis.shelf import RedisShelf
 from holdfast.store.remote.store import RemoteStore
 from holdfast.values import ids
 
-__all__ = ["RedisDriver", "RedisShelf", "open_driver", "open_shelf", "open_store"]
+__all__ = ["RedisDriver", "RedisShelf", "exists", "open_driver", "open_shelf", "open_store"]
 
 
 def open_driver(url: str) -> RedisDriver:
@@ -33,6 +34,12 @@ def open_store(url: str, *, random: Callable[[int], bytes] = ids.SYSTEM.random) 
     Raises UnsafeStore, StoreReadOnly, NewerStore, InvalidRequest or Unavailable; nothing is changed then.
     """
     return RemoteStore(open_driver(url), random=random)
+
+
+def exists(url: str) -> bool:
+    """Whether there is a store where a URL says. Nothing is made; raises as `open_store` does."""
+    with contextlib.closing(RedisDriver(place.of(url))) as driver:
+        return driver.exists()
 
 
 def open_shelf(url: str) -> RedisShelf:

@@ -48,6 +48,13 @@ class RedisDriver(Reading):
         self._settings.check()
         self._settings.check_format(self._names.format)
 
+    def exists(self) -> bool:
+        """Whether a store was begun here; refuses a server as `check` does, and writes nothing."""
+        self._settings.check()
+        keys = (self._names.format, self._names.tenants)
+        found = self._servers.run([Call(key, (b"EXISTS", key)) for key in keys])
+        return any(unpacking.number(count) for count in found)
+
     @property
     def durability(self) -> str:
         """What survives once `apply` has returned, as the server's settings are now."""

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.store import urls
 
 SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
@@ -53,6 +54,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 def of(url: str) -> Place:
     """Return the place that a URL names; raise InvalidRequest for what can't be one."""
+    urls.check_user(url)
     try:
         parts = urlsplit(url)
         port = parts.port or 6379

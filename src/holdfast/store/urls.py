@@ -1,0 +1,67 @@
+"""URLs of stores, as far as all backends read them alike."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from holdfast import errors
+
+_SECRET: Final = re.compile(r"([?&](?:ssl)?password=)[^&#]*")
+_CLOSE: Final = 0.8
+"""How alike a word and a scheme are, of 1, if one was meant for the other."""
+
+_WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_END: Final = re.compile(r"[/?#]")
+
+
+SCHEMES: Final = (
+    "sqlite", "files", "volatile", "postgresql", "postgres",
+    "redis", "rediss", "redis+cluster", "rediss+cluster",
+)  # fmt: skip
+"""Those that come along."""
+
+_BARE: Final = ("sqlite", "files", "volatile")
+"""Those that may stand without //."""
+
+
+def scheme(url: str) -> str:
+    """Return the scheme of a URL in small letters; nothing for a path."""
+    word = url.partition(":")[0].lower()
+    return word if "://" in url or (word in _BARE and ":" in url) else ""
+
+
+def check_path(name: str) -> None:
+    """Raise InvalidRequest if what would be a path looks like a URL with a slip in it."""
+    word, colon, _ = name.partition(":")
+    if not colon or not _WORD.fullmatch(word) or scheme(name):
+        return
+    from difflib import get_close_matches  # noqa: PLC0415 - few names hold a colon
+
+    for meant in get_close_matches(word.lower(), SCHEMES, 1, _CLOSE):
+        form = f"{meant}:" if meant in _BARE else f"{meant}://"
+        raise errors.InvalidRequest(
+            f"{word}: is no beginning of a URL of a store, and is too close to {form} to be one of a path.",
+            hint=f"Write {form}…, or ./{word}:… if it is a path.",
+        )
+
+
+def shown(url: object) -> str:
+    """Return a path or a URL as it may be printed: without its password."""
+    scheme, joint, rest = str(url).partition("://")
+    # A password may hold anything, even what should have been written otherwise: it ends at the last @.
+    who, at, where = rest.rpartition("@")
+    user, colon, _ = who.partition(":")
+    hidden = f"{user}:***@{where}" if at and colon else rest
+    return scheme + joint + _SECRET.sub(r"\1***", hidden) if joint else scheme
+
+
+def check_user(url: str) -> None:
+    """Raise InvalidRequest if it is not clear where the user and the password of a URL end."""
+    rest = url.partition("://")[2]
+    authority = _END.split(rest, maxsplit=1)[0]
+    if authority.count("@") > 1 or ("@" in rest and "@" not in authority):
+        raise errors.InvalidRequest(
+            "it is not clear where the password ends and the host begins in the URL of the store.",
+            hint="Percent-encode what is special in a password: @ as %40, : as %3A, / as %2F, ? as %3F, # as %23.",
+        )

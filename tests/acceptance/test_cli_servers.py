@@ -1,0 +1,113 @@
+"""The command line and servers: looking makes nothing there, and no password is ever printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.acceptance import whole
+from tests.acceptance.cli_runs import run
+from tests.contract.test_redis import client_of
+from tests.servers import postgres, valkey
+
+
+@pytest.fixture(params=["server", "cluster"])
+def nowhere(request: pytest.FixtureRequest) -> str:
+    return valkey.fresh(valkey.shared_cluster().url if request.param == "cluster" else "")
+
+
+@pytest.fixture
+def bare() -> Iterator[str]:
+    """A database without a store."""
+    with postgres.database() as url:
+        yield url
+
+
+LOOKING = [
+    ("status",), ("verify",), ("rebuild",), ("backup", "copy.db"), ("sessions", "list"), ("frames", "list"),
+    ("retention", "--keep", "90d", "--dry-run"), ("worker", "--once"),
+]  # fmt: skip
+
+
+def looked(url: str, folder: Path) -> None:
+    """Look at a store that is not there, with every kind of command, and see that it is said."""
+    for words in LOOKING:
+        done = run(*words, "--url", url, cwd=folder)
+        assert (done.code, done.out) == (3, ""), (words, done)
+        assert "there is no store at" in done.err and "Nothing was made" in done.err
+    for words in (("migrate", url, "new.db"), ("restore", url, "new.db")):
+        assert run(*words, cwd=folder).code == 3
+    assert not list(folder.iterdir())
+
+
+def test_looking_at_a_redis_server_makes_no_store(nowhere: str, tmp_path: Path):
+    looked(nowhere, tmp_path)
+    prefix = nowhere.rpartition("=")[2]
+    with client_of(nowhere) as client:
+        assert not client.keys(f"{prefix}:*")
+    holdfast.connect(nowhere).close()
+    assert run("verify", nowhere, cwd=tmp_path).code == 0
+
+
+def test_looking_at_a_database_makes_no_store(bare: str, tmp_path: Path):
+    looked(f"{bare}?schema=holdfats", tmp_path)
+    assert not postgres.run(bare, "SELECT 1 FROM pg_namespace WHERE nspname LIKE 'holdf%%'")
+    holdfast.connect(bare).close()
+    assert run("verify", bare, cwd=tmp_path).code == 0
+    assert run("verify", f"{bare}?schema=holdfats", cwd=tmp_path).code == 3
+
+
+def test_what_is_copied_to_may_be_new(nowhere: str, tmp_path: Path):
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        whole.said(hf, "s", "ada", "words")
+    assert run("migrate", "a.db", nowhere, cwd=tmp_path).code == 0
+    assert run("status", nowhere, cwd=tmp_path).code == 0
+
+
+SAYING = [
+    ("verify",), ("rebuild",), ("backup", "{copy}.db"), ("sessions", "list", "--limit", "1"),
+    ("retention", "--keep", "90d", "--dry-run"), ("sessions", "show", "nobody"), ("erase", "--user", "ada"),
+]  # fmt: skip
+
+
+def with_password(url: str) -> str:
+    """A URL with a password that a server which asks for none takes as well."""
+    scheme, _, rest = url.partition("://")
+    user = "postgres" if scheme == "postgresql" else "default"
+    return f"{scheme}://{user}:sesame@{rest.rpartition('@')[2]}"
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+def test_no_password_is_printed(kind: str, bare: str, tmp_path: Path):
+    url = with_password(valkey.fresh() if kind == "redis" else bare)
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        whole.said(hf, "s", "ada", "words")
+        whole.said(hf, "t", "ada", "words")
+    every = [
+        ("verify", url),
+        ("migrate", "a.db", url),
+        ("migrate", url, "c.db"),
+        ("restore", "a.db", url),
+    ]
+    every += [(*words, "--url", url) for words in SAYING]
+    told = ""
+    for number, words in enumerate(every):
+        for option in ((), ("--json",)):
+            given = [word.format(copy=f"{number}{len(option)}") for word in words]
+            done = run(*given, *option, cwd=tmp_path)
+            assert "sesame" not in done.out + done.err, (given, done)
+            told += done.out + done.err
+    assert ":***@" in told
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:p@ss@host/db", "postgresql://me:se/same@host/db", "redis://:se#same@host"]
+)  # fmt: skip
+def test_a_password_that_has_to_be_encoded_is_not_guessed_at(url: str, tmp_path: Path):
+    done = run("status", url, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "%40" in done.err
+    assert "same" not in done.err and "ss@" not in done.err
