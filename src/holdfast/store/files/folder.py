@@ -9,18 +9,31 @@ sessions/   one readable file for each session: made from the log
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Final
 
 from holdfast import errors
 from holdfast.store import chain
+from holdfast.store.files.journal import name
 from holdfast.store.sqlite.files import NETWORK, Files
 
 LOCK: Final = ".lock"
 _IGNORED: Final = "/.index/\n.lock\n*.new\n"
 _EXACT: Final = "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
 """For git: lines end as they were written."""
+
+_HEAD: Final = re.compile(rb'\s*\{\s*"holdfast"\s*:\s*"sessions?"')
+_HEAD_BYTES: Final = 64
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file begins as a session's does, be it damaged or edited further on. A link is not ours."""
+    if not path.is_file() or path.is_symlink():
+        return False
+    with path.open("rb") as file:
+        return _HEAD.match(file.read(_HEAD_BYTES)) is not None
 
 
 class Folder:
@@ -41,11 +54,25 @@ class Folder:
                 hint="Use a local disk, or a server database.",
                 facts={"filesystem": kind},
             )
+        self._refuse_others()
         for folder in (self.root, self.journal, self.blobs, self.sessions, self.index):
             self._have(folder)
-        for name, text in ((".gitignore", _IGNORED), (".gitattributes", _EXACT)):
-            if not (self.root / name).exists():
-                self._files.put(self.root / name, text.encode())
+        for file, text in ((".gitignore", _IGNORED), (".gitattributes", _EXACT)):
+            if not (self.root / file).exists():
+                self._files.put(self.root / file, text.encode())
+
+    def _refuse_others(self) -> None:
+        """Raise InvalidRequest if this would become a store among files that somebody else keeps in `sessions`."""
+        # First the files, then the journal: whoever makes the store meanwhile begins with its journal.
+        found = sorted(self.sessions.glob("[!.]*"))
+        if not found or (self.journal / name(1)).exists():
+            return
+        others = [path for path in found if not is_ours(path)]
+        if others:
+            raise errors.InvalidRequest(
+                f"{self.sessions} holds files that Holdfast did not write, such as {others[0].name}.",
+                hint="Choose another folder for the store, or move them elsewhere. Nothing was changed.",
+            )
 
     def _have(self, folder: Path) -> None:
         try:
