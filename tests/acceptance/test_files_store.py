@@ -291,3 +291,20 @@ def test_an_index_of_a_newer_version_is_not_thrown_away(folder: Path, url: str) 
     with pytest.raises(holdfast.NewerStore):
         holdfast.connect(url).close()
     assert index.exists()
+
+
+@pytest.mark.parametrize("left", ["sessions", "second"])
+def test_a_folder_that_lost_its_journal_is_damaged_and_no_new_store(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setattr(limits, "SEGMENT_BYTES", 500)
+    filled(url)
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != ("sessions" if left == "sessions" else "journal"):
+            shutil.rmtree(path)
+    (folder / "journal" / "000001.jsonl").unlink(missing_ok=True)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(holdfast.Corrupt, match="lost its journal") as info:
+        holdfast.connect(url).close()
+    assert "Put the journal back" in str(info.value.hint)
+    assert sorted(folder.rglob("*")) == before

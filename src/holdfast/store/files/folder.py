@@ -16,7 +16,7 @@ from typing import Final
 
 from holdfast import errors
 from holdfast.store import chain
-from holdfast.store.files.journal import name
+from holdfast.store.files.journal import lost, name
 from holdfast.store.sqlite.files import NETWORK, Files
 
 LOCK: Final = ".lock"
@@ -62,15 +62,16 @@ class Folder:
                 self._files.put(self.root / file, text.encode())
 
     def _refuse_others(self) -> None:
-        """Raise InvalidRequest if this would become a store among files that somebody else keeps in `sessions`."""
+        """Raise Corrupt if there was a store that lost its journal, InvalidRequest if others keep files in `sessions`."""
         # First the files, then the journal: whoever makes the store meanwhile begins with its journal.
-        found = sorted(self.sessions.glob("[!.]*"))
-        if not found or (self.journal / name(1)).exists():
+        found, later = sorted(self.sessions.glob("[!.]*")), any(self.journal.glob("*.jsonl"))
+        if (self.journal / name(1)).exists():
             return
-        others = [path for path in found if not is_ours(path)]
-        if others:
+        if later or any(map(is_ours, found)):
+            raise lost(self.root)
+        if found:
             raise errors.InvalidRequest(
-                f"{self.sessions} holds files that Holdfast did not write, such as {others[0].name}.",
+                f"{self.sessions} holds files that Holdfast did not write, such as {found[0].name}.",
                 hint="Choose another folder for the store, or move them elsewhere. Nothing was changed.",
             )
 
