@@ -308,3 +308,18 @@ def test_a_folder_that_lost_its_journal_is_damaged_and_no_new_store(
         holdfast.connect(url).close()
     assert "Put the journal back" in str(info.value.hint)
     assert sorted(folder.rglob("*")) == before
+
+
+def test_git_leaves_the_index_out_even_where_its_owner_has_a_gitignore(
+    folder: Path, url: str
+) -> None:
+    folder.mkdir()
+    (folder / ".gitignore").write_text("*.log\n")
+    filled(url)
+    assert (folder / ".gitignore").read_text() == "*.log\n"
+    assert (folder / ".index" / ".gitignore").read_text() == "*\n"
+
+
+def test_git_is_told_to_leave_out_the_files_before(folder: Path, url: str) -> None:
+    filled(url)
+    assert "*.bak" in (folder / ".gitignore").read_text().splitlines()

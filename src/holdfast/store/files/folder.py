@@ -20,7 +20,7 @@ from holdfast.store.files.journal import lost, name
 from holdfast.store.sqlite.files import NETWORK, Files
 
 LOCK: Final = ".lock"
-_IGNORED: Final = "/.index/\n.lock\n*.new\n"
+_IGNORED: Final = "/.index/\n.lock\n*.new\n*.bak\n"
 _EXACT: Final = "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
 """For git: lines end as they were written."""
 
@@ -57,9 +57,14 @@ class Folder:
         self._refuse_others()
         for folder in (self.root, self.journal, self.blobs, self.sessions, self.index):
             self._have(folder)
-        for file, text in ((".gitignore", _IGNORED), (".gitattributes", _EXACT)):
-            if not (self.root / file).exists():
-                self._files.put(self.root / file, text.encode())
+        for path, text in (
+            (self.root / ".gitignore", _IGNORED),
+            (self.root / ".gitattributes", _EXACT),
+            # The folder may have a .gitignore of its owner's, which says nothing of the index.
+            (self.index / ".gitignore", "*\n"),
+        ):
+            if not path.exists():
+                self._files.put(path, text.encode())
 
     def _refuse_others(self) -> None:
         """Raise Corrupt if there was a store that lost its journal, InvalidRequest if others keep files in `sessions`."""
