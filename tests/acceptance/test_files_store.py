@@ -323,3 +323,16 @@ def test_git_leaves_the_index_out_even_where_its_owner_has_a_gitignore(
 def test_git_is_told_to_leave_out_the_files_before(folder: Path, url: str) -> None:
     filled(url)
     assert "*.bak" in (folder / ".gitignore").read_text().splitlines()
+
+
+def test_who_only_looks_writes_no_files_of_sessions_and_who_rebuilds_does(
+    folder: Path, url: str, tmp_path: Path
+) -> None:
+    filled(url)
+    for path in (folder / "sessions").iterdir():
+        path.unlink()
+    for command in (("status", url), ("verify", url), ("sessions", "list", "--url", url)):
+        assert run(*command, cwd=tmp_path).code == 0
+    assert list((folder / "sessions").iterdir()) == []
+    assert run("rebuild", url, cwd=tmp_path).code == 0
+    assert (folder / "sessions" / "tides.json").is_file()

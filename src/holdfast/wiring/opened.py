@@ -72,12 +72,18 @@ class Opened:
     """An open engine that warns if it is forgotten, and is closed at the end of the program then."""
 
     def __init__(
-        self, url: str | Path, *, cached_sessions: int, cached_trees: int | None = None
+        self,
+        url: str | Path,
+        *,
+        cached_sessions: int,
+        cached_trees: int | None = None,
+        looking: bool = False,
     ) -> None:
         self.engine = open_engine(url, cached_sessions=cached_sessions, cached_trees=cached_trees)
         _engines.add(self.engine)
         self._where = _caller()
         self._url = url
+        self._looking = looking
         self._open = True
         self._shelf: Shelf | None = None
         self._files: SessionFiles | None = None
@@ -91,8 +97,11 @@ class Opened:
             return self._shelf
 
     def files(self, interval_s: float) -> SessionFiles | None:
-        """Return what writes the files of sessions, for a store that has such a folder; closed with the rest."""
-        self._files = files_of(self.engine, interval_s)
+        """Return what writes the files of sessions, for a store that has such a folder; closed with the rest.
+
+        None for who only looks.
+        """
+        self._files = None if self._looking else files_of(self.engine, interval_s)
         return self._files
 
     def close(self) -> None:
