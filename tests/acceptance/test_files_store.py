@@ -336,3 +336,24 @@ def test_who_only_looks_writes_no_files_of_sessions_and_who_rebuilds_does(
     assert list((folder / "sessions").iterdir()) == []
     assert run("rebuild", url, cwd=tmp_path).code == 0
     assert (folder / "sessions" / "tides.json").is_file()
+
+
+@pytest.mark.parametrize("left", [(".index",), ("sessions",), (".index", "sessions")])
+def test_what_is_left_of_a_store_without_its_journal_is_damage_and_stays(
+    folder: Path, url: str, tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    filled(url)
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in left:
+            shutil.rmtree(path)
+    with pytest.raises(holdfast.Corrupt, match="lost its journal"):
+        holdfast.connect(folder).close()
+    for verb in ("status", "verify", "rebuild"):
+        done = run(verb, str(folder), cwd=tmp_path)
+        assert done.code == 7 and "lost its journal" in done.out + done.err
+    if ".index" in left:
+        index = folder / ".index" / "state.db"
+        assert f"holdfast backup COPY --url {index}" in run("status", url, cwd=tmp_path).err
+        assert run("backup", "copy.db", "--url", str(index), cwd=tmp_path).code == 0
+        with holdfast.connect(tmp_path / "copy.db") as hf:
+            assert len(texts(hf, "tides")) == 6

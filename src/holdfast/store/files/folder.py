@@ -20,6 +20,7 @@ from holdfast.store.files.journal import lost, name
 from holdfast.store.sqlite.files import NETWORK, Files
 
 LOCK: Final = ".lock"
+INDEX: Final = "state.db"
 _IGNORED: Final = "/.index/\n.lock\n*.new\n*.bak\n"
 _EXACT: Final = "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
 """For git: lines end as they were written."""
@@ -69,16 +70,25 @@ class Folder:
     def _refuse_others(self) -> None:
         """Raise Corrupt if there was a store that lost its journal, InvalidRequest if others keep files in `sessions`."""
         # First the files, then the journal: whoever makes the store meanwhile begins with its journal.
-        found, later = sorted(self.sessions.glob("[!.]*")), any(self.journal.glob("*.jsonl"))
+        found, traces = sorted(self.sessions.glob("[!.]*")), self._has_traces()
         if (self.journal / name(1)).exists():
             return
-        if later or any(map(is_ours, found)):
+        if traces:
             raise lost(self.root)
         if found:
             raise errors.InvalidRequest(
                 f"{self.sessions} holds files that Holdfast did not write, such as {found[0].name}.",
                 hint="Choose another folder for the store, or move them elsewhere. Nothing was changed.",
             )
+
+    def _has_traces(self) -> bool:
+        return any(self.journal.glob("*.jsonl")) or any(
+            map(is_ours, self.sessions.glob("[!.]*.json"))
+        )
+
+    def is_store(self) -> bool:
+        """Whether this holds a store, or what is left of one that lost its journal."""
+        return self._has_traces() or (self.index / INDEX).is_file()
 
     def _have(self, folder: Path) -> None:
         try:
