@@ -319,3 +319,69 @@ def test_a_list_of_segments_moves_nothing_but_segments(
         holdfast.connect(url)
     for path in (tmp_path / "evil", tmp_path / "victim", folder / "victim"):
         assert path.read_text(encoding="utf-8") == path.name
+
+
+@pytest.mark.parametrize("left", ["sessions", "second"])
+def test_a_folder_that_lost_its_journal_is_damaged_and_no_new_store(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setattr(limits, "SEGMENT_BYTES", 500)
+    filled(url)
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != ("sessions" if left == "sessions" else "journal"):
+            shutil.rmtree(path)
+    (folder / "journal" / "000001.jsonl").unlink(missing_ok=True)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(holdfast.Corrupt, match="lost its journal") as info:
+        holdfast.connect(url).close()
+    assert "Put the journal back" in str(info.value.hint)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_git_leaves_the_index_out_even_where_its_owner_has_a_gitignore(
+    folder: Path, url: str
+) -> None:
+    folder.mkdir()
+    (folder / ".gitignore").write_text("*.log\n")
+    filled(url)
+    assert (folder / ".gitignore").read_text() == "*.log\n"
+    assert (folder / ".index" / ".gitignore").read_text() == "*\n"
+
+
+def test_git_is_told_to_leave_out_the_files_before(folder: Path, url: str) -> None:
+    filled(url)
+    assert "*.bak" in (folder / ".gitignore").read_text().splitlines()
+
+
+def test_who_only_looks_writes_no_files_of_sessions_and_who_rebuilds_does(
+    folder: Path, url: str, tmp_path: Path
+) -> None:
+    filled(url)
+    for path in (folder / "sessions").iterdir():
+        path.unlink()
+    for command in (("status", url), ("verify", url), ("sessions", "list", "--url", url)):
+        assert run(*command, cwd=tmp_path).code == 0
+    assert list((folder / "sessions").iterdir()) == []
+    assert run("rebuild", url, cwd=tmp_path).code == 0
+    assert (folder / "sessions" / "tides.json").is_file()
+
+
+@pytest.mark.parametrize("left", [(".index",), ("sessions",), (".index", "sessions")])
+def test_what_is_left_of_a_store_without_its_journal_is_damage_and_stays(
+    folder: Path, url: str, tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    filled(url)
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in left:
+            shutil.rmtree(path)
+    with pytest.raises(holdfast.Corrupt, match="lost its journal"):
+        holdfast.connect(folder).close()
+    for verb in ("status", "verify", "rebuild"):
+        done = run(verb, str(folder), cwd=tmp_path)
+        assert done.code == 7 and "lost its journal" in done.out + done.err
+    if ".index" in left:
+        index = folder / ".index" / "state.db"
+        assert f"holdfast backup COPY --url {index}" in run("status", url, cwd=tmp_path).err
+        assert run("backup", "copy.db", "--url", str(index), cwd=tmp_path).code == 0
+        with holdfast.connect(tmp_path / "copy.db") as hf:
+            assert len(texts(hf, "tides")) == 6

@@ -35,7 +35,7 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
         _check(name)
     started = time.monotonic()
     made: list[tuple[str, Imported]] = []
-    with target.opened(common, create=not wanted.dry_run) as hf:
+    with target.opened(common, create=not wanted.dry_run, writes=not wanted.dry_run) as hf:
         for name in files:
             with surface.progress(f"reading {Path(name).name}") as bar:
                 report = hf.admin.import_(

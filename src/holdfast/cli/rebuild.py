@@ -48,8 +48,8 @@ def run(store: str | None, common: Common) -> int:
 def _connected(url: str, tenant: str) -> Holdfast:
     """Open a store; the journal of one in a folder is taken as it is if its index knows of more."""
     try:
-        return target.connect(url, tenant=tenant)
+        return target.connect(url, tenant=tenant, writes=True)
     except errors.Corrupt as error:
         if error.facts.get("journal") != "cut off" or not stores.take_journal(url):
             raise
-    return target.connect(url, tenant=tenant)
+    return target.connect(url, tenant=tenant, writes=True)

@@ -59,11 +59,13 @@ def opened(
     store: str | None = None,
     *,
     create: bool = False,
+    writes: bool = False,
     opener: Callable[[str], Holdfast] | None = None,
 ) -> Iterator[Holdfast]:
     """Yield the store that a command names; errors then know how to lead back to it.
 
-    `create`: one that was named and is not there is made. `opener`: whoever opens it otherwise than all others do.
+    `create`: one that was named and is not there is made. `writes`: sessions may change, so their files are written.
+    `opener`: whoever opens it otherwise than all others do.
     """
     given = common.url if store is None else store
     on = again.on(given, common.tenant)
@@ -71,7 +73,12 @@ def opened(
         url = choose(given)
         if opener is not None:
             must_exist(url)
-        with opener(url) if opener else connect(url, tenant=common.tenant, create=create) as hf:
+        tenant = common.tenant
+        with (
+            opener(url)
+            if opener
+            else connect(url, tenant=tenant, create=create, writes=writes) as hf
+        ):
             yield hf
     except exits.Failure as failure:
         raise exits.Failure(failure.problem._replace(on=on)) from failure
@@ -79,16 +86,16 @@ def opened(
         raise exits.Failure(exits.of_error(error)._replace(on=on)) from error
 
 
-def connect(url: str, *, tenant: str, create: bool = False) -> Holdfast:
-    """Open the store, which must exist already unless it may be created."""
+def connect(url: str, *, tenant: str, create: bool = False, writes: bool = False) -> Holdfast:
+    """Open the store, which must exist already unless it may be created. Files of sessions are left unless it `writes`."""
     from holdfast.wiring import stores  # noqa: PLC0415 - as below
 
     path = stores.folder_of(url) or file_of(url)
     if not (create and (path is None or (not path.exists() and path.parent.is_dir()))):
         must_exist(url)
-    import holdfast  # noqa: PLC0415 - the package is loaded by now; this only names it
+    from holdfast import wiring  # noqa: PLC0415 - the package is loaded by now; this only names it
 
-    return holdfast.connect(url, tenant=tenant)
+    return (wiring.connect if writes else wiring.look)(url, tenant=tenant)
 
 
 def must_exist(url: str) -> None:

@@ -143,6 +143,12 @@ def connect(
     return _made(Holdfast, opened, settings, extras)
 
 
+def look(url: str | Path, *, tenant: str = "default") -> Holdfast:
+    """Open a store as `connect` does, for who only looks: no files of sessions are written."""
+    opened = Opened(url, tenant, cached_sessions=limits.CACHED_SESSIONS, looking=True)
+    return _made(Holdfast, opened, Settings(tenant=tenant), Extras())
+
+
 def connect_async(
     url: str | Path = "state.db",
     *,

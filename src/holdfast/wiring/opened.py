@@ -101,6 +101,7 @@ class Opened:
         *,
         cached_sessions: int,
         cached_trees: int | None = None,
+        looking: bool = False,
     ) -> None:
         self.engine = open_engine(
             url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees
@@ -108,6 +109,7 @@ class Opened:
         _engines.add(self.engine)
         self._where = _caller()
         self._url = url
+        self._looking = looking
         self._open = True
         self._shelf: Shelf | None = None
         self._files: SessionFiles | None = None
@@ -121,8 +123,11 @@ class Opened:
             return self._shelf
 
     def files(self, interval_s: float) -> SessionFiles | None:
-        """Return what writes the files of sessions, for a store that has such a folder; closed with the rest."""
-        self._files = files_of(self.engine, interval_s)
+        """Return what writes the files of sessions, for a store that has such a folder; closed with the rest.
+
+        None for who only looks.
+        """
+        self._files = None if self._looking else files_of(self.engine, interval_s)
         return self._files
 
     def close(self) -> None:

@@ -122,9 +122,13 @@ def on_server(url: str) -> bool | None:
 
 
 def is_folder(url: str | Path) -> bool:
-    """Whether a path, or a URL, names a folder that holds a file store."""
+    """Whether a path, or a URL, names a folder that holds a file store, or what is left of one."""
     path = folder_of(str(url)) or (Path(url).expanduser() if "://" not in str(url) else None)
-    return path is not None and (path / "journal" / "000001.jsonl").is_file()
+    if path is None or not path.is_dir():
+        return False
+    from holdfast.store import files  # noqa: PLC0415 - as above
+
+    return files.is_store(path)
 
 
 def folder_of(url: str) -> Path | None:

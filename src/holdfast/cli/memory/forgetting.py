@@ -24,7 +24,7 @@ _SEEN_CHARS = 200
 def forget(user: str, *, yes: bool, common: Common) -> int:
     """Erase everything of a user, after a question that says how much that is."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
-    with target.opened(common) as hf:
+    with target.opened(common, writes=True) as hf:
         sessions, messages = _held(hf, user)
         facts = len(hf.memory.facts(user))
         lines = [
@@ -54,7 +54,7 @@ def _held(hf: Holdfast, user: str) -> tuple[int, int]:
 def erase(session: str | None, message: str | None, *, yes: bool, common: Common) -> int:
     """Erase a session, one message of it, or all that was deleted."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
-    with target.opened(common) as hf:
+    with target.opened(common, writes=True) as hf:
         what, lines, run = _wanted(hf, session, message)
         question = f"erase {what} in {target.named(common.url)}, for good?"
         asking.confirm(surface, question, lines, yes=yes)

@@ -13,7 +13,6 @@ import apsw
 from holdfast import errors, limits
 from holdfast.store.erasure import Again
 from holdfast.store.files.folder import LOCK, Folder
-from holdfast.store.files.journal import name
 from holdfast.store.files.naming import safe_name
 from holdfast.store.files.store import FilesStore
 from holdfast.store.sqlite import opening, translate
@@ -49,8 +48,8 @@ def open_store(
 
 
 def is_store(path: str | Path) -> bool:
-    """Whether a folder has a journal."""
-    return (Path(path).expanduser() / "journal" / name(1)).is_file()
+    """Whether a folder holds a store, or what is left of one that lost its journal."""
+    return Folder(Files(), Path(path).expanduser()).is_store()
 
 
 def forget_index(path: str | Path, files: Files | None = None) -> None:

@@ -3,6 +3,7 @@
 Each is replaced in the same steps: the new content under another name, brought to the disk; the present file as the
 backup; the new one into its place, brought to the disk. A present file that does not verify never becomes the
 backup. Nothing here is the truth: what somebody has edited is reported, and written over when its session goes on.
+A file that was never one of these is not written over: it is put aside under another name.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final, cast
 import msgspec
 
 from holdfast import limits
-from holdfast.store.files.folder import LOCK
+from holdfast.store.files.folder import LOCK, is_ours
 from holdfast.store.sqlite import translate, turns
 from holdfast.store.sqlite.files import Files
 from holdfast.values.frozen import Json
@@ -97,8 +98,19 @@ class Documents:
         with self._translated:
             before = self._bytes(path)
             if before is not None and opened(before) is not None:
+                self._make_way(self._backup(name))
                 self._files.put(self._backup(name), before)
+            self._make_way(path)
             self._files.put(path, sealed(document))
+
+    def _make_way(self, path: Path) -> None:
+        """Put a file aside that somebody else has made; an empty one has nothing to lose."""
+        if not path.exists() or not path.stat().st_size or is_ours(path):
+            return
+        number = 1
+        while (aside := path.with_name(f"{path.name}.other-{number}")).exists():
+            number += 1
+        self._files.rename(path, aside)
 
     def get(self, name: str) -> dict[str, Json] | None:
         """Return a document, or its backup if it is missing or does not verify; None if neither can be had."""

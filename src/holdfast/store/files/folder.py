@@ -9,18 +9,32 @@ sessions/   one readable file for each session: made from the log
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Final
 
 from holdfast import errors
 from holdfast.store import chain
+from holdfast.store.files.journal import lost, name
 from holdfast.store.sqlite.files import NETWORK, Files
 
 LOCK: Final = ".lock"
-_IGNORED: Final = "/.index/\n.lock\n*.new\n"
+INDEX: Final = "state.db"
+_IGNORED: Final = "/.index/\n.lock\n*.new\n*.bak\n"
 _EXACT: Final = "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
 """For git: lines end as they were written."""
+
+_HEAD: Final = re.compile(rb'\s*\{\s*"holdfast"\s*:\s*"sessions?"')
+_HEAD_BYTES: Final = 64
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file begins as a session's does, be it damaged or edited further on. A link is not ours."""
+    if not path.is_file() or path.is_symlink():
+        return False
+    with path.open("rb") as file:
+        return _HEAD.match(file.read(_HEAD_BYTES)) is not None
 
 
 class Folder:
@@ -41,11 +55,40 @@ class Folder:
                 hint="Use a local disk, or a server database.",
                 facts={"filesystem": kind},
             )
+        self._refuse_others()
         for folder in (self.root, self.journal, self.blobs, self.sessions, self.index):
             self._have(folder)
-        for name, text in ((".gitignore", _IGNORED), (".gitattributes", _EXACT)):
-            if not (self.root / name).exists():
-                self._files.put(self.root / name, text.encode())
+        for path, text in (
+            (self.root / ".gitignore", _IGNORED),
+            (self.root / ".gitattributes", _EXACT),
+            # The folder may have a .gitignore of its owner's, which says nothing of the index.
+            (self.index / ".gitignore", "*\n"),
+        ):
+            if not path.exists():
+                self._files.put(path, text.encode())
+
+    def _refuse_others(self) -> None:
+        """Raise Corrupt if there was a store that lost its journal, InvalidRequest if others keep files in `sessions`."""
+        # First the files, then the journal: whoever makes the store meanwhile begins with its journal.
+        found, traces = sorted(self.sessions.glob("[!.]*")), self._has_traces()
+        if (self.journal / name(1)).exists():
+            return
+        if traces:
+            raise lost(self.root)
+        if found:
+            raise errors.InvalidRequest(
+                f"{self.sessions} holds files that Holdfast did not write, such as {found[0].name}.",
+                hint="Choose another folder for the store, or move them elsewhere. Nothing was changed.",
+            )
+
+    def _has_traces(self) -> bool:
+        return any(self.journal.glob("*.jsonl")) or any(
+            map(is_ours, self.sessions.glob("[!.]*.json"))
+        )
+
+    def is_store(self) -> bool:
+        """Whether this holds a store, or what is left of one that lost its journal."""
+        return self._has_traces() or (self.index / INDEX).is_file()
 
     def _have(self, folder: Path) -> None:
         try:

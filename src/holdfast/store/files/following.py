@@ -103,7 +103,7 @@ class Following(Witness):
         self._store_id = opening.store_id(connection, self._folder.index)
         point, found = self._stored_point(connection), self.journal.store_id()
         if found is None and point is not None and point.n:
-            raise journal.cut_off(self._folder.journal, point.n)
+            raise journal.lost(self._folder.root)
         if found is None:
             self.journal.begin(self._store_id)
         elif found != self._store_id:

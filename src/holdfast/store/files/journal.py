@@ -312,6 +312,18 @@ def cut_off(folder: Path, lost: int = 0) -> errors.Corrupt:
     )
 
 
+def lost(root: Path) -> errors.Corrupt:
+    """Return the error for a folder that was a store, and whose journal is not there."""
+    index = root / ".index" / "state.db"
+    rescue = f" What its index has can be copied: holdfast backup COPY --url {index}"
+    return errors.Corrupt(
+        f"{root} has lost its journal: {root / 'journal' / name(1)} is not there.",
+        hint="Nothing was changed. Put the journal back from a backup or from git."
+        f"{rescue if index.is_file() else ' To begin anew, choose another folder.'}",
+        facts={"path": str(root), "journal": "lost"},
+    )
+
+
 def _damaged(path: Path, line: int, why: str) -> errors.Corrupt:
     return errors.Corrupt(
         f"{path}, line {line:,}, is damaged: {why}.",

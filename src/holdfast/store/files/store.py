@@ -14,13 +14,12 @@ from holdfast import errors
 from holdfast.store import port
 from holdfast.store.erasure import Again
 from holdfast.store.files.documents import Documents
-from holdfast.store.files.folder import Folder
+from holdfast.store.files.folder import INDEX, Folder
 from holdfast.store.files.following import Anew, Following
 from holdfast.store.sqlite.files import MEMORY, Files
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.values.frozen import Json
 
-INDEX = "state.db"
 MADE = "the index could not be used ({}), and was made again from the journal"
 
 
