@@ -325,6 +325,15 @@ def test_a_listener_that_is_cut_off_says_so(url: str, caplog: pytest.LogCaptureF
         assert {record.__dict__["error"] for record in caplog.records} == {"unavailable"}
 
 
+@pytest.mark.parametrize("said", ["x", "", "-1 acme", "１ acme", "1"])
+def test_anybody_may_speak_on_the_channel_of_news(url: str, said: str):
+    with closing(PostgresDriver(place.of(url))) as driver:
+        news = driver.listen()
+        assert next(news) == ("", 0)
+        postgres.run(url, "SELECT pg_notify('holdfast:holdfast', %s)", (said,))
+        assert next(news) in [("", 0), ("", 1)]
+
+
 def test_a_process_with_many_files_open(url: str):
     """Descriptors from 1024 on are as good as any."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -53,8 +53,11 @@ class Listener:
         handle = connection.pgconn
         while not self._closed.is_set():
             while (news := handle.notifies()) is not None:
-                position, _, tenant = news.extra.decode().partition(" ")
-                if position != "0" or news.be_pid != self._guard.teller:
+                position, _, tenant = news.extra.decode(errors="replace").partition(" ")
+                if not position.isascii() or not position.isdecimal():
+                    # Anybody may speak on the channel: what can't be read may have been news.
+                    yield _LOST
+                elif position != "0" or news.be_pid != self._guard.teller:
                     yield names.read(tenant), int(position)
             if self._closed.is_set():
                 return
