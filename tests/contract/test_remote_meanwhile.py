@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from holdfast import errors
-from holdfast.store.port import Rebuilt, Stale
+from holdfast.store.port import Rebuilt, Stale, StreamWrite
 from holdfast.store.remote.driver import Change, Head, Kept, Moved, Taken
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing.contract import erasing
 from holdfast.testing.contract.erasing import derive, event, said, whole
-from holdfast.testing.contract.stage import TENANT, verified
+from holdfast.testing.contract.stage import OTHER, TENANT, step, take, verified, write
 from tests.contract.ram_driver import RamDriver, Server
 
 replace = msgspec.structs.replace
@@ -90,6 +90,33 @@ def test_a_rebuild_gives_up_when_others_write_every_time(
         list(mine.rebuild(derive))
     assert mine.rebuilt(TENANT) == 0
     assert verified(mine).ok
+
+
+def test_a_rebuild_of_one_tenant_does_not_wait_for_another(
+    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+):
+    said(mine, "a", event("c1", "one"))
+    take(mine, step(StreamWrite("a", 0, (event("", "one"),)), tenant=OTHER))
+
+    def interfere() -> None:
+        more = StreamWrite("a", theirs.version(OTHER, "a"), (event("", "more"),))
+        take(theirs, step(more, tenant=OTHER))
+
+    driver.before_replace = interfere
+    with pytest.raises(errors.Conflict) as caught:
+        list(mine.rebuild(derive))
+    assert caught.value.facts["tenant"] == OTHER
+    assert (mine.rebuilt(TENANT), mine.rebuilt(OTHER)) == (1, 0)
+
+
+def test_damage_of_one_tenant_leaves_all_as_they_were(mine: RemoteStore, server: Server):
+    said(mine, "a", event("c1", "one"))
+    take(mine, step(write("a", 0, b"1"), tenant=OTHER))
+    server.books[OTHER].rows.clear()
+    server.books[OTHER].rows += server.books[TENANT].rows
+    with pytest.raises(errors.Corrupt):
+        list(mine.rebuild(derive))
+    assert mine.rebuilt(TENANT) == 0
 
 
 def test_an_erasure_begins_anew_when_others_have_written(

@@ -245,6 +245,19 @@ def test_what_is_forgotten_is_not_trusted(
         assert not alone, "what is cached of a tenant could not be compared any more"
 
 
+def test_those_who_were_met_are_not_remembered_for_ever(
+    mine: RemoteStore, theirs: RemoteStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(known, "TENANTS_MAX", 3)
+    for at in range(20):
+        tenant = f"t{at}"
+        take(mine, step(write("a", 0, b"1"), tenant=tenant))
+        take(theirs, step(write("b", 0, b"1"), tenant=tenant))
+        # Refused, or others were heard of before.
+        commit(mine, step(write("a", 1, b"2"), tenant=tenant))
+    assert len(mine._known._crowd) <= 3 + 1
+
+
 def test_streams_are_forgotten_and_asked_for(mine: RemoteStore, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(known, "STREAMS_MAX", 3)
     monkeypatch.setattr(known, "TURNS", 2)

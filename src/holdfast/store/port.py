@@ -29,7 +29,8 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
    it, and lasts as long as one of them. Its content is checked against its hash at every read; `verify`
    reports every blob that is damaged, and every event that lacks one.
 10. **The log is the truth.** Claims, projections, snapshots and the uses of blobs can be dropped and made
-   again from the log: `rebuild` does so whole or not at all, and only if the log is as it was written.
+   again from the log: `rebuild` does so whole or not at all (on a server: each tenant), and only if the log is as
+   it was written.
 11. **Based by reference.** A write with a base makes its stream go on from a version of a stream: a new
    stream from any other (a fork), or a stream from its own past (a rewind). Nothing is copied. Up to the
    base's version the stream is what the base was there, events, ordinals and claims; then come its own
@@ -277,7 +278,8 @@ class Store(Protocol):
         made last. Snapshots are dropped only; idempotency keys are not derived, and stay. To be run to
         its end, or closed, by one thread, which uses the store for nothing else meanwhile.
 
-        Raises Corrupt, and changes nothing, if the log or a blob is not as it was written.
+        Raises Corrupt, and changes nothing, if the log or a blob is not as it was written. Where others can't be kept
+        out, each tenant is made again whole or not at all; Conflict names one that was written to every time.
         """
         ...
 

@@ -73,8 +73,8 @@ class Known:
         for name, position in heard.items():
             known = self._tenants.get(name)
             if known is not None and not 0 < position <= known.head.position:
-                self._crowd[name] = CROWD_TURNS
-        for name in [name for name in self._crowd if name in self._tenants]:
+                self._join(name)
+        for name in self._crowd.keys() & self._tenants.keys():
             if not self._crowd[name]:
                 del self._crowd[name]
             else:
@@ -148,8 +148,14 @@ class Known:
             self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
     def _met(self, tenant: str) -> None:
-        self._crowd[tenant] = CROWD_TURNS
+        self._join(tenant)
         self._doubted = True
+
+    def _join(self, tenant: str) -> None:
+        """Remember that others write to a tenant. One that is forgotten for it costs deciding in vain once."""
+        if len(self._crowd) >= TENANTS_MAX and tenant not in self._crowd:
+            self._crowd = {name: self._crowd[name] for name in self._crowd.keys() & self._tenants.keys()}  # fmt: skip
+        self._crowd[tenant] = CROWD_TURNS
 
     def doubt(self, tenants: Iterable[str]) -> None:
         """Forget tenants: what became of them is not known, or has to be told to whoever has the next turn."""

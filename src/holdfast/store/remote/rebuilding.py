@@ -1,12 +1,13 @@
-"""The log is the truth: everything that is derived from it, made again and put into place at once.
+"""The log is the truth: everything that is derived from it, made again and put into place, for each tenant at once.
 
-First the log is proved, then every stream is derived from, page by page; what comes of it waits in a file of no
-name, so that nothing is held in memory and nothing is changed before all of it is there.
+First a log is proved, then every stream is derived from, page by page; what comes of it waits in a file of no
+name, so that nothing is held in memory and nothing is changed before all tenants' is there.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from collections.abc import Generator, Iterator
 from typing import IO
@@ -22,7 +23,7 @@ from holdfast.store.remote.driver import Change, Driver, Head, Stream
 from holdfast.store.remote.proving import Proof
 
 TRIES = 5
-"""How often it is begun anew because others have written meanwhile."""
+"""How often a tenant is begun anew because others have written to it meanwhile."""
 
 ROWS = 500
 """Rows of one piece of what was derived."""
@@ -32,7 +33,7 @@ SPOOL_BYTES = 16 * 1024 * 1024
 
 _LENGTH = 8
 
-_decoder = msgspec.msgpack.Decoder(tuple[str, Spread])
+_decoder = msgspec.msgpack.Decoder(Spread)
 
 
 def spool() -> IO[bytes]:
@@ -41,41 +42,44 @@ def spool() -> IO[bytes]:
 
 
 class Rebuilding:
-    """One rebuild of all tenants, made for the heads that they have now."""
+    """One rebuild of one tenant, made for the head that it has now. What comes of it waits at the end of the spool."""
 
-    def __init__(self, driver: Driver, derive: port.Derive, spool: IO[bytes]) -> None:
+    def __init__(self, driver: Driver, tenant: str, derive: port.Derive, spool: IO[bytes]) -> None:
         self._driver = driver
         self._derive = derive
-        self.heads: dict[str, Head] = {}
+        self.tenant = tenant
         self.made = port.Rebuilt()
+        self._head = Head()
         self._spool = spool
+        self._begin = self._end = 0
+        self.done = False
 
     def steps(self) -> Generator[int]:
-        """Prove and derive; yield events gone through so far. Raises Corrupt if the log is not as it was written."""
-        done = 0
-        proofs: dict[str, Proof] = {}
-        for tenant in self._driver.tenants():
-            proof = proofs[tenant] = Proof(self._driver, tenant)
-            self.heads[tenant] = proof.head
-            for count in proof.log():
-                done += count
-                yield done
-            refuse(proof.faults)
-        for tenant, proof in proofs.items():
-            piece = Spread([], [], [])
-            for stream in proof.streams():
-                piece.take(self._derived(tenant, stream, proof.hashes))
-                if len(piece) >= ROWS:
-                    self._put(tenant, piece)
-                    piece = Spread([], [], [])
-                done += stream.version - stream.first + 1
-                yield done
-            self._put(tenant, piece)
-            self._count(tenants=1)
+        """Prove and derive; yield events gone through at a time. Raises Corrupt if the log is not as it was written."""
+        proof = Proof(self._driver, self.tenant)
+        self._head, self.made = proof.head, port.Rebuilt()
+        self._begin = self._spool.seek(0, os.SEEK_END)
+        yield from proof.log()
+        refuse(proof.faults)
+        piece = Spread([], [], [])
+        for stream in proof.streams():
+            piece.take(self._derived(self.tenant, stream, proof.hashes))
+            if len(piece) >= ROWS:
+                self._put(piece)
+                piece = Spread([], [], [])
+            yield stream.version - stream.first + 1
+        self._put(piece)
+        self._count(tenants=1)
+        self._end = self._spool.tell()
 
-    def finish(self) -> bool:
-        """Put it all into place; False if others have written meanwhile."""
-        return not self.heads or self._driver.replace(self.heads, self._pieces())
+    def finish(self) -> Generator[int]:
+        """Put it all into place, then it is `done`. If others have written meanwhile, it is begun anew: yields as `steps`."""
+        for left in reversed(range(TRIES)):
+            self.done = self._driver.replace({self.tenant: self._head}, self._pieces())
+            if self.done:
+                return
+            if left:
+                yield from self.steps()
 
     def _derived(self, tenant: str, stream: Stream, hashes: set[bytes]) -> Spread:
         events, spread = stream.version - stream.first + 1, Spread([], [], [])
@@ -93,24 +97,30 @@ class Rebuilding:
         made = {name: getattr(self.made, name) + count for name, count in more.items()}
         self.made = msgspec.structs.replace(self.made, **made)
 
-    def _put(self, tenant: str, piece: Spread) -> None:
+    def _put(self, piece: Spread) -> None:
         if len(piece):
-            data = msgspec.msgpack.encode((tenant, piece))
+            data = msgspec.msgpack.encode(piece)
             self._spool.write(len(data).to_bytes(_LENGTH, "big") + data)
 
     def _pieces(self) -> Iterator[Change]:
-        self._spool.seek(0)
-        while length := self._spool.read(_LENGTH):
-            tenant, piece = _decoder.decode(self._spool.read(int.from_bytes(length, "big")))
-            head = self.heads[tenant]
+        self._spool.seek(self._begin)
+        while self._spool.tell() < self._end:
+            length = int.from_bytes(self._spool.read(_LENGTH), "big")
+            piece = _decoder.decode(self._spool.read(length))
             yield Change(
-                tenant=tenant,
-                before=head,
-                after=head,
+                tenant=self.tenant,
+                before=self._head,
+                after=self._head,
                 claims=tuple(piece.claims),
                 uses=tuple(piece.uses),
                 projections=tuple(piece.projections),
             )
+
+
+def together(one: port.Rebuilt, other: port.Rebuilt) -> port.Rebuilt:
+    """Return what two rebuilds made."""
+    fields = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
+    return port.Rebuilt(*map(sum, fields))
 
 
 def refuse(faults: list[str]) -> None:

@@ -39,25 +39,29 @@ class Upkeep(Looking):
         yield from proving.verify(self._driver)
 
     def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
-        """Prove the log, derive from it, then put all that is derived into place at once."""
+        """Prove all logs and derive from them, then put into place what is derived, tenant by tenant."""
         self._check_open()
-        told, made = 0, port.Rebuilt()
-        with self.turn():
-            for _ in range(rebuilding.TRIES):
-                with rebuilding.spool() as spool:
-                    going = rebuilding.Rebuilding(self._driver, derive, spool)
-                    for done in going.steps():
-                        told = max(told, done)
-                        yield told
-                    self._known.doubt(going.heads)
-                    made = going.made
-                    if going.finish():
-                        break
-            else:
-                raise errors.Conflict(
-                    "others wrote every time while the store was rebuilt; nothing was changed.",
-                    hint="Retry when fewer write.",
-                )
+        done, made = 0, port.Rebuilt()
+        moved: list[str] = []
+        with self.turn(), rebuilding.spool() as spool:
+            every: list[rebuilding.Rebuilding] = []
+            for tenant in self._driver.tenants():
+                every.append(rebuilding.Rebuilding(self._driver, tenant, derive, spool))
+                for count in every[-1].steps():
+                    done += count
+                    yield done
+            self._known.doubt([going.tenant for going in every])
+            for going in every:
+                for _ in going.finish():
+                    yield done
+                made = rebuilding.together(made, going.made)
+                moved += [] if going.done else [going.tenant]
+        if moved:
+            raise errors.Conflict(
+                f"others wrote to {len(moved):,} tenant(s) every time while they were rebuilt; they are as they were.",
+                hint="Retry when fewer write.",
+                facts={"tenant": moved[0]},
+            )
         yield made
 
     def erase(self, erasure: Erasure, derive: port.Derive) -> Erased | port.Stale:
