@@ -6,16 +6,14 @@ import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
 from holdfast.engine import deriving, stand_ins
 from holdfast.memory.shelf import Shelf, VolatileShelf
+from holdfast.store.documents import Documented, Documents
 from holdfast.store.port import Store
-
-if TYPE_CHECKING:
-    from holdfast.store.files.documents import Documents
 
 STORES = "holdfast.stores"
 """Entry-point group: a URL scheme's name and a callable that takes the URL and returns a Store."""
@@ -113,7 +111,11 @@ def open_store(url: str | Path) -> Store:
 def is_folder(url: str | Path) -> bool:
     """Whether a path, or a URL, names a folder that holds a file store."""
     path = folder_of(str(url)) or (Path(url).expanduser() if "://" not in str(url) else None)
-    return path is not None and (path / "journal" / "000001.jsonl").is_file()
+    if path is None or not path.is_dir():
+        return False
+    from holdfast.store import files  # noqa: PLC0415 - as above
+
+    return files.is_store(path)
 
 
 def folder_of(url: str) -> Path | None:
@@ -149,7 +151,7 @@ def _path(url: str, scheme: str = "sqlite") -> str:
 
 def documents_of(store: Store) -> Documents | None:
     """Return where a store keeps readable files of its sessions; None if it has no such place."""
-    return cast("Documents | None", getattr(store, "documents", None))
+    return store.documents if isinstance(store, Documented) else None
 
 
 def path_of(url: str | Path) -> Path | None:
