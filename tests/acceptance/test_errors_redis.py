@@ -18,6 +18,7 @@ import redis
 import holdfast
 from holdfast import Message, errors
 from holdfast.store import redis as ours
+from holdfast.store.levels import LEVELS
 from holdfast.store.port import KeyUse, Replayed, Store
 from holdfast.store.redis import place, settings, translate
 from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
@@ -336,7 +337,7 @@ def test_the_level_is_what_the_settings_hold(
             assert store.durability == store.status()["durability"] == level
         for asked in ("power-loss", "process-crash", "none"):
             url = f"{own.url}?durability={asked}"
-            if settings.LEVELS.index(asked) <= settings.LEVELS.index(level):
+            if LEVELS.index(asked) <= LEVELS.index(level):
                 ours.open_store(url).close()
             else:
                 refused(url, errors.UnsafeStore, asked, level, "appendfsync always")

@@ -17,8 +17,7 @@ from holdfast import errors, limits
 from holdfast.engine.engine import Engine
 from holdfast.engine.messages import Messages, Reader
 from holdfast.engine.states import PREFIX, stream_of
-from holdfast.store.files.documents import Documents
-from holdfast.store.files.naming import safe_name
+from holdfast.store.documents import Documents
 from holdfast.values.frozen import Json, thaw
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
@@ -32,11 +31,6 @@ SMALL: Final = 64
 
 DEFAULT: Final = "default"
 """The tenant whose sessions have their files under their own ids."""
-
-
-def name_of(tenant: str, session_id: str) -> str:
-    """Return the name of a session's file."""
-    return safe_name(session_id, "" if tenant == DEFAULT else tenant)
 
 
 class SessionFiles:
@@ -72,7 +66,7 @@ class SessionFiles:
         """Write a session's file, unless it is long and little is new."""
         with self._books:
             state = self._engine.states.current(tenant, session_id)
-            name = name_of(tenant, session_id)
+            name = self._name(tenant, session_id)
             count = 0 if state is None or state.gone else state.message_count
             little = count > SMALL and count - self._shown.get(name, 0) < count // 8
             if little and self._documents.has(name):
@@ -114,6 +108,9 @@ class SessionFiles:
                 after = page[-1].position
         return list(found), after
 
+    def _name(self, tenant: str, session_id: str) -> str:
+        return self._documents.name(session_id, "" if tenant == DEFAULT else tenant)
+
     def _read_index(self) -> dict[str, Json]:
         # Another process may have written it, or somebody removed it; else it is as it was when last seen.
         seal = self._documents.seal(INDEX)
@@ -133,7 +130,7 @@ class SessionFiles:
         # Made now, in the turn: what was erased since a file was written must not come back here.
         for tenant, session_id in self._new:
             with contextlib.suppress(errors.Corrupt, errors.Erased):
-                state, name = self._state(tenant, session_id), name_of(tenant, session_id)
+                state, name = self._state(tenant, session_id), self._name(tenant, session_id)
                 rows.pop(name, None)
                 if state is not None:
                     rows[name] = _row(tenant, state)
@@ -146,7 +143,7 @@ class SessionFiles:
         self._new = {}
 
     def _write(self, tenant: str, session_id: str) -> None:
-        name, state = name_of(tenant, session_id), self._state(tenant, session_id)
+        name, state = self._name(tenant, session_id), self._state(tenant, session_id)
         self._new[tenant, session_id] = None
         if state is None:
             self._documents.drop(name)
@@ -187,7 +184,7 @@ class SessionFiles:
 
     def kept(self, tenant: str, session_id: str) -> tuple[dict[str, Json], list[Message]] | None:
         """Return what a session's file says, or its backup, and its messages; None if neither verifies."""
-        document = self._documents.get(name_of(tenant, session_id))
+        document = self._documents.get(self._name(tenant, session_id))
         if document is None or (document.get("tenant"), document.get("id")) != (tenant, session_id):
             return None
         if not self._is_of_log(tenant, document):

@@ -6,17 +6,15 @@ import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
 from holdfast.engine import deriving, stand_ins
 from holdfast.memory.shelf import Shelf, VolatileShelf
 from holdfast.store import urls
+from holdfast.store.documents import Documented, Documents
 from holdfast.store.port import Store
-
-if TYPE_CHECKING:
-    from holdfast.store.files.documents import Documents
 
 STORES = "holdfast.stores"
 """Entry-point group: a URL scheme's name and a callable that takes the URL and returns a Store."""
@@ -164,7 +162,7 @@ def _path(url: str, scheme: str = "sqlite") -> str:
 
 def documents_of(store: Store) -> Documents | None:
     """Return where a store keeps readable files of its sessions; None if it has no such place."""
-    return cast("Documents | None", getattr(store, "documents", None))
+    return store.documents if isinstance(store, Documented) else None
 
 
 def path_of(url: str | Path) -> Path | None:

@@ -16,6 +16,7 @@ from holdfast.store.files import lines
 from holdfast.store.sqlite import erasing, opening, reading, writing
 from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.rows import TENANT_SHIFT, first, mark
+from holdfast.store.statements import named
 
 Fetch = Callable[[str], bytes]
 """From the hash of a blob to what its file holds. Raises Corrupt if that is not what was written."""
@@ -27,7 +28,7 @@ _header = msgspec.json.Decoder(list[object])
 def statements() -> dict[str, str]:
     """Return the statements of the file store by name, beside those of every SQLite store."""
     text = Path(__file__).with_name("index.sql").read_text(encoding="utf-8")
-    return {**opening.queries(), **opening.named(text)}
+    return {**opening.queries(), **named(text)}
 
 
 def apply(connection: apsw.Connection, change: lines.Change, fetch: Fetch) -> None:

@@ -20,7 +20,9 @@ from typing import Final, cast
 import msgspec
 
 from holdfast import limits
+from holdfast.store.documents import Documents
 from holdfast.store.files.folder import LOCK, is_ours
+from holdfast.store.files.naming import safe_name
 from holdfast.store.sqlite import translate, turns
 from holdfast.store.sqlite.files import Files
 from holdfast.values.frozen import Json
@@ -51,7 +53,7 @@ def opened(data: bytes) -> dict[str, Json] | None:
     return cast("dict[str, Json]", found) if isinstance(found, dict) else None
 
 
-class Documents:
+class FileDocuments:
     """The documents of one folder, each known by a name that is safe."""
 
     def __init__(self, files: Files, folder: Path) -> None:
@@ -60,6 +62,10 @@ class Documents:
         self._mine = threading.Lock()
         self._cleared = False
         self._translated = translate.at(str(folder))
+
+    def name(self, text: str, apart: str = "") -> str:
+        """Return a safe name for any text; no two have one. `apart` keeps the same text of several tenants apart."""
+        return safe_name(text, apart)
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -181,3 +187,6 @@ class Documents:
     def _opened(self, path: Path) -> dict[str, Json] | None:
         data = self._bytes(path)
         return None if data is None else opened(data)
+
+
+_conforms: type[Documents] = FileDocuments

@@ -19,7 +19,7 @@ from holdfast import errors, limits
 from holdfast.store import port
 from holdfast.store.erasure import Again
 from holdfast.store.files import applying, journal
-from holdfast.store.files.documents import Documents
+from holdfast.store.files.documents import FileDocuments
 from holdfast.store.files.folder import LOCK, Folder
 from holdfast.store.files.journal import START, Journal, Point, Step
 from holdfast.store.files.proving import Proof
@@ -49,7 +49,7 @@ class Following(Witness):
     synchronous: Synchronous = "NORMAL"
 
     def __init__(
-        self, files: Files, folder: Folder, documents: Documents, again: Again | None
+        self, files: Files, folder: Folder, documents: FileDocuments, again: Again | None
     ) -> None:
         self.journal = Journal(files, folder.journal)
         self._files = files

@@ -13,7 +13,7 @@ import msgspec
 from holdfast import errors
 from holdfast.store import port
 from holdfast.store.erasure import Again
-from holdfast.store.files.documents import Documents
+from holdfast.store.files.documents import FileDocuments
 from holdfast.store.files.folder import INDEX, Folder
 from holdfast.store.files.following import Anew, Following
 from holdfast.store.sqlite.files import MEMORY, Files
@@ -35,7 +35,7 @@ class FilesStore(SQLiteStore):
         again: Again | None = None,
     ) -> None:
         self.folder = folder
-        self.documents = Documents(files, folder.sessions)
+        self.documents = FileDocuments(files, folder.sessions)
         self._following = Following(files, folder, self.documents, again)
         super().__init__(
             folder.index / INDEX, files=files, random=random, again=again, witness=self._following

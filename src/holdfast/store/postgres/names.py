@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+from holdfast.store import statements
+
 _EMPTY = "\\-"
 
 
@@ -33,5 +35,4 @@ def sql(name: str) -> str:
 @functools.cache
 def named(file: str) -> dict[str, str]:
     """Return the statements of an SQL file by the names that stand above them."""
-    parts = (part.split("\n", 1) for part in sql(file).split("-- name: ")[1:])
-    return {name.strip(): statement.strip().removesuffix(";") for name, statement in parts}
+    return statements.named(sql(file))

@@ -11,9 +11,10 @@ import psycopg
 from psycopg import sql
 
 from holdfast import errors
+from holdfast.store.levels import LEVELS
 from holdfast.store.postgres import connections, names, translate
 from holdfast.store.postgres.connections import Connection
-from holdfast.store.postgres.place import LEVELS, Place
+from holdfast.store.postgres.place import Place
 
 MIGRATIONS: Final = ("schema-1.sql",)
 """The files that lift a store by one version each, from nothing on."""

@@ -13,9 +13,7 @@ from psycopg import conninfo
 
 from holdfast import errors, limits
 from holdfast.store import urls
-
-LEVELS: Final = ("none", "process-crash", "power-loss")
-"""What survives, least first."""
+from holdfast.store.levels import LEVELS
 
 SCRUBS: Final = ("full", "plain")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")

@@ -11,12 +11,12 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.store import urls
+from holdfast.store.levels import LEVELS
 
 SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 _PREFIX: Final = "holdfast"
 _PREFIX_CHARS_MAX: Final = 64
-_LEVELS: Final = ("power-loss", "process-crash", "none")
 _TLS: Final = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
 _OPTIONS: Final = ("prefix", "durability", "waitaof", "timeout_s", "connections", *_TLS)
 _SECONDS_MAX: Final = 86_400.0
@@ -102,8 +102,8 @@ def _prefix(text: str) -> str:
 
 
 def _level(text: str | None) -> str | None:
-    if text is not None and text not in _LEVELS:
-        raise _wrong(f"durability is one of {', '.join(_LEVELS)}")
+    if text is not None and text not in LEVELS:
+        raise _wrong(f"durability is one of {', '.join(LEVELS)}")
     return text
 
 

@@ -10,13 +10,11 @@ from typing import Final
 import redis
 
 from holdfast import errors, limits
+from holdfast.store.levels import LEVELS
 from holdfast.store.redis import translate, unpacking
 from holdfast.store.redis.links import Link
 from holdfast.store.redis.servers import PAUSE_S, Servers
 from holdfast.values.frozen import Json
-
-LEVELS: Final = ("none", "process-crash", "power-loss")
-"""What survives, the least first."""
 
 FORMAT: Final = 1
 _OLDEST: Final = (7, 0)

@@ -16,6 +16,7 @@ from typing import Final, Literal, cast
 import apsw
 
 from holdfast import errors, limits
+from holdfast.store import statements
 from holdfast.store.sqlite import anchor, post
 from holdfast.store.sqlite.files import NETWORK, Files
 
@@ -66,13 +67,7 @@ def schema(version: int) -> str:
 @functools.cache
 def queries() -> dict[str, str]:
     """Return the store's statements by name."""
-    return named(sql("queries.sql"))
-
-
-def named(text: str) -> dict[str, str]:
-    """Return the statements of an SQL file by the names that stand above them."""
-    parts = (part.split("\n", 1) for part in text.split("-- name: ")[1:])
-    return {name.strip(): statement.strip() for name, statement in parts}
+    return statements.named(sql("queries.sql"))
 
 
 def check_library(version: str) -> None:

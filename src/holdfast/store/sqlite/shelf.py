@@ -20,6 +20,7 @@ from typing import Protocol, cast
 import apsw
 
 from holdfast import errors, limits
+from holdfast.store import statements
 from holdfast.store.sqlite import opening, translate
 from holdfast.store.sqlite.connections import Readers
 
@@ -51,7 +52,7 @@ class Drop(Protocol):
 
 @functools.cache
 def _statements() -> dict[str, str]:
-    return opening.named(opening.sql("shelf.sql"))
+    return statements.named(opening.sql("shelf.sql"))
 
 
 class SQLiteShelf:

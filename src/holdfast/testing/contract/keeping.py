@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast import errors, limits
+from holdfast.store.levels import LEVELS
 from holdfast.store.port import (
     Blobs,
     Derived,
@@ -36,8 +37,6 @@ from holdfast.testing.contract.stage import (
     write,
 )
 
-DURABILITY = ("power-loss", "process-crash", "none")
-
 AWKWARD = (
     "\x00", "a\x00", "a\x00b", "\x00a", "a", "A", " a", "a ", "\t", "\n", "\r\n", "'", '"', "\\", "%",
     "_", "*", "?", "[a]", "--", ";", "é", "e\u0301", "ß", "ss", "ı", "i", "İ", "\ufeff", "\ufffd",
@@ -51,7 +50,7 @@ class Keeping(stage.Stage):
     """What is kept, for whom, and how it is checked."""
 
     def test_the_durability_level_is_one_that_is_known(self, store: Store) -> None:
-        assert store.durability in DURABILITY
+        assert store.durability in LEVELS
 
     def test_status_is_json_and_names_the_durability(self, store: Store) -> None:
         take(store, step(write("a", 0, b"1")))
