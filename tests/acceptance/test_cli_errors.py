@@ -35,6 +35,7 @@ CODES = {
     errors.ContextOverflow: 6,
     errors.InvalidRequest: 2,
     errors.UnknownScheme: 2,
+    errors.NotInstalled: 2,
     errors.UnsafeStore: 8,
     errors.NotAStore: 8,
     errors.NewerStore: 8,
@@ -95,6 +96,12 @@ def test_interrupt_and_defect(capsys: pytest.CaptureFixture[str], monkeypatch: p
     monkeypatch.setenv("HOLDFAST_DEBUG", "1")
     boundary.guarded(raising(KeyError("odd")), as_json=False)
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_is_not_installed_was_not_forbidden(capsys: pytest.CaptureFixture[str]):
+    error = errors.NotInstalled("a store at redis:// needs redis.", hint="Install it with: pip")
+    assert boundary.guarded(raising(error), as_json=False) == 2
+    assert capsys.readouterr().err.splitlines()[1].strip() == "Nothing was opened."
 
 
 def test_codes_are_documented():
