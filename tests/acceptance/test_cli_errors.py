@@ -121,6 +121,22 @@ def test_misuse(store: Path, words: str):
     assert len(done.err.splitlines()) == 3
 
 
+@pytest.mark.parametrize("verb", ["status", "verify", "rebuild"])
+def test_two_stores_are_one_too_many(store: Path, verb: str):
+    done = run(verb, "--url", "files:two", "state.db", cwd=store.parent)
+    assert (done.code, done.out) == (2, "")
+    assert "two stores are named" in done.err
+    assert run(verb, "--url", "state.db", "state.db", cwd=store.parent).code == 0
+
+
+@pytest.mark.parametrize("verb", ["status", "verify"])
+def test_a_url_of_a_file_with_two_slashes_says_how_to_write_it(store: Path, verb: str):
+    done = run(verb, "sqlite://state.db", cwd=store.parent)
+    assert (done.code, done.out) == (2, "")
+    assert "sqlite:///absolute/path" in done.err
+    assert run(verb, f"sqlite://{store}", cwd=store.parent).code == 0
+
+
 def test_errors_about_windows_say_what_helps_and_only_that(store: Path):
     unknown = run("context", "one", "--why", "999", cwd=store.parent)
     assert (unknown.code, unknown.out) == (3, "")
