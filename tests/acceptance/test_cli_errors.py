@@ -35,6 +35,7 @@ CODES = {
     errors.ContextOverflow: 6,
     errors.InvalidRequest: 2,
     errors.UnknownScheme: 2,
+    errors.NotInstalled: 2,
     errors.UnsafeStore: 8,
     errors.NotAStore: 8,
     errors.NewerStore: 8,
@@ -97,6 +98,12 @@ def test_interrupt_and_defect(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_what_is_not_installed_was_not_forbidden(capsys: pytest.CaptureFixture[str]):
+    error = errors.NotInstalled("a store at redis:// needs redis.", hint="Install it with: pip")
+    assert boundary.guarded(raising(error), as_json=False) == 2
+    assert capsys.readouterr().err.splitlines()[1].strip() == "Nothing was opened."
+
+
 def test_codes_are_documented():
     used = {rule.exit for rule in exits.TABLE.values()}
     assert used | {0, 130} <= set(exits.MEANINGS)
@@ -112,6 +119,22 @@ def test_misuse(store: Path, words: str):
     done = run(*words.split(), cwd=store.parent)
     assert (done.code, done.out) == (2, "")
     assert len(done.err.splitlines()) == 3
+
+
+@pytest.mark.parametrize("verb", ["status", "verify", "rebuild"])
+def test_two_stores_are_one_too_many(store: Path, verb: str):
+    done = run(verb, "--url", "files:two", "state.db", cwd=store.parent)
+    assert (done.code, done.out) == (2, "")
+    assert "two stores are named" in done.err
+    assert run(verb, "--url", "state.db", "state.db", cwd=store.parent).code == 0
+
+
+@pytest.mark.parametrize("verb", ["status", "verify"])
+def test_a_url_of_a_file_with_two_slashes_says_how_to_write_it(store: Path, verb: str):
+    done = run(verb, "sqlite://state.db", cwd=store.parent)
+    assert (done.code, done.out) == (2, "")
+    assert "sqlite:///absolute/path" in done.err
+    assert run(verb, f"sqlite://{store}", cwd=store.parent).code == 0
 
 
 def test_errors_about_windows_say_what_helps_and_only_that(store: Path):

@@ -46,6 +46,15 @@ def test_what_can_not_be_migrated_is_refused(store: Path, tmp_path: Path):
     assert "other events of tenant 'default'" in refused.err
 
 
+@pytest.mark.parametrize("goal", ["files:bk", "redis://localhost", "redis:bk", "sqlite:///bk.db"])
+def test_a_backup_is_a_file(store: Path, tmp_path: Path, goal: str):
+    before = set(tmp_path.iterdir())
+    done = run("backup", goal, "--url", "a.db", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "holdfast migrate" in done.err or "./redis:" in done.err
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_a_backup_comes_back(store: Path, tmp_path: Path):
     assert run("backup", "copy.db", "--url", "a.db", cwd=tmp_path).code == 0
     done = run("restore", "copy.db", "new.db", "--json", cwd=tmp_path)

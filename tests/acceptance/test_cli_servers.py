@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast import Scope, TokenBudget
 from tests.acceptance import whole
-from tests.acceptance.cli_runs import run
+from tests.acceptance.cli_runs import on_terminal, run
 from tests.contract.test_redis import client_of
 from tests.servers import postgres, valkey
 
@@ -111,3 +114,27 @@ def test_a_password_that_has_to_be_encoded_is_not_guessed_at(url: str, tmp_path:
     assert (done.code, done.out) == (2, "")
     assert "%40" in done.err
     assert "same" not in done.err and "ss@" not in done.err
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+def test_status_says_of_a_server_what_it_says_of_a_file(kind: str, bare: str, tmp_path: Path):
+    url = valkey.fresh() if kind == "redis" else f"{bare}?schema=other"
+    told: list[dict[str, Any]] = []
+    for place in (str(tmp_path / "a.db"), url):
+        with holdfast.connect(place) as hf:
+            whole.said(hf, "s", "ada", "words")
+            hf.sessions.end_session(hf.sessions.create_session("t").id)
+            hf.index.push_frame(Scope(actor_id="me"), goal="plan", budget=TokenBudget(total=100))
+        told.append(json.loads(run("status", place, "--json", cwd=tmp_path).out))
+    for facts in told:
+        for head in facts["heads"].values():
+            assert len(head.pop("link")) == 64
+    for name in ("holds", "heads", "events", "open_frames"):
+        assert told[0][name] == told[1][name], name
+    shown = on_terminal("status", url, cwd=tmp_path, env={"NO_COLOR": "1"}).out
+    assert "2 sessions (" in shown and "1 open frame" in shown and "chain head" in shown
+    if kind == "redis":
+        assert f"?prefix={url.rpartition('=')[2]}" in shown
+        assert "(valkey " in shown or "(redis " in shown
+    else:
+        assert "?schema=other" in shown

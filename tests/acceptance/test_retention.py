@@ -247,6 +247,10 @@ def test_the_command_says_what_it_would_do_and_asks(tmp_path: Path):
     assert (dry.code, dry.out) == (0, "would go\told\n")
     kept = run("retention", "--keep", "30d", "--dry-run", cwd=tmp_path)
     assert kept.out == "stays\told\tnot taken\t\n"
+    none = run("retention", "--keep", "90d", "--dry-run", cwd=tmp_path)
+    assert (none.code, none.out) == (0, "") and "0 sessions would go" in none.err
+    bare = run("retention", "--keep", "90", cwd=tmp_path)
+    assert bare.code == 2 and "--keep 90d" in bare.err and "30m" not in bare.err
     assert run("retention", "--keep", "30d", "--no-memory", cwd=tmp_path).code == 2
     done = run("retention", "--keep", "30d", "--no-memory", "--yes", "--json", cwd=tmp_path)
     assert json.loads(done.out)["gone"] == ["old"]

@@ -136,6 +136,7 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
     errors.InvalidRequest: _Rule(USAGE, "Nothing was done.", "holdfast --help"),
     errors.ContextOverflow: _Rule(OVER_BUDGET, "No window was made.", "Raise --budget."),
     errors.UnknownScheme: _Rule(USAGE, "Nothing was opened.", "holdfast help environment"),
+    errors.NotInstalled: _Rule(USAGE, "Nothing was opened.", "Install what is missing."),
     errors.UnsafeStore: _Rule(
         UNSAFE, "Refused, so that nothing can be lost.", "Choose another place."
     ),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from holdfast.cli import exits
 from holdfast.values import ids
@@ -76,8 +78,14 @@ def moment(option: str, text: str | None) -> datetime | None:
         ) from error
 
 
-def length(option: str, text: str | None) -> float | None:
-    """Return the length of time that a person typed, in seconds: 30s, 30m, 24h, 7d, 1w."""
+DAYS: Final = ("7d", "90d", "52w")
+"""What a length of days or more may look like."""
+
+
+def length(
+    option: str, text: str | None, such: Sequence[str] = ("30m", "24h", "7d")
+) -> float | None:
+    """Return the length of time that a person typed, in seconds: 30s, 30m, 24h, 7d, 1w. `such` would be taken."""
     if text is None:
         return None
     found = _BACK.fullmatch(text)
@@ -88,7 +96,7 @@ def length(option: str, text: str | None) -> float | None:
                 "bad_length",
                 f"{option} {text!r} is not a length of time.",
                 "Nothing was done.",
-                f"{option} 30m, {option} 24h, or {option} 7d",
+                f"{', '.join(f'{option} {each}' for each in such[:-1])}, or {option} {such[-1]}",
             )
         )
     return float(int(found[1]) * _UNITS[found[2]])

@@ -16,7 +16,7 @@ from holdfast.wiring import Holdfast, stores
 def run(store: str | None, common: Common) -> int:
     """Make it all again, whole or not at all."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
-    url = target.named(common.url if store is None else store)
+    url = target.named(target.given(store, common))
     started = time.monotonic()
 
     def opener(url: str) -> Holdfast:

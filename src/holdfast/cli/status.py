@@ -111,13 +111,13 @@ def lines(facts: Mapping[str, Json], glyphs: Glyphs) -> list[tuple[str, str]]:
     """Return what a person wants to know first, as names and values."""
     dot, cut = glyphs.dot, glyphs.cut
     heads: Mapping[str, Mapping[str, Json]] = facts.get("heads", {})
-    backend = str(facts.get("backend"))
+    product = facts.get("product", facts.get("backend"))
     level = _DURABILITY.get(str(facts.get("durability")), "?")
     versions = [f"holdfast {facts.get('holdfast')}", *_libraries(facts)]
     if "schema" in facts:
         versions.insert(0, f"schema {facts['schema']}")
     return [
-        ("store", f"{facts.get('store', facts.get('server'))}  ({backend} {_version(facts)})"),
+        ("store", f"{facts.get('store', facts.get('server'))}  ({product} {_version(facts)})"),
         *_size(facts),
         ("durability", f" {dot} ".join([level, ", ".join(_settings(facts))]).rstrip(f" {dot}")),
         ("log", _log(facts, heads, cut)),

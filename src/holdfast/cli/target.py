@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from holdfast import errors
 from holdfast.cli import again, exits
@@ -48,6 +47,21 @@ def choose(given: str | None) -> str:
     )
 
 
+def given(store: str | None, common: Common) -> str | None:
+    """Return the store that a command was given, before its options or among them; raise Failure for two."""
+    if store is not None and common.url is not None and store != common.url:
+        raise exits.Failure(
+            exits.Problem(
+                exits.USAGE,
+                "two_targets",
+                f"two stores are named: {urls.shown(store)}, and --url {urls.shown(common.url)}.",
+                "Nothing was opened.",
+                "Name one of them.",
+            )
+        )
+    return common.url if store is None else store
+
+
 def named(given: str | None) -> str:
     """Return what people are told of the store that is chosen: never a password."""
     return urls.shown(choose(given))
@@ -67,10 +81,10 @@ def opened(
     `create`: one that was named and is not there is made. `writes`: sessions may change, so their files are written.
     `opener`: whoever opens it otherwise than all others do.
     """
-    given = common.url if store is None else store
-    on = again.on(given, common.tenant)
+    name = given(store, common)
+    on = again.on(name, common.tenant)
     try:
-        url = choose(given)
+        url = choose(name)
         if opener is not None:
             must_exist(url)
         tenant = common.tenant
@@ -124,10 +138,12 @@ def must_exist(url: str) -> None:
 
 
 def file_of(url: str) -> Path | None:
-    """Return the file that a path or sqlite: URL names; None for other schemes."""
+    """Return the file that a path or sqlite: URL names; None for other schemes. Raises InvalidRequest for a slip."""
     scheme = urls.scheme(url)
     if scheme == "sqlite":
-        return Path(unquote(urlsplit(url).path))
+        from holdfast.wiring import stores  # noqa: PLC0415 - as above
+
+        return stores.path_of(url)
     return None if scheme else Path(url).expanduser()
 
 

@@ -17,7 +17,7 @@ from holdfast.store.port import Report
 def run(store: str | None, common: Common) -> int:
     """Check every event and page; change nothing."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
-    url = target.choose(common.url if store is None else store)
+    url = target.choose(target.given(store, common))
     started = time.monotonic()
     report = _check(url, surface, common.tenant)
     seconds = time.monotonic() - started

@@ -252,6 +252,13 @@ class Admin:
         self._engine.check()
         if not isinstance(cast("object", target), (str, Path)) or "\0" in str(target):
             raise errors.InvalidRequest("a backup goes to the path of a new file.")
+        if isinstance(target, str):
+            urls.check_path(target)
+            if urls.scheme(target):
+                raise errors.InvalidRequest(
+                    f"{urls.shown(target)} is a URL, and a backup is a file.",
+                    hint="Name the path of a new file. To copy to a server or a folder, use holdfast migrate.",
+                )
         migrating.backup(self._engine.store, Path(target), self._opener, progress)
         return Path(target)
 

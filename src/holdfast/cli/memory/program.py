@@ -256,6 +256,6 @@ def worker(
     wanted = working.Wanted(
         once=once, status=status, memory=memory, embeddings=embeddings, model=model,
         provider=provider, base_url=base_url, idle_s=figures.length("--idle", idle),
-        keep_s=figures.length("--keep-ended", keep_ended), every_tenant=common.tenant is None,
+        keep_s=figures.length("--keep-ended", keep_ended, figures.DAYS), every_tenant=common.tenant is None,
     )  # fmt: skip
     return working.run(wanted, common.common)

@@ -32,7 +32,7 @@ class Wanted:
 def run(wanted: Wanted, common: Common) -> int:
     """Say what would go; if it is to, ask, and let it go."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
-    days = (figures.length("--keep", wanted.keep) or 0.0) / 86_400
+    days = (figures.length("--keep", wanted.keep, figures.DAYS) or 0.0) / 86_400
     with target.opened(common, opener=lambda url: _opened(url, wanted, common)) as hf:
         told = hf.admin.retention(days, dry_run=True)
         if not wanted.dry_run and told.gone:
@@ -63,6 +63,9 @@ def _show(surface: Surface, told: Retained) -> None:
             surface.row(word, session_id)
         for kept in told.kept:
             surface.row("stays", kept.session_id, kept.why, kept.other)
+        surface.note(
+            f"{figures.count(len(told.gone), 'session')} {word}, {sum(told.stays.values()):,} stay."
+        )
         return
     from holdfast.engine.retaining import REASONS, Stays  # noqa: PLC0415 - only a terminal shows them
 

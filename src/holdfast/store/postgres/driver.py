@@ -157,7 +157,7 @@ class PostgresDriver(Reading):
             self._server = server = opening.look(connection)
         return {
             "backend": "postgres",
-            "store": self._place.shown,
+            "store": f"{self._place.shown}?schema={self._place.schema}",
             "postgres": f"{server.version // 10_000}.{server.version % 10_000}",
             "schema": len(opening.MIGRATIONS),
             "durability": server.level,

@@ -140,16 +140,24 @@ class RedisDriver(Reading):
     def status(self) -> Mapping[str, Json]:
         """Return facts for people."""
         named_ = self.tenants()
+        heads = dict(zip(named_, self._heads(named_), strict=True))
+        place = self._servers.place
         keys = [self._names.base(tenant) + b"blobs" for tenant in named_]
         blobs = self._servers.run([Call(key, (b"HLEN", key)) for key in keys])
         return {
             "backend": "redis",
-            "server": self._servers.place.shown,
+            "store": f"{place.shown}?prefix={place.prefix}",
+            "server": place.shown,
             "prefix": self._names.prefix,
             **self._settings.facts(),
             "tenants": len(named_),
-            "events": sum(head.position for head in self._heads(named_)),
+            "events": sum(head.position for head in heads.values()),
             "blobs": sum(unpacking.number(count) for count in blobs),
+            "holds": cast("Json", self._held(named_)),
+            "heads": {
+                name: {"position": head.position, "link": head.link.hex()}
+                for name, head in heads.items()
+            },
         }
 
     def close(self) -> None:

@@ -20,6 +20,13 @@ def encoded(text: str) -> str:
     return "=" + base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
+def decoded(name: str) -> str:
+    """Return the text that `encoded` made a name of; of a sum, the sum."""
+    if not name.startswith("="):
+        return name
+    return base64.urlsafe_b64decode(name[1:] + "=" * (-len(name[1:]) % 4)).decode()
+
+
 class Names:
     """The names of a store's keys. All of a tenant's have the same tag, so that they lie on one server."""
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import cast
+from typing import Final, cast
 
 from holdfast.store import chain, port
 from holdfast.store.redis import packing, unpacking
 from holdfast.store.redis.links import Answer, Call
-from holdfast.store.redis.names import Names
+from holdfast.store.redis.names import Names, decoded
 from holdfast.store.redis.servers import Servers
 from holdfast.store.remote import driver
+
+_COUNTED: Final = 1_000
+"""Rows that one script counts."""
 
 
 class Reading:
@@ -48,6 +51,20 @@ class Reading:
         keys = [self._names.head(tenant) for tenant in tenants]
         answers = self._servers.run([Call(key, (b"HMGET", key, b"p", b"l", b"e")) for key in keys])
         return [unpacking.head(answer) for answer in answers]
+
+    def _held(self, tenants: Collection[str]) -> dict[str, dict[str, int]]:
+        """Return how many rows there are, by kind and status; nobody is kept waiting for long."""
+        held: dict[str, dict[str, int]] = {}
+        for tenant in tenants:
+            at = b""
+            while at != b"0":
+                answer = self._script("census", tenant, at or b"0", _COUNTED)
+                at, rows = cast("tuple[bytes, list[list[object]]]", answer)
+                for row in rows:
+                    kind, status = unpacking.text(row[0]), decoded(unpacking.text(row[1]))
+                    counts = held.setdefault(kind, {})
+                    counts[status] = counts.get(status, 0) + unpacking.number(row[2])
+        return held
 
     def stream(self, tenant: str, stream: str | int) -> driver.Stream | None:
         """Return a stream by name or number."""

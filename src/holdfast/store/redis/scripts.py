@@ -24,7 +24,7 @@ _WRITES: Final = frozenset(
         "shelf_write",
     }
 )
-_DERIVES: Final = frozenset({"apply", "build", "clean"})
+_DERIVES: Final = frozenset({"apply", "build", "clean", "census"})
 _ALONE: Final = frozenset(
     {"add_pending", "set_pending", "shelf_write", "shelf_scan", "shelf_lasts"}
 )
