@@ -12,6 +12,7 @@ from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
 from holdfast.store import urls
 from holdfast.store.port import Report
+from holdfast.wiring import stores
 
 
 def run(store: str | None, common: Common) -> int:
@@ -77,7 +78,11 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
     glyphs, events = surface.glyphs, figures.count(report.events, "event")
     if report.ok:
         surface.console.print(f"{glyphs.good} whole", style="bold green", end="")
-        what = ", every page and the anchor" if target.file_of(url) else ", every link and blob"
+        what = ", every link and blob"
+        if stores.is_folder(url):
+            what = ", every line of the journal and the index"
+        elif target.file_of(url):
+            what = ", every page and the anchor"
         surface.console.print(f"   {events}{what} are as they were written ({seconds:.1f} s)")
     else:
         surface.console.print(f"{glyphs.bad} damage", style="bold red", end="")
@@ -91,7 +96,15 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
 
 
 def _advise(surface: Surface, url: str) -> None:
-    if target.file_of(url):
+    if stores.is_folder(url):
+        surface.note(
+            "Nothing was changed. Put what is damaged of journal and blobs back from git or a backup."
+        )
+        surface.note(
+            "If only the index is damaged, `holdfast rebuild` makes it again; if only the journal"
+        )
+        surface.note(f"is, `holdfast backup` copies what the index has.  (exit {exits.DAMAGE})")
+    elif target.file_of(url):
         surface.note(
             f"Nothing was changed. Keep {urls.shown(url)} and its -wal and -anchor files as they are,"
         )

@@ -47,6 +47,7 @@ class Following(Witness):
     """Keeps every commit in the journal of a folder before the index has it."""
 
     synchronous: Synchronous = "NORMAL"
+    tells_of_anchor = False
 
     def __init__(
         self, files: Files, folder: Folder, documents: FileDocuments, again: Again | None

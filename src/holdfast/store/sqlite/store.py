@@ -89,7 +89,7 @@ class SQLiteStore(Upkeep, Noting):
                     checks.expect_own_checkpoint(self._writer, self._anchor, had_log=had_log)
                     told = self._witness.opened(self._writer)
                     noted = checks.compare_anchor(self._writer, self._anchor, store_id)
-                    self.remarks = (*told, *noted)
+                    self.remarks = (*told, *noted) if self._witness.tells_of_anchor else told
                     opening.empty_log_on_close(self._writer)
                     self._place.opened(found)
                     self._note_rebuilt()

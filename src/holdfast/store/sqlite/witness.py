@@ -18,6 +18,8 @@ class Witness:
     """Nobody else. Every method is called by the holder of the turn."""
 
     synchronous: Synchronous = "FULL"
+    tells_of_anchor = True
+    """Whether people are told that an anchor was written anew."""
 
     def lock_path(self, store: Path) -> Path:
         """Return the file whose lock is the turn."""
