@@ -19,7 +19,7 @@ FIRST_S = 0.005
 LONGEST_S = 0.25
 """How long somebody who waits does not look at first, and at most. Twice as long after each look in vain."""
 
-AGAIN_S = 0.5
+AGAIN_S = 0.2
 """How long after a failure the server is listened to again."""
 
 HEARD_MAX = 10_000
