@@ -19,6 +19,9 @@ LEVELS: Final = ("none", "process-crash", "power-loss")
 """What survives, the least first."""
 
 FORMAT: Final = 1
+AGAIN_S: Final = 10.0
+"""How long what was seen of a server's settings is taken to be so still, where the URL asks for a durability."""
+
 _OLDEST: Final = (7, 0)
 _WAITS: Final = (7, 2)
 _NAMES: Final = (b"appendonly", b"appendfsync", b"maxmemory-policy", b"save")
@@ -29,6 +32,20 @@ class Settings:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
+        self._seen: tuple[float, int] | None = None
+
+    def hold(self) -> None:
+        """Refuse to write if the durability that was asked for is not there any more: settings change at any time.
+
+        Looked at on every new connection, which may lead to a server that was started anew, and every now and then.
+        """
+        if self._servers.place.durability is None:
+            return
+        if self._seen is not None:
+            since_s, made = self._seen
+            if made == self._servers.made and time.monotonic() - since_s < AGAIN_S:
+                return
+        self.check()
 
     def check(self) -> None:
         """Refuse a server that can't keep what it acknowledges, and name the fix."""
@@ -52,6 +69,7 @@ class Settings:
                 f" ?durability={level}.",
                 facts={"server": place, "asked": asked, "durability": level},
             )
+        self._seen = time.monotonic(), self._servers.made
 
     def check_format(self, key: bytes) -> None:
         """Note which format the store has, or refuse a newer one."""
