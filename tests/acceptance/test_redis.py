@@ -268,6 +268,26 @@ def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
         assert verified(store).ok
 
 
+def test_where_settings_may_not_be_asked_the_snapshot_is_written_anew_too():
+    with valkey.server(save="3600 1") as server:
+        with server.client() as client:
+            for name, less in (("shy", ["-config"]), ("meek", ["-config", "-bgsave"])):
+                client.acl_setuser(name, enabled=True, passwords=["+right"], categories=["+@all"], commands=less, keys=["*"], channels=["*"])  # fmt: skip
+        host = server.url.removeprefix("redis://")
+        with contextlib.closing(ours.open_store(f"redis://meek:right@{host}")) as store:
+            erasing.said(store, "a", erasing.event("c1", "canary-word"))
+            with server.client() as client:
+                client.save()
+            erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
+            with pytest.raises(errors.StoreReadOnly, match="bgsave"):
+                store.scrub(b"todo")
+            assert store.pending() is not None
+        with contextlib.closing(ours.open_store(f"redis://shy:right@{host}")) as store:
+            store.scrub(b"todo")
+            assert b"canary" not in server.files()
+            assert store.pending() is None
+
+
 def test_a_rebuild_is_not_put_into_place_if_others_write_at_the_last_moment(url: str):
     with contextlib.closing(ours.open_store(url)) as store:
         take(store, step(write("a", 0, b"1", claims=(("c", 0),))))

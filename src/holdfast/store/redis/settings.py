@@ -152,7 +152,8 @@ class Settings:
             found = self._look(link)
             if found.get("aof_enabled") == "1":
                 self._renewed(link, b"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", "aof_rewrite_scheduled")  # fmt: skip
-            if found.get("save"):
+            # Where CONFIG may not be asked, it is not known whether there is a snapshot: then there may be one.
+            if found.get("save", "unknown"):
                 self._renewed(link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
 
     def _renewed(self, link: Link, command: bytes, going: str, status: str, *waits: str) -> None:
