@@ -93,7 +93,7 @@ class RedisDriver(Reading):
             return cast("list[bytes]", answer)[0] == b"yes"
         self._settings.hold()
         self._list(self._names.noted, tenant)
-        while True:
+        for _ in range(driver.NOTE_TRIES):
             version = self._note_counts.get(tenant, 0) + 1
             mark = marks.note(tenant, name, port.Note(value, version))
             kept = packing.note(version, value, mark)
@@ -104,6 +104,7 @@ class RedisDriver(Reading):
                     self._count_note(tenant, version)
                 return word == b"yes"
             self._count_note(tenant, unpacking.number(count[0]))
+        raise driver.outrun()
 
     def _count_note(self, tenant: str, count: int) -> None:
         if len(self._note_counts) >= _LISTED_MAX:
