@@ -247,25 +247,6 @@ def test_a_user_that_is_not_let_in(own: valkey.Server):
     refused(f"redis://shy:right@{host}?durability=power-loss", errors.UnsafeStore, "appendfsync")
 
 
-def test_a_durability_that_is_taken_away_is_missed(
-    own: valkey.Server, monkeypatch: pytest.MonkeyPatch
-):
-    with opened(f"{valkey.fresh(own.url)}&durability=power-loss") as store:
-        take(store, step(write("a", 0, b"1")))
-        with setting(own, appendfsync="everysec"):
-            monkeypatch.setattr(settings, "AGAIN_S", 0.0)
-            with pytest.raises(errors.UnsafeStore, match="power-loss"):
-                commit(store, step(write("a", 1, b"2")))
-            with pytest.raises(errors.UnsafeStore, match="power-loss"):
-                store.put_note(TENANT, "n", b"x", expected=0)
-            monkeypatch.undo()
-        take(store, step(write("a", 1, b"2")))
-        with setting(own, appendfsync="everysec"), own.client() as client:
-            client.client_kill_filter(_type="normal", skipme=True)
-            with pytest.raises(errors.UnsafeStore, match="power-loss"):
-                commit(store, step(write("a", 2, b"3")))
-
-
 def test_a_user_with_the_rights_that_the_documentation_names(own: valkey.Server):
     page = (ROOT / "docs/how-to/use-redis.md").read_text()
     (line,) = re.findall(r"^ACL SETUSER .*$", page, re.MULTILINE)
