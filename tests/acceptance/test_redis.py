@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import Message, Scope, TokenBudget, errors
 from holdfast.store import redis as ours
-from holdfast.store.redis import packing
+from holdfast.store.redis import packing, settings
 from holdfast.store.redis.rebuilding import Rebuild
 from holdfast.store.remote.driver import Change, Head
 from holdfast.testing.contract import erasing
@@ -266,6 +266,48 @@ def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
         assert b"canary" not in server.files()
         assert store.pending() is None
         assert verified(store).ok
+
+
+def test_a_durability_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPatch):
+    with (
+        valkey.server() as server,
+        server.client() as client,
+        contextlib.closing(ours.open_store(f"{server.url}?durability=power-loss")) as store,
+    ):
+        erasing.said(store, "a", erasing.event("c1", "one"))
+        client.config_set("appendfsync", "everysec")
+        with monkeypatch.context() as patch:
+            patch.setattr(settings, "AGAIN_S", 0.0)
+            with pytest.raises(errors.UnsafeStore, match="power-loss"):
+                erasing.said(store, "a", erasing.event("c2", "two"))
+            with pytest.raises(errors.UnsafeStore, match="power-loss"):
+                store.put_note("acme", "n", b"x", expected=0)
+        client.config_set("appendfsync", "always")
+        erasing.said(store, "a", erasing.event("c2", "two"))
+        client.config_set("appendfsync", "everysec")
+        client.client_kill_filter(_type="normal", skipme=True)
+        with pytest.raises(errors.UnsafeStore, match="power-loss"):
+            erasing.said(store, "a", erasing.event("c3", "three"))
+
+
+def test_where_settings_may_not_be_asked_the_snapshot_is_written_anew_too():
+    with valkey.server(save="3600 1") as server:
+        with server.client() as client:
+            for name, less in (("shy", ["-config"]), ("meek", ["-config", "-bgsave"])):
+                client.acl_setuser(name, enabled=True, passwords=["+right"], categories=["+@all"], commands=less, keys=["*"], channels=["*"])  # fmt: skip
+        host = server.url.removeprefix("redis://")
+        with contextlib.closing(ours.open_store(f"redis://meek:right@{host}")) as store:
+            erasing.said(store, "a", erasing.event("c1", "canary-word"))
+            with server.client() as client:
+                client.save()
+            erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
+            with pytest.raises(errors.StoreReadOnly, match="bgsave"):
+                store.scrub(b"todo")
+            assert store.pending() is not None
+        with contextlib.closing(ours.open_store(f"redis://shy:right@{host}")) as store:
+            store.scrub(b"todo")
+            assert b"canary" not in server.files()
+            assert store.pending() is None
 
 
 def test_a_rebuild_is_not_put_into_place_if_others_write_at_the_last_moment(url: str):

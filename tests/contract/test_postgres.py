@@ -1,14 +1,17 @@
 """The contract on PostgreSQL: a real server, a database of its own for every test."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from holdfast import errors
 from holdfast.store.port import Store
 from holdfast.store.postgres import open_store
+from holdfast.store.postgres.driver import PostgresDriver
+from holdfast.store.remote.store import RemoteStore
 from holdfast.testing import contract
 from holdfast.testing.contract.stage import TENANT
 from tests.servers import postgres
@@ -95,3 +98,14 @@ class TestPostgresStore(contract.StoreContract):
             "DELETE FROM uses WHERE @",
         ):
             self.vandalise(statement)
+
+
+def test_whoever_counts_notes_wrongly_every_time_gives_up(monkeypatch: pytest.MonkeyPatch):
+    with postgres.empty_store() as url, closing(open_store(url)) as store:
+        assert isinstance(store, RemoteStore)
+        driver = store._driver
+        assert isinstance(driver, PostgresDriver)
+        assert store.put_note(TENANT, "a", b"1", expected=0)
+        monkeypatch.setattr(driver, "_sql", {**driver._sql, "noted": "SELECT 0"})
+        with pytest.raises(errors.Conflict):
+            store.put_note(TENANT, "a", b"2", expected=1)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import redis
 
+from holdfast import errors
 from holdfast.store import redis as ours
 from holdfast.store.port import Projection, Store
 from holdfast.store.redis import packing
@@ -151,3 +152,13 @@ def sweep(url: str) -> None:
             lives = pipe.execute()[::2]
         ends = [key for key, life in zip(keys, lives, strict=True) if life >= 0]
         assert all(key.endswith(b":guard") for key in ends), ends
+
+
+def test_whoever_counts_notes_wrongly_every_time_gives_up(monkeypatch: pytest.MonkeyPatch):
+    driver = ours.open_driver(valkey.fresh())
+    assert driver.put_note(TENANT, "a", b"1", expected=0)
+    monkeypatch.setattr(driver, "_note_counts", {})
+    monkeypatch.setattr(driver, "_count_note", lambda *_: None)
+    with pytest.raises(errors.Conflict):
+        driver.put_note(TENANT, "a", b"2", expected=1)
+    driver.close()

@@ -172,3 +172,18 @@ def test_verify_looks_again_at_what_was_erased_meanwhile(
 
     driver.before_feed = erase_between
     assert verified(mine).ok
+
+
+def test_a_copy_gives_up_when_something_is_erased_every_time(
+    mine: RemoteStore, driver: Hooked, server: Server
+):
+    said(mine, "a", event("c1", "one"))
+    books = server.books[TENANT]
+
+    def erase_between() -> None:
+        assert books.head.epoch < 99, "it goes on for ever"
+        books.head = msgspec.structs.replace(books.head, epoch=books.head.epoch + 1)
+
+    driver.before_feed = erase_between
+    with pytest.raises(errors.Conflict):
+        mine.copy(TENANT)

@@ -15,7 +15,7 @@ from holdfast.store.postgres.connections import Connection, Connections, Rows, u
 from holdfast.store.postgres.place import Place
 from holdfast.store.postgres.reading import Reading, looked
 from holdfast.store.remote import marks
-from holdfast.store.remote.driver import Change, Head, Moved, Taken
+from holdfast.store.remote.driver import NOTE_TRIES, Change, Head, Moved, Taken, outrun
 from holdfast.values.frozen import Json
 
 _TAKEN = -1
@@ -102,7 +102,7 @@ class PostgresDriver(Reading):
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
         """Compare and set. The mark covers the version, so that one is counted first and compared again."""
-        while True:
+        for _ in range(NOTE_TRIES):
             noted = int(self._look(tenant, self._sql["noted"])[0][0])
             mark = b"" if value is None else marks.note(tenant, name, port.Note(value, noted + 1))
             rows = self._asked(
@@ -111,6 +111,7 @@ class PostgresDriver(Reading):
             )  # fmt: skip
             if rows[0][0] != "counted":
                 return bool(rows[0][0] == "put")
+        raise outrun()
 
     def guard(self, tenant: str, timeout_s: float) -> bool:
         """Try to be the only one that has a tenant's guard; return whether it is had within a time."""

@@ -62,12 +62,15 @@ class RedisDriver(Reading):
 
     def apply(self, changes: Sequence[driver.Change]) -> list[driver.Moved | driver.Taken | None]:
         """Apply changes of different tenants, each by itself; None: it was applied."""
+        self._settings.hold()
         for change in changes:
             if not change.before.position:
                 self._list(self._names.tenants, change.tenant)
             if change.todo is not None:
                 self._todo.announce(change.tenant, change.after.position)
         answers = self._servers.run([self._applied(change) for change in changes])
+        # It may have gone over a new connection: nothing is acknowledged that is held by less than was asked for.
+        self._settings.hold()
         return [_outcome(answer) for answer in answers]
 
     def _applied(self, change: driver.Change) -> Call:
@@ -95,8 +98,9 @@ class RedisDriver(Reading):
         if value is None:
             answer = self._script("put_note", tenant, name, expected, "drop")
             return cast("list[bytes]", answer)[0] == b"yes"
+        self._settings.hold()
         self._list(self._names.noted, tenant)
-        while True:
+        for _ in range(driver.NOTE_TRIES):
             version = self._note_counts.get(tenant, 0) + 1
             mark = marks.note(tenant, name, port.Note(value, version))
             kept = packing.note(version, value, mark)
@@ -107,6 +111,7 @@ class RedisDriver(Reading):
                     self._count_note(tenant, version)
                 return word == b"yes"
             self._count_note(tenant, unpacking.number(count[0]))
+        raise driver.outrun()
 
     def _count_note(self, tenant: str, count: int) -> None:
         if len(self._note_counts) >= _LISTED_MAX:

@@ -72,6 +72,7 @@ class Link:
         self._lock = threading.Lock()
         self._free = threading.BoundedSemaphore(place.connections)
         self._closed = False
+        self.made = 0
 
     def run(self, commands: Sequence[tuple[Word, ...]]) -> list[Answer]:
         """Send commands in one go; return the answers, an error in the place of the answer to what was refused.
@@ -139,6 +140,7 @@ class Link:
         except BaseException:
             connection.disconnect()
             raise
+        self.made += 1
         return connection
 
     def close(self) -> None:

@@ -47,6 +47,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}" + (f"/{self.database}" if self.database else "")
 
+    def __repr__(self) -> str:
+        """Say where it is: a traceback may show it."""
+        return f"Place({self.shown})"
+
     def at(self, host: str, port: int) -> Place:
         """Return another server of the same cluster."""
         return msgspec.structs.replace(self, host=host, port=port)

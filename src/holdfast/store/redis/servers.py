@@ -39,6 +39,12 @@ class Servers:
         self._links: dict[tuple[str, int], Link] = {(place.host, place.port): self._seed}
         self._slots: list[Link] = []
 
+    @property
+    def made(self) -> int:
+        """How many connections were made so far."""
+        with self._lock:
+            return sum(link.made for link in self._links.values())
+
     def script(self, name: str, key: bytes, *words: bytes | str | int) -> Answer:
         """Run one script."""
         return self.run([Call(key, words, named(name))])[0]

@@ -17,6 +17,9 @@ from holdfast.store.redis.servers import PAUSE_S, Servers
 from holdfast.values.frozen import Json
 
 FORMAT: Final = 1
+AGAIN_S: Final = 10.0
+"""How long what was seen of a server's settings is taken to be so still, where the URL asks for a durability."""
+
 _OLDEST: Final = (7, 0)
 _WAITS: Final = (7, 2)
 _NAMES: Final = (b"appendonly", b"appendfsync", b"maxmemory-policy", b"save")
@@ -27,6 +30,20 @@ class Settings:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
+        self._seen: tuple[float, int] | None = None
+
+    def hold(self) -> None:
+        """Refuse to write if the durability that was asked for is not there any more: settings change at any time.
+
+        Looked at on every new connection, which may lead to a server that was started anew, and every now and then.
+        """
+        if self._servers.place.durability is None:
+            return
+        if self._seen is not None:
+            since_s, made = self._seen
+            if made == self._servers.made and time.monotonic() - since_s < AGAIN_S:
+                return
+        self.check()
 
     def check(self) -> None:
         """Refuse a server that can't keep what it acknowledges, and name the fix."""
@@ -50,6 +67,7 @@ class Settings:
                 f" ?durability={level}.",
                 facts={"server": place, "asked": asked, "durability": level},
             )
+        self._seen = time.monotonic(), self._servers.made
 
     def check_format(self, key: bytes) -> None:
         """Note which format the store has, or refuse a newer one."""
@@ -132,7 +150,8 @@ class Settings:
             found = self._look(link)
             if found.get("aof_enabled") == "1":
                 self._renewed(link, b"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", "aof_rewrite_scheduled")  # fmt: skip
-            if found.get("save"):
+            # Where CONFIG may not be asked, it is not known whether there is a snapshot: then there may be one.
+            if found.get("save", "unknown"):
                 self._renewed(link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
 
     def _renewed(self, link: Link, command: bytes, going: str, status: str, *waits: str) -> None:

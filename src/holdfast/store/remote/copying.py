@@ -10,10 +10,13 @@ from holdfast.store import chain, portable
 from holdfast.store.paths import Base
 from holdfast.store.port import Raw, RawKey
 from holdfast.store.remote import marks, reading
-from holdfast.store.remote.driver import Blank, Change, Driver, Head, Kept, Stream
+from holdfast.store.remote.driver import Blank, Change, Driver, Head, Kept, Stream, outrun
 
 STREAMS_MAX = 10_000
 """Streams that are remembered from one page to the next."""
+
+TRIES = 8
+"""How often a page is read again because something was erased meanwhile."""
 
 _CHUNK = 500
 
@@ -30,13 +33,14 @@ class Giving:
     def page(self, tenant: str, after: int, limit: int) -> list[Raw]:
         """Return a tenant's events after a position, each checked, as they were at one moment."""
         epoch = self._driver.head(tenant).epoch
-        while True:
+        for _ in range(TRIES):
             found = self._driver.feed(tenant, after=after, limit=limit)
             uses = self._uses(tenant, found)
             # What was erased in between may be in one of them only.
             before, epoch = epoch, self._driver.head(tenant).epoch
             if before == epoch:
                 return [self._raw(tenant, kept, uses) for kept in found]
+        raise outrun()
 
     def _uses(self, tenant: str, found: Sequence[Kept]) -> dict[int, list[bytes]]:
         used: dict[int, list[bytes]] = {}

@@ -16,8 +16,17 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast import errors
 from holdfast.store import chain, paths, port
 from holdfast.values.frozen import Json
+
+NOTE_TRIES = 100
+"""How often a note is counted again because others have put one meanwhile."""
+
+
+def outrun() -> errors.Conflict:
+    """Return the error for whoever was passed by others every time."""
+    return errors.Conflict("other writers were faster every time.", hint="Retry.")
 
 
 class Head(msgspec.Struct, frozen=True):

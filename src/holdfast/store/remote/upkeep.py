@@ -10,7 +10,7 @@ from holdfast import errors
 from holdfast.store import port, portable
 from holdfast.store.erasure import Erased, Erasure
 from holdfast.store.remote import copying, erasing, marks, proving, rebuilding
-from holdfast.store.remote.driver import Change, Taken
+from holdfast.store.remote.driver import Change, Taken, outrun
 from holdfast.store.remote.known import Known
 from holdfast.store.remote.looking import Looking
 from holdfast.store.remote.reading import LATEST
@@ -117,7 +117,7 @@ class Upkeep(Looking):
                 fit = portable.fit(pasting, events, blobs, keys)
                 if not fit or self._applied(pasting.change(fit)):
                     return
-            raise errors.Conflict("other writers were faster every time.", hint="Retry.")
+            raise outrun()
 
     def _applied(self, change: Change) -> bool:
         """Apply a change; False if others were faster."""
