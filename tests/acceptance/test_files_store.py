@@ -407,3 +407,22 @@ def test_what_verify_says_of_a_folder_is_about_folders(
     assert run("backup", "copy.db", "--url", url, cwd=tmp_path).code == 0
     with holdfast.connect(tmp_path / "copy.db") as hf:
         assert texts(hf, "tides") == [f"message {at}" for at in range(6)]
+
+
+@pytest.mark.parametrize("at", [2, 5])
+@pytest.mark.parametrize("by", ["", "a much longer message"])
+def test_a_line_that_was_edited_is_named_and_the_end_is_not_blamed(
+    folder: Path, url: str, tmp_path: Path, at: int, by: str
+) -> None:
+    filled(url)
+    path = folder / "journal" / "000001.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"message %d" % at, by.encode()))
+    with pytest.raises(holdfast.Corrupt, match=f"line {at + 3}, is damaged") as info:
+        holdfast.connect(url).close()
+    assert "rebuild" not in str(info.value.hint)
+    index = folder / ".index" / "state.db"
+    assert f"holdfast backup COPY --url {index}" in str(info.value.hint)
+    assert run("rebuild", url, cwd=tmp_path).code == 7
+    assert run("backup", "copy.db", "--url", str(index), cwd=tmp_path).code == 0
+    with holdfast.connect(tmp_path / "copy.db") as hf:
+        assert texts(hf, "tides") == [f"message {each}" for each in range(6)]

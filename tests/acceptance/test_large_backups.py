@@ -1,8 +1,14 @@
-"""A backup that is larger than what SQLite keeps in memory has page checksums like any other."""
+"""Backups: one that is larger than what SQLite keeps in memory, one that is killed, and two at once."""
 
+import os
+from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 import holdfast
+from holdfast import errors
+from holdfast.store import sqlite
 
 
 def test_a_large_backup_can_be_opened(tmp_path: Path):
@@ -15,3 +21,32 @@ def test_a_large_backup_can_be_opened(tmp_path: Path):
     with holdfast.connect(tmp_path / "copy.db") as hf:
         assert hf.admin.verify().ok
         assert hf.sessions.get_session("long").message_count == 720
+
+
+def test_what_a_killed_backup_left_is_gone_with_the_next(tmp_path: Path) -> None:
+    with closing(sqlite.open_store(tmp_path / "state.db")) as store:
+        before = {path.name for path in tmp_path.iterdir()}
+        child = os.fork()
+        if not child:
+            try:
+                copying = sqlite.open_store(tmp_path / "state.db").backup(str(tmp_path / "copy.db"))
+                next(copying)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert {path.name for path in tmp_path.iterdir()} == before | {"copy.db.part"}
+        for _ in store.backup(str(tmp_path / "copy.db")):
+            pass
+        assert {path.name for path in tmp_path.iterdir()} == before | {"copy.db"}
+
+
+def test_two_backups_to_one_file_do_not_mix(tmp_path: Path) -> None:
+    with closing(sqlite.open_store(tmp_path / "state.db")) as store:
+        first = store.backup(str(tmp_path / "copy.db"))
+        next(first)
+        with pytest.raises(errors.InvalidRequest, match="under way"):
+            next(store.backup(str(tmp_path / "copy.db")))
+        for _ in first:
+            pass
+    sqlite.open_store(tmp_path / "copy.db").close()
+    assert not (tmp_path / "copy.db.part").exists()

@@ -73,7 +73,11 @@ def once(store: RemoteStore, append: Append) -> object:
     return outcome
 
 
-def test_a_commit_on_what_is_known_is_one_round_trip(mine: RemoteStore, driver: Forgetful):
+def test_a_commit_on_what_is_known_is_one_round_trip(
+    mine: RemoteStore, driver: Forgetful, monkeypatch: pytest.MonkeyPatch
+):
+    # Whoever begins to listen doubts once what it knew before.
+    monkeypatch.setattr(mine._news, "attend", lambda: None)
     take(mine, step(write("a", 0, b"1"), write("b", 0, b"1")))
     for version in range(1, 4):
         before = driver.trips

@@ -104,7 +104,7 @@ class Following(Witness):
         self._store_id = opening.store_id(connection, self._folder.index)
         point, found = self._stored_point(connection), self.journal.store_id()
         if found is None and point is not None and point.n:
-            raise journal.lost(self._folder.root)
+            raise self._gone(point)
         if found is None:
             self.journal.begin(self._store_id)
         elif found != self._store_id:
@@ -112,7 +112,11 @@ class Following(Witness):
         if point is None:
             return self._made(connection)
         if not self.journal.has(point):
-            raise self._mismatch(connection, point)
+            try:
+                raise self._mismatch(connection, point)
+            except errors.Corrupt as error:
+                error.hint = f"{error.hint} {journal.rescue_of(self._folder.root)}"
+                raise
         self._point = point
         return self._caught_up(connection)
 
@@ -143,14 +147,19 @@ class Following(Witness):
             self._put_point(connection, self._point)
         return (CUT.format(cut),) if cut else ()
 
+    def _gone(self, point: Point) -> errors.Corrupt:
+        if self.journal.path(1).exists():
+            return journal.cut_off(self._folder.journal, point.n)
+        return journal.lost(self._folder.root)
+
     def _mismatch(self, connection: apsw.Connection, point: Point) -> Exception:
         """Return what it means that the journal has no line that ends where the index does.
 
         One that was rewritten, since something was erased from it, still has every event that the index has.
         """
-        n, links = 0, dict[int, tuple[int, str]]()
+        n, links, end = 0, dict[int, tuple[int, str]](), self.journal.first()
         for step in self.journal.walk():
-            n = step.end.n
+            n, end = step.end.n, step.end
             for event in step.change.events if n <= point.n else ():
                 at = applying.place_of(event).position
                 links[event.tenant] = max(links.get(event.tenant, (0, "")), (at, event.link))
@@ -160,6 +169,7 @@ class Following(Witness):
         )
         if n >= point.n and same:
             return Anew("the journal had been rewritten, and the index was made again from it")
+        self.journal.check_next(end)
         return journal.cut_off(self._folder.journal, max(0, point.n - n))
 
     def _caught_up(self, connection: apsw.Connection) -> tuple[str, ...]:

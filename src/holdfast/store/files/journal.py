@@ -129,7 +129,8 @@ class Journal:
         try:
             with self.path(point.segment).open("rb") as file:
                 file.seek(max(0, point.offset - width))
-                return lines.sum_of(file.read(min(width, point.offset))) == point.sum
+                end = file.read(min(width, point.offset))
+                return file.tell() == point.offset and lines.sum_of(end) == point.sum
         except FileNotFoundError:
             return False
 
@@ -157,6 +158,12 @@ class Journal:
             if not self.path(segment + 1).exists():
                 return
             segment, offset, number = segment + 1, 0, 0
+
+    def check_next(self, after: Point) -> None:
+        """Raise Corrupt if a whole line comes after the end of a walk: it was acknowledged, and is not what was written."""
+        if next(self._lines(after.segment, after.offset), b"").endswith(b"\n"):
+            number = self._line_at(after.segment, after.offset) + 1
+            raise _damaged(self.path(after.segment), number, "it is not what was written")
 
     def _line_at(self, segment: int, offset: int) -> int:
         with self.path(segment).open("rb") as file:
@@ -314,14 +321,19 @@ def cut_off(folder: Path, lost: int = 0) -> errors.Corrupt:
 
 def lost(root: Path) -> errors.Corrupt:
     """Return the error for a folder that was a store, and whose journal is not there."""
-    index = root / ".index" / "state.db"
-    rescue = f" What its index has can be copied: holdfast backup COPY --url {index}"
+    rescue = rescue_of(root) if (root / ".index" / "state.db").is_file() else ""
     return errors.Corrupt(
         f"{root} has lost its journal: {root / 'journal' / name(1)} is not there.",
         hint="Nothing was changed. Put the journal back from a backup or from git."
-        f"{rescue if index.is_file() else ' To begin anew, choose another folder.'}",
+        f" {rescue or 'To begin anew, choose another folder.'}",
         facts={"path": str(root), "journal": "lost"},
     )
+
+
+def rescue_of(root: Path) -> str:
+    """Return what to do with an index that knows what its journal does not have any more."""
+    index = root / ".index" / "state.db"
+    return f"What its index has can be copied: holdfast backup COPY --url {index}"
 
 
 def _damaged(path: Path, line: int, why: str) -> errors.Corrupt:

@@ -277,16 +277,9 @@ def _present(path: Path) -> list[Path]:
 def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tuple[int, int]]:
     """Copy a consistent state of the store to a new file, page by page."""
     opening.check_place(files, target)
-    for present in (
-        target,
-        *(Path(f"{target}-{end}") for end in ("wal", "shm", "journal", "anchor")),
-    ):
-        if present.exists():
-            raise errors.InvalidRequest(
-                f"{present} exists already.", hint="Name a new file; a backup never overwrites."
-            )
-    fresh = files.fresh(target)
-    try:
+    _refuse_present(target)
+    with _begun(files, target) as fresh:
+        _refuse_present(target)
         source.execute("BEGIN")
         first(source, opening.queries()["store_id"], ())
         copy = apsw.Connection(str(fresh), vfs=opening.VFS)
@@ -304,6 +297,47 @@ def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tupl
             _end(source)
         files.sync(fresh)
         files.rename(fresh, target)
-    except BaseException:
-        files.remove(fresh)
-        raise
+
+
+def _refuse_present(target: Path) -> None:
+    for present in (
+        target,
+        *(Path(f"{target}-{end}") for end in ("wal", "shm", "journal", "anchor")),
+    ):
+        if present.exists():
+            raise errors.InvalidRequest(
+                f"{present} exists already.", hint="Name a new file; a backup never overwrites."
+            )
+
+
+@contextlib.contextmanager
+def _begun(files: Files, target: Path) -> Iterator[Path]:
+    """Yield an empty file in a folder beside the target, for one backup at a time; what a killed one left goes first."""
+    folder = target.with_name(f"{target.name}.part")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock, fresh = folder / "lock", folder / "copy"
+    fd = files.open_here(lock)
+    try:
+        # Whoever was through just now has removed the file that this one may have opened.
+        if not files.try_lock(fd) or files.identity(str(lock)) != files.identity_of(fd):
+            raise errors.InvalidRequest(
+                f"another backup to {target} is under way.",
+                hint="Wait for it, or name another file.",
+            )
+        try:
+            _clear(files, folder)
+            files.close(files.open_here(fresh))
+            yield fresh
+        finally:
+            _clear(files, folder)
+            files.remove(lock)
+            with contextlib.suppress(OSError):
+                # A store on its way to the same backup may lie in it, too.
+                folder.rmdir()
+    finally:
+        files.close(fd)
+
+
+def _clear(files: Files, folder: Path) -> None:
+    for left in folder.glob("copy*"):
+        files.remove(left)
