@@ -23,6 +23,7 @@ from holdfast.cli import boundary, exits
 from holdfast.store.sqlite import opening
 from tests.acceptance import cli_runs
 from tests.acceptance.cli_runs import run
+from tests.conftest import ROOT
 
 KINDS = [
     kind
@@ -250,6 +251,46 @@ def test_interrupted_while_waiting(store: Path):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert (process.returncode, out, err) == (130, "", "interrupted.\n")
+
+
+AT_ONCE = """
+import importlib, sys, tomllib
+_, amid, project = sys.argv
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == amid:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+module, _, name = tomllib.load(open(project, "rb"))["project"]["scripts"]["holdfast"].partition(":")
+main = getattr(importlib.import_module(module), name)
+sys.argv[1:] = ["status"]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("module", ["holdfast.engine", "holdfast.cli", "cyclopts"])
+def test_interrupted_while_it_is_loaded(store: Path, module: str):
+    program = (sys.executable, "-c", AT_ONCE, module, str(ROOT / "pyproject.toml"))
+    done = run(cwd=store.parent, program=program)
+    assert done == (130, "", "interrupted.\n")
+
+
+@pytest.mark.parametrize(
+    "words", ["backup new.db", "migrate state.db new.db", "restore state.db new.db"]
+)
+def test_what_was_interrupted_can_be_repeated(store: Path, words: str):
+    with held(store):
+        process = subprocess.Popen(
+            [*cli_runs.HOLDFAST, *words.split()], cwd=store.parent, env=cli_runs.environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        while len(list(Path(f"/proc/{process.pid}/task").iterdir())) < 2:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, out) == (130, "")
+    assert err == "Repeat the same command: it goes on.\ninterrupted.\n"
+    assert run(*words.split(), cwd=store.parent).code == 0
 
 
 def test_an_interrupt_that_broke_something_is_one(capsys: pytest.CaptureFixture[str]):

@@ -112,3 +112,33 @@ def test_a_process_that_does_not_pass_the_files_on_is_named(
                 manager.save_session(session)
         assert manager.save_session(session)
     assert (folder / "sessions" / "tides.json").exists()
+
+
+@pytest.mark.parametrize("name", ["one.json", "index.json", "notes.txt"])
+def test_a_folder_with_somebody_elses_sessions_does_not_become_a_store(
+    folder: Path, name: str
+) -> None:
+    theirs = folder / "sessions" / name
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text('{"mine": 1}')
+    with pytest.raises(holdfast.InvalidRequest, match=name) as info:
+        SessionManager(folder)
+    assert "elsewhere" in str(info.value.hint)
+    assert [path for path in folder.rglob("*") if path.is_file()] == [theirs]
+    assert theirs.read_text() == '{"mine": 1}'
+
+
+@pytest.mark.parametrize("name", ["tides.json", "tides.json.bak", "index.json"])
+def test_a_file_of_somebody_elses_is_never_written_over(folder: Path, name: str) -> None:
+    filled(folder, "tides")
+    theirs = folder / "sessions" / name
+    for text in ('{"mine": 1}', '{"mine": 2}'):
+        theirs.write_text(text)
+        with SessionManager(folder) as manager:
+            session = manager.get_session("tides")
+            for more in ("one", "two"):
+                session.add_message(say(more))
+                manager.save_session(session)
+        assert documents.opened(theirs.read_bytes()) is not None
+    kept = sorted(path.read_text() for path in theirs.parent.glob(f"{name}.other-*"))
+    assert kept == ['{"mine": 1}', '{"mine": 2}']

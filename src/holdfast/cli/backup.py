@@ -17,7 +17,11 @@ def run(copy: str, common: Common) -> int:
     if Path(copy).exists():
         raise exits.Failure(_exists(Path(copy), common))
     started = time.monotonic()
-    with target.opened(common) as hf, surface.progress("copying pages") as bar:
+    with (
+        surface.repeatable(),
+        target.opened(common) as hf,
+        surface.progress("copying pages") as bar,
+    ):
         hf.admin.backup(copy, bar)
     seconds, size = time.monotonic() - started, Path(copy).stat().st_size
     if surface.face is Face.JSON:

@@ -15,9 +15,13 @@ from holdfast.cli import exits
 
 def run(arguments: Sequence[str]) -> int:
     """Parse the arguments and run the command they name."""
-    from holdfast.cli import program  # noqa: PLC0415 - cyclopts is slow to import
 
-    return guarded(lambda: program.dispatch(arguments), as_json="--json" in arguments)
+    def body() -> int:
+        from holdfast.cli import program  # noqa: PLC0415 - cyclopts is slow to import
+
+        return program.dispatch(arguments)
+
+    return guarded(body, as_json="--json" in arguments)
 
 
 def guarded(body: Callable[[], int | None], *, as_json: bool) -> int:

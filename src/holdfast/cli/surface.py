@@ -80,6 +80,15 @@ class Surface:
         if not self.quiet:
             print(visible.line(text), file=sys.stderr)
 
+    @contextlib.contextmanager
+    def repeatable(self) -> Iterator[None]:
+        """Say that what is interrupted in the body can be gone on with."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.note("Repeat the same command: it goes on.")
+            raise
+
     def say(self, text: str) -> None:
         """Print a sentence on a terminal."""
         from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich

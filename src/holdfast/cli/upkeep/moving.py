@@ -22,7 +22,11 @@ def migrate(source: str, goal: str, printing: Printing, *, verify: bool) -> int:
     surface = Surface(as_json=printing.json, quiet=printing.quiet)
     common = Common(json=printing.json, quiet=printing.quiet, url=source)
     started = time.monotonic()
-    with target.opened(common) as hf, surface.progress("copying and checking events") as bar:
+    with (
+        surface.repeatable(),
+        target.opened(common) as hf,
+        surface.progress("copying and checking events") as bar,
+    ):
         moved = hf.admin.migrate(_named(goal), verify=verify, progress=bar)
     _show(surface, ("moved", source, goal), moved, time.monotonic() - started)
     if not moved.behind:
@@ -42,7 +46,7 @@ def restore(backup: str, goal: str, printing: Printing, *, verify: bool) -> int:
     started = time.monotonic()
     target.must_exist(backup)
     try:
-        with surface.progress("copying and checking") as bar:
+        with surface.repeatable(), surface.progress("copying and checking") as bar:
             moved = moving.restore(backup, _named(goal), bar, verify=verify)
     except errors.Error as error:
         raise exits.Failure(exits.of_error(error)) from error
