@@ -45,6 +45,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="bench-", dir=options.disk) as disk,
         tempfile.TemporaryDirectory(prefix="bench-", dir=RAM_DISK) as ram,
     ):
+        Path(disk).chmod(machine.PASSABLE)
         where = machine.describe(REPOSITORY, Path(disk), Path(ram))
         if os.getloadavg()[0] > 1:
             print("The machine is busy with something else; figures will suffer.", file=sys.stderr)

@@ -42,7 +42,8 @@ def run(bench: Bench) -> list[Figure]:
     for place in places:
         figures += _many_callers(bench, place)
     sqlite = Place("SQLite", lambda: str(bench.disk / f"{next(_numbers)}.db"), _nothing)
-    return figures + [_turns(bench, place) for place in (sqlite, *places)]
+    volatile = Place("volatile", lambda: "volatile:", _nothing)
+    return figures + [_turns(bench, place) for place in (sqlite, volatile, *places)]
 
 
 _numbers = itertools.count(1)
@@ -58,7 +59,7 @@ def _files(bench: Bench) -> Place:
 
 
 def _postgres(bench: Bench) -> Place:
-    server = postgres.Server()
+    server = postgres.Server(within=server_folder(bench.disk))
     bench.closing.callback(server.close)
     plain = server.url(postgres.create(server))
     return Place(
@@ -69,8 +70,16 @@ def _postgres(bench: Bench) -> Place:
     )
 
 
+def server_folder(disk: Path) -> Path | None:
+    """Return where PostgreSQL's files go: to the disk that is measured, if who runs it can get there."""
+    if postgres.reachable(disk):
+        return disk
+    harness.progress(f"PostgreSQL can't be run below {disk}: its files are among temporary ones")
+    return None
+
+
 def _valkey(bench: Bench) -> Place:
-    server = bench.closing.enter_context(valkey.server())
+    server = bench.closing.enter_context(valkey.server(within=bench.disk))
     return Place(
         "Valkey",
         lambda: valkey.fresh(server.url),
@@ -125,12 +134,11 @@ def _many_callers(bench: Bench, place: Place) -> list[Figure]:
 def _turns(bench: Bench, place: Place) -> Figure:
     load = bench.first_load
     long = windows.session_of(place.fresh(), load, bench.scaled(LONG), bench.closing)
-    short = windows.session_of(place.fresh(), load, SHORT, bench.closing)
     measured = harness.rates(
         bench,
         {
             "long": windows.repeated(lambda: windows.one_turn(long)),
-            "short": windows.repeated(lambda: windows.one_turn(short)),
+            "short": windows.turns(bench, place.fresh(), SHORT),
         },
     )
     rounds = harness.ratio(measured["short"], measured["long"])
@@ -145,7 +153,7 @@ def _turns(bench: Bench, place: Place) -> Figure:
 
 
 def _nothing(_load: Load, _closing: contextlib.ExitStack) -> Slice:
-    raise AssertionError("SQLite has benchmarks of its own")
+    raise AssertionError("appends to it are measured elsewhere, or are beside nothing")
 
 
 def _synced_lines(path: Path, load: Load, closing: contextlib.ExitStack) -> Slice:

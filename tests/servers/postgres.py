@@ -16,6 +16,7 @@ import pwd
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import threading
@@ -52,11 +53,21 @@ def _somebody() -> dict[str, Any]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
-class Server:
-    """One server in a folder of its own, on a loopback port. `settings` are lines of its configuration."""
+def reachable(folder: Path) -> bool:
+    """Whether who runs a server may look into a folder."""
+    return not _somebody() or all(
+        place.stat().st_mode & stat.S_IXOTH for place in (folder, *folder.parents)
+    )
 
-    def __init__(self, *settings: str) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+
+class Server:
+    """One server in a folder of its own, on a loopback port. `settings` are lines of its configuration.
+
+    The folder is made `within` another one, or among temporary files.
+    """
+
+    def __init__(self, *settings: str, within: Path | None = None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=within))
         self._settings = settings
         self._process: subprocess.Popen[Any] | None = None
         self._log: IO[bytes] | None = None

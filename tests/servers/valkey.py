@@ -198,9 +198,9 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def server(**settings: str) -> Iterator[Server]:
-    """Give a server of one's own, with settings such as appendfsync="everysec"."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-valkey-"))
+def server(*, within: Path | None = None, **settings: str) -> Iterator[Server]:
+    """Give a server of one's own, with settings such as appendfsync="everysec"; `within`: where its files are."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-valkey-", dir=within))
     made = Server(folder, settings={name.replace("_", "-"): v for name, v in settings.items()})
     try:
         yield made.start()
