@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,25 @@ def url(request: pytest.FixtureRequest) -> str:
 
 def texts(session: holdfast.Session) -> list[object]:
     return [message.content for message in session.messages]
+
+
+def test_a_head_or_a_list_that_is_lost_is_damage_not_an_empty_store(url: str, tmp_path: Path):
+    with holdfast.connect(url) as hf:
+        hf.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
+    names = ours.names.Names(ours.place.of(url).prefix)
+    with client_of(url) as client:
+        client.delete(names.tenants)
+        with holdfast.connect(url) as hf:
+            assert any("is in no list" in fault for fault in hf.admin.verify().faults)
+            hf.admin.rebuild()
+            assert hf.admin.verify().ok
+        client.delete(names.head("default"))
+        with holdfast.connect(url) as hf:
+            assert any("but it goes on" in fault for fault in hf.admin.verify().faults)
+            with pytest.raises(errors.Corrupt):
+                hf.admin.rebuild()
+            with pytest.raises(errors.Corrupt):
+                hf.admin.backup(tmp_path / "copy.db")
 
 
 @pytest.mark.req("A-20")

@@ -165,6 +165,9 @@ class RamDriver:
             books = self.server.books
             return sorted(tenant for tenant in books if books[tenant].rows)
 
+    def adrift(self) -> list[str]:
+        return []
+
     def noted(self) -> list[str]:
         with self.server.lock:
             books = self.server.books

@@ -40,6 +40,8 @@ def test_a_hole_is_missed(mine: RemoteStore, server: Server):
     del server.books[TENANT].rows[1]
     assert any("events 2 to 2 are missing" in fault for fault in faults(mine))
     assert any("stream 1 has 2 of 3 events" in fault for fault in faults(mine))
+    with pytest.raises(errors.Corrupt, match="position 2 is missing"):
+        mine.copy(TENANT)
 
 
 def test_a_tail_that_was_replaced_is_found(mine: RemoteStore, server: Server):
@@ -47,6 +49,14 @@ def test_a_tail_that_was_replaced_is_found(mine: RemoteStore, server: Server):
     books = server.books[TENANT]
     books.head = Head(1, b"x" * 32, 0)
     assert any("differs from what was acknowledged" in fault for fault in faults(mine))
+
+
+def test_a_head_that_is_lost_is_found(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1")))
+    server.books[TENANT].head = Head()
+    assert any("the log ends at 0, but it goes on" in fault for fault in faults(mine))
+    with pytest.raises(errors.Corrupt, match="what says how many is lost"):
+        mine.head(TENANT)
 
 
 def test_a_stream_without_a_name_is_found(mine: RemoteStore, server: Server):

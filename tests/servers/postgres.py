@@ -350,7 +350,7 @@ def _empty(url: str) -> None:
         )
         tables = connection.execute(
             "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace"
-            " AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> 'store'"
+            " AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> 'store' ORDER BY relname = 'heads'"
         ).fetchall()
         for statement in (
             "SET synchronous_commit = off",

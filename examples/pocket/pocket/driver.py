@@ -67,6 +67,9 @@ class PocketDriver:
     def tenants(self) -> list[str]:
         return sorted(name for name, books in self._everything().tenants.items() if books.rows)
 
+    def adrift(self) -> list[str]:
+        return []
+
     def noted(self) -> list[str]:
         return sorted(name for name, books in self._everything().tenants.items() if books.notes)
 

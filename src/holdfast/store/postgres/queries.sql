@@ -7,6 +7,8 @@ SELECT set_config('holdfast.tenant', %(tenant)s, true);
 SELECT set_config('holdfast.register', 'on', true);
 -- name: tenants
 SELECT tenant FROM heads WHERE position > 0;
+-- name: eventless
+SELECT tenant FROM heads WHERE position <= 0;
 -- name: noting
 SELECT tenant FROM heads WHERE noted > 0;
 -- name: head

@@ -20,9 +20,10 @@ CREATE TABLE heads (
     noted    bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
--- A stream's number is the position of its first event. Its version is that of its last event.
+-- A stream's number is the position of its first event. Its version is that of its last event. Whoever has streams has
+-- a head: without one, nobody would know of the tenant.
 CREATE TABLE streams (
-    tenant text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL REFERENCES heads,
     number bigint NOT NULL,
     name   bytea NOT NULL,
     first  bigint NOT NULL,

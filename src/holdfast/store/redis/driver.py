@@ -120,6 +120,9 @@ class RedisDriver(Reading):
 
     def replace(self, before: Mapping[str, driver.Head], derived: Iterable[driver.Change]) -> bool:
         """Put what changes bring in the place of all that is derived; each tenant whole or not at all."""
+        for tenant in before:
+            # One that has lost its place in the list gets it back.
+            self._servers.command(self._names.tenants, b"SADD", self._names.tenants, tenant, write=True)
         return Rebuild(self._servers, self._names, before).replace(derived)
 
     def guard(self, tenant: str, timeout_s: float) -> bool:

@@ -40,6 +40,8 @@ class Names:
         self.pending = f"{prefix}:pending".encode()
         self.channel = f"{prefix}:news".encode()
         self.format = f"{prefix}:format".encode()
+        self.logs = f"{prefix}:{{t*}}:log".encode()
+        """What the keys of all logs are like, for a look through all keys."""
         self._bases: dict[str, bytes] = {}
 
     def base(self, tenant: str) -> bytes:
@@ -51,6 +53,11 @@ class Names:
             tag = base64.urlsafe_b64encode(tenant.encode()).rstrip(b"=").decode()
             base = self._bases[tenant] = f"{self.prefix}:{{t{tag}}}:".encode()
         return base
+
+    def tenant(self, key: bytes) -> str:
+        """Return whose key it is: the inverse of `base`."""
+        tag = key.removeprefix(f"{self.prefix}:{{t".encode()).partition(b"}")[0]
+        return base64.urlsafe_b64decode(tag + b"=" * (-len(tag) % 4)).decode()
 
     def head(self, tenant: str) -> bytes:
         """Return the key that every script of a tenant is given."""

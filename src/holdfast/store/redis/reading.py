@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final, cast
 
 from holdfast.store import chain, port
-from holdfast.store.redis import packing, unpacking
+from holdfast.store.redis import packing, translate, unpacking
 from holdfast.store.redis.links import Answer, Call
 from holdfast.store.redis.names import Names, decoded
 from holdfast.store.redis.servers import Servers
@@ -33,16 +33,35 @@ class Reading:
     def tenants(self) -> list[str]:
         """Return every tenant that has events, sorted."""
         # One is listed before its first event is there, and may have come to none.
-        named = self._members(self._names.tenants)
-        heads = self._heads(named)
-        return sorted(name for name, head in zip(named, heads, strict=True) if head.position)
+        return self._with(self._names.tenants, b"log")
 
     def noted(self) -> list[str]:
         """Return every tenant that has notes, with or without events, sorted."""
-        named = self._members(self._names.noted)
-        keys = [self._names.base(name) + b"notes" for name in named]
+        return self._with(self._names.noted, b"notes")
+
+    def _with(self, listed: bytes, part: bytes) -> list[str]:
+        """Return the tenants of a list that have a certain key."""
+        named = self._members(listed)
+        keys = [self._names.base(name) + part for name in named]
         there = self._servers.run([Call(key, (b"EXISTS", key)) for key in keys])
         return sorted(name for name, is_there in zip(named, there, strict=True) if is_there)
+
+    def adrift(self) -> list[str]:
+        """Return tenants that have a log and are in no list, out of all keys that there are."""
+        listed = set(self._members(self._names.tenants))
+        return sorted(set(self._logs()) - listed)
+
+    def _logs(self) -> Iterator[str]:
+        for link in self._servers.every():
+            at = b"0"
+            while True:
+                (answer,) = link.run([(b"SCAN", at, b"MATCH", self._names.logs, b"COUNT", _COUNTED)])
+                if isinstance(answer, Exception):
+                    raise translate.of(answer, self._servers.place.shown) from answer
+                at, keys = cast("tuple[bytes, list[bytes]]", answer)
+                yield from map(self._names.tenant, keys)
+                if at == b"0":
+                    break
 
     def _members(self, key: bytes) -> list[str]:
         return [unpacking.text(each) for each in cast("list[bytes]", self._servers.command(key, b"SMEMBERS", key))]  # fmt: skip

@@ -176,6 +176,13 @@ class Driver(Protocol):
         """Return every tenant that has events, sorted."""
         ...
 
+    def adrift(self) -> list[str]:
+        """Return tenants that have events and are not among `tenants`, sorted: what named them was lost.
+
+        May look through everything that the server has. A driver that finds tenants by their events has none.
+        """
+        ...
+
     def noted(self) -> list[str]:
         """Return every tenant that has notes, with or without events, sorted."""
         ...

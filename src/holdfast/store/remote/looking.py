@@ -79,7 +79,10 @@ class Looking:
     def head(self, tenant: str) -> int:
         """Return the position of the tenant's last event; 0 if it has none."""
         known = self._looked_at(tenant)
-        return (known.head if known is not None else self._driver.head(tenant)).position
+        head = known.head if known is not None else self._driver.head(tenant)
+        if not head.position and reading.beyond(self._driver, tenant, 0):
+            raise reading.headless(tenant)
+        return head.position
 
     def rebuilt(self, tenant: str) -> int:
         """Return how often it was rebuilt or erased from."""

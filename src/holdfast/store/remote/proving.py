@@ -101,6 +101,8 @@ class Proof:
             self.faults.append(
                 f"the log differs from what was acknowledged at position {position:,}."
             )
+        elif reading.beyond(self._driver, self._tenant, last):
+            self.faults.append(f"the head says that the log ends at {last:,}, but it goes on.")
 
     def _check(self, kept: Kept, before: bytes, expected: int) -> None:
         row, place = kept.row, kept.row.place
@@ -218,7 +220,9 @@ def verify(driver: Driver) -> Iterator[int | port.Report]:
     """Check every tenant; yield events checked so far, the report last."""
     seen, told = 0, 0
     faults: list[str] = []
-    tenants = driver.tenants()
+    adrift = driver.adrift()
+    tenants = sorted({*driver.tenants(), *adrift})
+    faults += [f"Tenant {tenant!r} has a log, but is in no list of tenants." for tenant in adrift]
     for tenant in tenants:
         count = 0
         for count in _checked(driver, tenant, faults):

@@ -34,6 +34,22 @@ def nameless(number: int) -> errors.Corrupt:
     return errors.Corrupt(f"stream {number:,} has no name.", facts={"stream": number})
 
 
+def beyond(driver: Driver, tenant: str, position: int) -> bool:
+    """Whether the log goes on after a position that is said to be its last, and nobody wrote meanwhile."""
+    return bool(driver.feed(tenant, after=position, limit=1)) and (
+        driver.head(tenant).position == position
+    )
+
+
+def headless(tenant: str) -> errors.Corrupt:
+    """Return the error for a log without a head."""
+    return errors.Corrupt(
+        f"tenant {tenant!r} has events, but what says how many is lost.",
+        hint="Put the server's data back from a backup; what is readable can be exported: `holdfast export`.",
+        facts={"tenant": tenant},
+    )
+
+
 def found(driver: Driver, tenant: str, stream: str | int) -> Stream | None:
     """Return a stream by name or number, checked; None if it is not there."""
     there = driver.stream(tenant, stream)

@@ -45,7 +45,7 @@ class Upkeep(Looking):
         moved: list[str] = []
         with self.turn(), rebuilding.spool() as spool:
             every: list[rebuilding.Rebuilding] = []
-            for tenant in self._driver.tenants():
+            for tenant in sorted({*self._driver.tenants(), *self._driver.adrift()}):
                 every.append(rebuilding.Rebuilding(self._driver, tenant, derive, spool))
                 for count in every[-1].steps():
                     done += count
