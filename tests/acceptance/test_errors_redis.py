@@ -192,10 +192,13 @@ def test_a_server_that_is_reading_its_files():
 
 
 def test_a_server_without_memory(own: valkey.Server):
-    with opened(valkey.fresh(own.url)) as store:
+    url = valkey.fresh(own.url)
+    with opened(url) as store:
         take(store, step(write("a", 0, b"1")))
         with setting(own, maxmemory="1"):
             fails(store, errors.StoreFull, "no memory", "maxmemory")
+            with opened(url) as another:
+                assert verified(another).ok, "who comes new can read, too"
             with pytest.raises(errors.StoreFull):
                 store.put_note(TENANT, "n", b"x", expected=0)
             assert [event.payload for event in feed_all(store)] == [b"1"], "reading goes on"

@@ -70,10 +70,12 @@ class Settings:
         self._seen = time.monotonic(), self._servers.made
 
     def check_format(self, key: bytes) -> None:
-        """Note which format the store has, or refuse a newer one."""
-        self._servers.command(key, b"SETNX", key, FORMAT, write=True)
-        found = unpacking.number(self._servers.command(key, b"GET", key))
-        if found > FORMAT:
+        """Note which format a new store has, or refuse a newer one. A store that is there can be opened on a full server."""
+        noted = self._servers.command(key, b"GET", key)
+        if noted is None:
+            self._servers.command(key, b"SETNX", key, FORMAT, write=True)
+            noted = self._servers.command(key, b"GET", key)
+        if (found := unpacking.number(noted)) > FORMAT:
             raise errors.NewerStore(facts={"format": found})
 
     def durability(self) -> str:

@@ -52,7 +52,7 @@ _READ_ONLY = _Case(
 _MEMORY = _Case(
     errors.StoreFull,
     "has no memory left",
-    "Nothing was written. Raise maxmemory there, or erase what is not needed, then retry.",
+    "Nothing was written; reading goes on. Raise maxmemory there, then retry.",
 )
 _DISK = _Case(
     errors.StoreFull,
