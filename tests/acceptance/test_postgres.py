@@ -49,7 +49,9 @@ def test_a_tenant_with_streams_has_a_head_and_one_that_says_nothing_is_damage(ow
         hf.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
         postgres.run(own, "DELETE FROM holdfast.heads")
-    postgres.run(own, "UPDATE holdfast.heads SET position = 0, link = decode(repeat('00', 32), 'hex')")
+    postgres.run(
+        own, "UPDATE holdfast.heads SET position = 0, link = decode(repeat('00', 32), 'hex')"
+    )
     with holdfast.connect(own) as hf:
         faults = hf.admin.verify().faults
         assert any("is in no list" in fault for fault in faults)

@@ -40,8 +40,13 @@ def test_a_hole_is_missed(mine: RemoteStore, server: Server):
     del server.books[TENANT].rows[1]
     assert any("events 2 to 2 are missing" in fault for fault in faults(mine))
     assert any("stream 1 has 2 of 3 events" in fault for fault in faults(mine))
-    with pytest.raises(errors.Corrupt, match="position 2 is missing"):
-        mine.copy(TENANT)
+    for look in (mine.copy, mine.feed):
+        with pytest.raises(errors.Corrupt, match="position 2 is missing"):
+            look(TENANT)
+    for newest in (False, True):
+        with pytest.raises(errors.Corrupt, match="stream 1 has 2 of 3 events"):
+            mine.read(TENANT, "a", newest=newest)
+    assert [event.version for event in mine.read(TENANT, "a", after=2)] == [3]
 
 
 def test_a_tail_that_was_replaced_is_found(mine: RemoteStore, server: Server):

@@ -57,7 +57,9 @@ class Reading:
 
     def adrift(self) -> list[str]:
         """Return tenants whose head says that they have no events, and who have some. None is without a head."""
-        return [tenant for tenant in self._register("eventless") if self.feed(tenant, after=0, limit=1)]
+        return [
+            tenant for tenant in self._register("eventless") if self.feed(tenant, after=0, limit=1)
+        ]
 
     def noted(self) -> list[str]:
         """Return every tenant that has or had notes, sorted."""

@@ -122,7 +122,9 @@ class RedisDriver(Reading):
         """Put what changes bring in the place of all that is derived; each tenant whole or not at all."""
         for tenant in before:
             # One that has lost its place in the list gets it back.
-            self._servers.command(self._names.tenants, b"SADD", self._names.tenants, tenant, write=True)
+            self._servers.command(
+                self._names.tenants, b"SADD", self._names.tenants, tenant, write=True
+            )
         return Rebuild(self._servers, self._names, before).replace(derived)
 
     def guard(self, tenant: str, timeout_s: float) -> bool:

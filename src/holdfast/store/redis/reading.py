@@ -55,7 +55,9 @@ class Reading:
         for link in self._servers.every():
             at = b"0"
             while True:
-                (answer,) = link.run([(b"SCAN", at, b"MATCH", self._names.logs, b"COUNT", _COUNTED)])
+                (answer,) = link.run(
+                    [(b"SCAN", at, b"MATCH", self._names.logs, b"COUNT", _COUNTED)]
+                )
                 if isinstance(answer, Exception):
                     raise translate.of(answer, self._servers.place.shown) from answer
                 at, keys = cast("tuple[bytes, list[bytes]]", answer)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from holdfast import errors
 from holdfast.store import chain, portable
 from holdfast.store.paths import Base
 from holdfast.store.port import Raw, RawKey
@@ -40,7 +39,7 @@ class Giving:
             # What was erased in between may be in one of them only.
             before, epoch = epoch, self._driver.head(tenant).epoch
             if before == epoch:
-                _check_whole(found, after)
+                reading.check_positions(found, after)
                 return [self._raw(tenant, kept, uses) for kept in found]
         raise outrun()
 
@@ -75,16 +74,6 @@ class Giving:
             self._streams[tenant, place.stream] = known
         based = (base for base in known.bases if base.stretch == place.position)
         return next(((base.source, base.version) for base in based), None)
-
-
-def _check_whole(found: Sequence[Kept], after: int) -> None:
-    for expected, kept in enumerate(found, after + 1):
-        if kept.row.place.position != expected:
-            raise errors.Corrupt(
-                f"the event at position {expected:,} is missing.",
-                hint="`holdfast verify` lists all damage.",
-                facts={"position": expected},
-            )
 
 
 def _erased(tenant: str, position: int, blank: Blank) -> tuple[int, int, bytes | None]:

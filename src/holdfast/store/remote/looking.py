@@ -74,6 +74,7 @@ class Looking:
         if not 0 <= after < LATEST or limit <= 0:
             return []
         found = self._driver.feed(tenant, after=after, limit=limit)
+        reading.check_positions(found, after)
         return [reading.opened(tenant, kept, kept.stream) for kept in found]
 
     def head(self, tenant: str) -> int:

@@ -105,10 +105,14 @@ def stream(
     if there is None:
         return None, []
     _asked(tenant, there, name)
-    # Versions that are all of its last stretch are all its own.
-    if there.bases and low < there.bases[-1].first:
+    first = there.bases[-1].first if there.bases else there.first
+    if there.bases and low < first:
         spans = paths.within(path(driver, tenant, there, at), low - 1, high)
         own = _along(driver, tenant, spans, limit, newest=newest)
+    else:
+        # Versions that are all of its last stretch are all its own.
+        span = Span(there.number, 0, max(low, first), min(last, there.version))
+        _check_versions(own, span, limit, newest=newest)
     return there, [opened(tenant, kept, name) for kept in own]
 
 
@@ -123,9 +127,35 @@ def _along(
         _, own = driver.own(
             tenant, span.stream, low=span.low, high=span.high, limit=limit, newest=newest
         )
+        _check_versions(own, span, limit, newest=newest)
         found.append(own)
         limit -= len(own)
     return [kept for part in (reversed(found) if newest else found) for kept in part]
+
+
+def _check_versions(own: Sequence[Kept], span: Span, limit: int, *, newest: bool) -> None:
+    """See that the events of a span are all there, in order; raise Corrupt otherwise. They come by version."""
+    count = max(0, min(limit, span.high - span.low + 1))
+    first = span.high - count + 1 if newest else span.low
+    found = [own[at].row.place.version for at in (0, -1)] if own else []
+    if len(own) != count or (own and found != [first, first + count - 1]):
+        raise errors.Corrupt(
+            f"stream {span.stream:,} has {len(own):,} of {count:,} events from version {first:,} on.",
+            hint="`holdfast verify` lists all damage.",
+            facts={"stream": span.stream},
+        )
+
+
+def check_positions(found: Sequence[Kept], after: int) -> None:
+    """See that events follow one another from a position on; raise Corrupt otherwise. They come by position."""
+    if not found or found[-1].row.place.position == after + len(found):
+        return
+    at = next(at for at, kept in enumerate(found, after + 1) if kept.row.place.position != at)
+    raise errors.Corrupt(
+        f"the event at position {at:,} is missing.",
+        hint="`holdfast verify` lists all damage.",
+        facts={"position": at},
+    )
 
 
 def own(driver: Driver, tenant: str, stream: Stream) -> Iterator[Kept]:
