@@ -148,12 +148,19 @@ def test_a_journal_that_was_cut_off_is_refused_until_it_is_taken_as_it_is(
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-2]))
     with pytest.raises(holdfast.Corrupt, match="2 commit") as info:
         holdfast.connect(url).close()
-    assert "rebuild" in str(info.value.hint)
+    assert "rebuild --accept-loss" in str(info.value.hint)
+    assert "holdfast backup COPY --url" in str(info.value.hint)
     assert path.read_bytes() == b"".join(whole.splitlines(keepends=True)[:-2])
     assert run("status", url, cwd=folder.parent).code
-    assert run("rebuild", url, cwd=folder.parent).code == 0
+    assert run("rebuild", url, cwd=folder.parent).code == 7, "nothing is lost without a word"
+    index = folder / ".index" / "state.db"
+    assert run("backup", "copy.db", "--url", str(index), cwd=folder.parent).code == 0
+    taken = run("rebuild", url, "--accept-loss", cwd=folder.parent)
+    assert taken.code == 0 and "2 commit(s)" in taken.err
     with holdfast.connect(url) as hf:
         assert texts(hf, "tides") == [f"message {at}" for at in range(4)]
+    with holdfast.connect(folder.parent / "copy.db") as hf:
+        assert texts(hf, "tides") == [f"message {at}" for at in range(6)]
 
 
 def test_a_torn_end_is_cut_off_and_a_damaged_middle_is_named(folder: Path, url: str) -> None:

@@ -99,7 +99,9 @@ def verify(store: str | None = None, /, *, common: Common = _COMMON) -> int:
 
 
 @app.command
-def rebuild(store: str | None = None, /, *, common: Common = _COMMON) -> int:
+def rebuild(
+    store: str | None = None, /, *, accept_loss: bool = False, common: Common = _COMMON
+) -> int:
     """Drop all that is derived from the log and make it again, whole or not at all. Exit 7 if the log is damaged.
 
     Example: holdfast rebuild state.db
@@ -108,10 +110,13 @@ def rebuild(store: str | None = None, /, *, common: Common = _COMMON) -> int:
     ----------
     store
         A path or sqlite:///path.
+    accept_loss
+        Of a folder whose journal lacks what was acknowledged: take the journal as it is. What only the index has is
+        lost then.
     """
     from holdfast.cli import rebuild as command  # noqa: PLC0415
 
-    return command.run(store, common)
+    return command.run(store, common, accept_loss=accept_loss)
 
 
 @app.command

@@ -13,14 +13,14 @@ from holdfast.cli.surface import Face, Surface
 from holdfast.wiring import Holdfast, stores
 
 
-def run(store: str | None, common: Common) -> int:
+def run(store: str | None, common: Common, *, accept_loss: bool) -> int:
     """Make it all again, whole or not at all."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     url = target.named(target.given(store, common))
     started = time.monotonic()
 
     def opener(url: str) -> Holdfast:
-        return _connected(url, common.tenant)
+        return _connected(url, common.tenant, surface if accept_loss else None)
 
     with (
         target.opened(common, store, opener=opener) as hf,
@@ -45,11 +45,12 @@ def run(store: str | None, common: Common) -> int:
     return exits.DONE
 
 
-def _connected(url: str, tenant: str) -> Holdfast:
-    """Open a store; the journal of one in a folder is taken as it is if its index knows of more."""
+def _connected(url: str, tenant: str, told: Surface | None) -> Holdfast:
+    """Open a store. Who is told of the loss accepts it: a journal whose index knows of more is taken as it is."""
     try:
         return target.connect(url, tenant=tenant, writes=True)
     except errors.Corrupt as error:
-        if error.facts.get("journal") != "cut off" or not stores.take_journal(url):
+        if told is None or error.facts.get("journal") != "cut off" or not stores.take_journal(url):
             raise
+        told.note(f"Accepted: {error.message}")
     return target.connect(url, tenant=tenant, writes=True)

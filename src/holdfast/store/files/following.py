@@ -148,9 +148,11 @@ class Following(Witness):
         return (CUT.format(cut),) if cut else ()
 
     def _gone(self, point: Point) -> errors.Corrupt:
-        if self.journal.path(1).exists():
-            return journal.cut_off(self._folder.journal, point.n)
-        return journal.lost(self._folder.root)
+        if not self.journal.path(1).exists():
+            return journal.lost(self._folder.root)
+        error = journal.cut_off(self._folder.journal, point.n)
+        error.hint = f"{error.hint} {journal.rescue_of(self._folder.root)}"
+        return error
 
     def _mismatch(self, connection: apsw.Connection, point: Point) -> Exception:
         """Return what it means that the journal has no line that ends where the index does.

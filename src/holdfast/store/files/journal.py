@@ -314,7 +314,7 @@ def cut_off(folder: Path, lost: int = 0) -> errors.Corrupt:
     more = f"{lost:,} commit(s) that were" if lost else "what was"
     return errors.Corrupt(
         f"{folder} does not have {more} acknowledged in it: it was cut off, or an older one was put here.",
-        hint="Put the journal back. To take it as it is: holdfast rebuild, or remove the folder .index.",
+        hint="Put the journal back. To take it as it is, and lose what it lacks: holdfast rebuild --accept-loss.",
         facts={"path": str(folder), "journal": "cut off"},
     )
 
