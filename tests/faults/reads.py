@@ -68,13 +68,8 @@ def _refuse() -> None:
     raise holdfast.Corrupt
 
 
-def _state(manager: holdfast.SessionManager, session: str) -> object:
-    loaded = manager.load_session(session)
-    return loaded and loaded.state
-
-
 _OF_A_SESSION: dict[str, Callable[[holdfast.SessionManager, str], Any]] = {
-    "state": _state,
+    "state": lambda manager, session: manager.get_session(session).state,
     "messages": lambda manager, session: [m.raw() for m in manager.get_session(session).messages],
     "pending": lambda manager, session: manager.pending_calls(session),
 }

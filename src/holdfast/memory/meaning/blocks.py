@@ -110,7 +110,7 @@ def packed(vectors: Sequence[Vector], dimensions: int) -> Block:
     scales = np.abs(units).max(axis=1) / np.float32(127)
     rows = np.rint(units / scales[:, None]).astype(np.int8)
     # What is read back has length 1 again.
-    scales = 1 / np.linalg.norm(rows.astype(np.float32), axis=1).astype(np.float32)
+    scales = (1 / np.linalg.norm(rows.astype(np.float32), axis=1)).astype(np.float32)
     return Block(
         np.array([vector.position for vector in vectors], np.int64),
         np.array([vector.time_us for vector in vectors], np.int64),

@@ -119,7 +119,7 @@ class MiniLM:
             hidden += _apply(layer.down, wide)
             _normalize(hidden, layer.done)
         means = np.add.reduceat(hidden, starts[:-1]) / lengths[:, None]
-        return means / np.linalg.norm(means, axis=1, keepdims=True)
+        return (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
 
 
 def _folder() -> Path:
