@@ -8,11 +8,13 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import holdfast
 from holdfast import Message, limits
 from holdfast.store.files import rewriting
+from holdfast.store.files.journal import START
 from holdfast.store.sqlite import opening
 from holdfast.store.sqlite.files import Files
 from tests.acceptance.canaries import WORDS, Canaries, fill
@@ -324,7 +326,9 @@ def test_a_list_of_segments_moves_nothing_but_segments(
         hf.sessions.create_session("trip").add_message(Message("user", "hello"))
     for path in (tmp_path / "evil", tmp_path / "victim", folder / "victim"):
         path.write_text(path.name, encoding="utf-8")
-    (folder / "journal" / rewriting.DECIDED).write_text(moves, encoding="latin-1")
+    points = b'{"before":%b,"after":%b,"moves":' % ((msgspec.json.encode(START),) * 2)
+    decided = points + moves.encode("latin-1") + b"}"
+    (folder / "journal" / rewriting.DECIDED).write_bytes(decided)
     with pytest.raises(holdfast.Corrupt, match="rewriting"):
         holdfast.connect(url)
     for path in (tmp_path / "evil", tmp_path / "victim", folder / "victim"):

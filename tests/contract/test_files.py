@@ -95,9 +95,14 @@ def forge(store: Store, edit: Callable[[lines.Change], lines.Change]) -> None:
     """Change the journal beneath a store, with checksums that are right."""
     used = files.Files()
     book = Journal(used, _folder(store) / "journal")
-    end = Rewriting(used, book).run(book.store_id() or b"", edit)
+    rewriting = Rewriting(used, book)
+    rewriting.decide(book.store_id() or b"", edit)
+    decided = rewriting.decided()
+    if decided is not None:
+        assert rewriting.place(decided)
+        vandalise(store, applying.statements()["put_point"], msgspec.json.encode(decided.after))
+        rewriting.forget()
     book.close()
-    vandalise(store, applying.statements()["put_point"], msgspec.json.encode(end))
 
 
 def _folder(store: Store) -> Path:

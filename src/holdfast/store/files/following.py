@@ -1,7 +1,8 @@
 """The journal as the witness of an index: written before each commit, and ahead of it after a crash.
 
 Whoever takes the turn compares the two ends, and brings the index up to the journal if its last writer died
-between them. An index that is ahead means that the journal was cut off: that is damage, and never mended silently.
+between them, or puts the journal into place that an erasure had decided on. An index that is ahead means that the
+journal was cut off: that is damage, and never mended silently.
 """
 
 from __future__ import annotations
@@ -75,15 +76,33 @@ class Following(Witness):
 
     def new_id(self, made: bytes) -> bytes:
         """Return the id of the journal, which is begun if there is none."""
-        self._clear_up()
         found = self.journal.store_id()
         if found is None:
             self.journal.begin(made)
         return found or made
 
-    def _clear_up(self) -> None:
-        self._rewriting.finish()
+    def _clear_up(self, connection: apsw.Connection) -> None:
+        """Finish what was decided on, and remove what a writer that died has left half-made. No transaction is open."""
+        going = True
+        while going:
+            with connection:
+                going = self._finish(connection)
         self._folder.clear_leftovers()
+
+    def _finish(self, connection: apsw.Connection) -> bool:
+        """Put a journal into place that an erasure decided on; return whether the index moved along.
+
+        Then that has to be committed, and this asked again: only then is it through. So whoever dies anywhere
+        in between leaves an index that ends in its journal, or the file that says how they belong together.
+        """
+        decided = self._rewriting.decided()
+        if decided is None:
+            return False
+        if self._rewriting.place(decided) and self._stored_point(connection) == decided.before:
+            self._put_point(connection, decided.after)
+            return True
+        self._rewriting.forget()
+        return False
 
     def attach(self, connection: apsw.Connection) -> None:
         """Hear of all that a connection writes."""
@@ -100,7 +119,7 @@ class Following(Witness):
 
     def opened(self, connection: apsw.Connection) -> tuple[str, ...]:
         """Bring the index up to the journal; raise Anew if it can't be, Corrupt if the journal lacks something."""
-        self._clear_up()
+        self._clear_up(connection)
         self._store_id = opening.store_id(connection, self._folder.index)
         point, found = self._stored_point(connection), self.journal.store_id()
         if found is None and point is not None and point.n:
@@ -201,8 +220,11 @@ class Following(Witness):
     def is_ahead(self, connection: apsw.Connection, *, others: bool) -> bool:
         """Bring the index up, in the open transaction; return whether something was missing."""
         del others
+        look = self.journal.look()
+        if not self.journal.is_still(look) and self._finish(connection):
+            return True
         self._point = self._stored_point(connection) or START
-        if self.journal.is_end(self._point):
+        if self.journal.is_end(self._point, look):
             return False
         before, steps = self._point, tuple(self.journal.walk(self._point))
         self.journal.settle(before, steps[-1] if steps else None)
@@ -248,11 +270,11 @@ class Following(Witness):
 
     def rewrite(self, connection: apsw.Connection, edit: Edit) -> None:
         """Write every line of the journal anew; the index follows."""
-        self._point = self._rewriting.run(self._store_id, edit)
-        # Other files lie there by now than the one that is open.
-        self.journal.close()
-        with connection:
-            self._put_point(connection, self._point)
+        # What one has left who died before it was decided may have what goes now.
+        self._folder.clear_leftovers()
+        self._rewriting.decide(self._store_id, edit)
+        self._clear_up(connection)
+        self._point = self._stored_point(connection) or START
 
     def _is_needed(self, connection: apsw.Connection, name: str) -> bool:
         try:

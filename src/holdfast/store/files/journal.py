@@ -24,6 +24,9 @@ from holdfast.store.sqlite.place import tick_ns
 
 _NAME: Final = re.compile(r"(\d{6,})\.jsonl")
 
+Look = tuple[int, tuple[int, int, int] | None]
+"""When a folder was looked at, and its stamp then."""
+
 
 class Point(msgspec.Struct, frozen=True):
     """An end of a line: in which segment, after how many bytes, the how-manieth commit, and its checksum."""
@@ -188,10 +191,13 @@ class Journal:
         line = next(self._lines(1), b"")
         return Point(1, len(line), 0, lines.sum_of(line))
 
-    def is_end(self, point: Point) -> bool:
-        """Whether nothing comes after a point; raise Corrupt if the journal does not reach it."""
-        look = self._look()
-        if self._fd is not None and self._open[0] == point.segment and self._is_still(look):
+    def is_end(self, point: Point, look: Look | None = None) -> bool:
+        """Whether nothing comes after a point; raise Corrupt if the journal does not reach it.
+
+        A look of before will do, if what is there now is what was there then, or was put there by its holder.
+        """
+        look = look or self.look()
+        if self._fd is not None and self._open[0] == point.segment and self.is_still(look):
             size = self._files.end(self._fd)
         else:
             size = self._files.end(self._reach(point.segment))
@@ -205,15 +211,16 @@ class Journal:
             raise cut_off(self.folder)
         return size == point.offset
 
-    def _look(self) -> tuple[int, tuple[int, int, int] | None]:
+    def look(self) -> Look:
+        """Look at the folder."""
         # First the clock, then the folder: whatever changes while the files are looked at is seen the next time.
         return time.time_ns(), self._files.stamp(self._text)
 
-    def _is_still(self, look: tuple[int, tuple[int, int, int] | None]) -> bool:
+    def is_still(self, look: Look) -> bool:
         """Whether nothing has come, gone or been replaced in the folder since its files were looked at."""
         return look[1] is not None and look[1] == self._quiet
 
-    def _settle_look(self, look: tuple[int, tuple[int, int, int] | None]) -> None:
+    def _settle_look(self, look: Look) -> None:
         now_ns, stamp = look
         settled = stamp is not None and now_ns - stamp[2] > tick_ns(stamp[2])
         self._quiet = stamp if settled else None
@@ -290,8 +297,8 @@ class Journal:
 
     def _check_place(self, segment: int) -> None:
         assert self._fd is not None
-        look = self._look()
-        if self._is_still(look) and self._open[1] is not None:
+        look = self.look()
+        if self.is_still(look) and self._open[1] is not None:
             return
         found = self._files.identity(str(self.path(segment)))
         if found is None or found != self._files.identity_of(self._fd):

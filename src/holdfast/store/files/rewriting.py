@@ -3,7 +3,8 @@
 Every line stays a line, with the same number. What it says is kept as far as it still holds: events in their present
 form, streams under their present names, and of keys, blobs, notes and the rest only what is there. Checksums follow
 from one another, so that all is written from the first line on that changes. A file that names the new segments
-decides: before it is there nothing has happened, and from then on whoever comes next puts them into place.
+decides: before it is there nothing has happened, and from then on whoever has the turn next puts them into place, be
+it a process that has been running all along. It goes last, once the index says where the new journal ends.
 """
 
 from __future__ import annotations
@@ -28,29 +29,35 @@ DECIDED: Final = "rewriting"
 Edit = Callable[[Change], Change]
 
 
+class Decided(msgspec.Struct, frozen=True):
+    """New segments: where the journal ends that they were made from, where it ends with them, and which file becomes which."""
+
+    before: Point
+    after: Point
+    moves: tuple[tuple[str, str], ...]
+
+
 class Rewriting:
     """The segments of one journal, to be replaced together. Used by the holder of the turn."""
 
     def __init__(self, files: Files, journal: Journal) -> None:
         self._files = files
         self._journal = journal
-        self._decided = journal.folder / DECIDED
+        self._path = journal.folder / DECIDED
 
-    def run(self, store_id: bytes, edit: Edit) -> Point:
-        """Write every line as `edit` gives it; return where the journal ends. Durable on return."""
-        fresh: list[tuple[str, str]] = []
-        end, changed = self._journal.first(), False
-        for content, reached in self._segments(store_id, edit):
-            end, path = reached, self._journal.path(reached.segment)
-            changed = changed or content != path.read_bytes()
-            if changed:
+    def decide(self, store_id: bytes, edit: Edit) -> None:
+        """Write every line as `edit` gives it, beside those that are there, and decide on it if anything changes."""
+        moves: list[tuple[str, str]] = []
+        ends = (self._journal.first(),) * 2
+        for content, ends in self._segments(store_id, edit):
+            path = self._journal.path(ends[1].segment)
+            if moves or content != path.read_bytes():
                 made = self._files.fresh(path)
                 self._fill(made, content)
-                fresh.append((made.name, path.name))
-        if fresh:
-            self._files.put(self._decided, msgspec.json.encode(fresh))
-            self.finish()
-        return end
+                moves.append((made.name, path.name))
+        if moves:
+            decided = Decided(*ends, tuple(moves))
+            self._files.put(self._path, msgspec.json.encode(decided))
 
     def _fill(self, path: Path, content: bytes) -> None:
         fd = self._files.open_here(path)
@@ -60,13 +67,14 @@ class Rewriting:
             self._files.close(fd)
         self._files.sync(path)
 
-    def _segments(self, store_id: bytes, edit: Edit) -> Iterator[tuple[bytes, Point]]:
-        """Yield each segment's new content and its end."""
+    def _segments(self, store_id: bytes, edit: Edit) -> Iterator[tuple[bytes, tuple[Point, Point]]]:
+        """Yield each segment's new content, and where it ends: the one that is there, and the new one."""
         segment, n, check, content = 0, 0, "", bytearray()
+        before = self._journal.first()
         for step in self._journal.walk():
             if step.end.segment != segment:
                 if segment:
-                    yield bytes(content), Point(segment, len(content), n, check)
+                    yield bytes(content), (before, Point(segment, len(content), n, check))
                 segment = step.end.segment
                 head = Head(
                     holdfast="journal", format=lines.FORMAT, store=store_id.hex(), segment=segment,
@@ -76,38 +84,64 @@ class Rewriting:
                 content = bytearray(line)
             line, check = lines.summed(check, edit(step.change))
             content += line
-            n = step.end.n
+            n, before = step.end.n, step.end
         if segment:
-            yield bytes(content), Point(segment, len(content), n, check)
+            yield bytes(content), (before, Point(segment, len(content), n, check))
 
-    def finish(self) -> None:
-        """Put segments into place that were decided on; nothing if there are none."""
-        if not self._decided.exists():
-            return
-        for made, place in self._moves():
-            if (self._journal.folder / made).exists():
-                self._files.rename(self._journal.folder / made, self._journal.folder / place)
-        self._files.remove(self._decided)
-        self._files.sync(self._journal.folder)
-
-    def _moves(self) -> list[tuple[str, str]]:
-        """Return which file becomes which segment; raise Corrupt unless both can be names of ours, in this folder."""
+    def decided(self) -> Decided | None:
+        """Return what was decided on and is not through; raise Corrupt unless it names segments of ours, in this folder."""
+        if not self._path.exists():
+            return None
         try:
-            moves = msgspec.json.decode(self._decided.read_bytes(), type=list[tuple[str, str]])
+            found = msgspec.json.decode(self._path.read_bytes(), type=Decided)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise _unreadable(self._decided) from error
-        for made, place in moves:
+            raise _unreadable(self._path) from error
+        for made, place in found.moves:
             fresh = re.fullmatch(re.escape(place) + r"\.\w+\.new", made)
             if not re.fullmatch(r"\d{6,}\.jsonl", place) or fresh is None:
-                raise _unreadable(self._decided)
-        return moves
+                raise _unreadable(self._path)
+        return found
+
+    def place(self, decided: Decided) -> bool:
+        """Put the segments into place; return whether the journal is the new one, up to its end.
+
+        It is not if it is no longer the one that they were made from: what was acknowledged since is never written
+        over. Raises Corrupt if that is found out when some of them are in place.
+        """
+        folder = self._journal.folder
+        left = [(made, place) for made, place in decided.moves if (folder / made).exists()]
+        if left and not self._ends_at(decided.before):
+            if len(left) < len(decided.moves):
+                raise _overtaken(self._path)
+            return False
+        for made, place in left:
+            self._files.rename(folder / made, folder / place)
+        # Other files lie there by now than the one that is open.
+        self._journal.close()
+        return self._journal.has(decided.after)
+
+    def _ends_at(self, point: Point) -> bool:
+        return self._journal.has(point) and next(self._journal.walk(point), None) is None
+
+    def forget(self) -> None:
+        """It is through, or never will be; durable on return."""
+        self._files.remove(self._path)
+        self._files.sync(self._journal.folder)
 
 
 def _unreadable(path: Path) -> errors.Corrupt:
     return errors.Corrupt(
         f"{path} does not say which segments an erasure was about to put into place.",
         hint="Nothing was changed. If no erasure was under way, remove that file.",
-        facts={"path": str(path)},
+        facts={"path": str(path), "journal": "damaged"},
+    )
+
+
+def _overtaken(path: Path) -> errors.Corrupt:
+    return errors.Corrupt(
+        f"{path} names segments that an erasure was putting into place when others wrote to the journal or replaced it.",
+        hint="Nothing was changed. Put the folder journal back from a backup or from git.",
+        facts={"path": str(path), "journal": "damaged"},
     )
 
 

@@ -188,8 +188,8 @@ class SQLiteStore(Upkeep, Noting):
     def _nobody_else_wrote(self) -> bool:
         self._enter()
         seen = self._writer.data_version("main")
-        if self._witness.is_ahead(self._writer, others=seen != self._seen):
-            # What one left who died between the two is brought to the disk here before anything is decided.
+        while self._witness.is_ahead(self._writer, others=seen != self._seen):
+            # What one left who died in between is brought to the disk here before anything is decided.
             self._cursor.execute("COMMIT")
             self._seen = None
             self._enter()

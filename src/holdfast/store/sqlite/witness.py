@@ -44,7 +44,7 @@ class Witness:
     def is_ahead(self, connection: apsw.Connection, *, others: bool) -> bool:
         """Bring the store up, in the open transaction; return whether something was missing.
 
-        `others`: other processes have committed since this was last asked.
+        If so it is committed, and this is asked again. `others`: other processes have committed since this was last asked.
         """
         del connection, others
         return False
