@@ -234,9 +234,11 @@ class Following(Witness):
 
     def commit(self, connection: apsw.Connection) -> None:
         """Write what the open transaction has changed to the journal; on the disk on return."""
+        self.kept = False
         change = self._recording.taken(connection, self._point.n + 1, self._folder.keep_blob)
         if change is not None:
             self._point = self.journal.append(self._point, self._store_id, change)
+            self.kept = True
             self._put_point(connection, self._point)
 
     def undone(self) -> None:

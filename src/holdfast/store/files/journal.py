@@ -7,10 +7,9 @@ by the holder of the turn, but for walking, which anybody may do.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ import msgspec
 from holdfast import errors, limits
 from holdfast.store.files import lines
 from holdfast.store.files.lines import Bad, Change, Head
+from holdfast.store.sqlite import translate
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.place import tick_ns
 
@@ -247,7 +247,7 @@ class Journal:
         return cut
 
     def append(self, point: Point, store_id: bytes, change: Change) -> Point:
-        """Add a line at the end; on the disk on return. If it can't be, the journal is as it was, if possible."""
+        """Add a line at the end; on the disk on return. If it can't be, the journal is as it was, or it is said that nobody knows."""
         if point.offset >= limits.SEGMENT_BYTES:
             return self._append_new(point, store_id, change)
         line, check = lines.summed(point.sum, change)
@@ -257,12 +257,19 @@ class Journal:
         try:
             self._files.write(fd, line, point.offset)
             self._files.datasync(fd)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._files.truncate(fd, point.offset)
+        except BaseException as error:
+            self._undo(error, lambda: self._files.truncate(fd, point.offset))
             raise
         self._check_place(point.segment)
         return Point(point.segment, point.offset + len(line), change.n, check)
+
+    def _undo(self, error: BaseException, undo: Callable[[], None]) -> None:
+        """Take back what could not be written, if possible; raise Unavailable if it may be there to be found."""
+        try:
+            undo()
+        except OSError:
+            if isinstance(error, OSError):
+                raise translate.unknown(f"{self.folder} can't be written ({error})") from error
 
     def _append_new(self, point: Point, store_id: bytes, change: Change) -> Point:
         segment = point.segment + 1
@@ -277,9 +284,8 @@ class Journal:
             self._files.write(fd, first + line, 0)
             self._files.datasync(fd)
             self._files.sync(self.folder)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._files.remove(self.path(segment))
+        except BaseException as error:
+            self._undo(error, lambda: self._files.remove(self.path(segment)))
             raise
         self._check_place(segment)
         return Point(segment, len(first) + len(line), change.n, check)

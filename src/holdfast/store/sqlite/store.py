@@ -243,9 +243,15 @@ class SQLiteStore(Upkeep, Noting):
             self._witness.undone()
 
     def _end(self) -> None:
-        self._witness.commit(self._writer)
-        # A version counts own commits too; whoever is interrupted in between takes it for another's.
-        self._cursor.execute("COMMIT")
+        try:
+            self._witness.commit(self._writer)
+            # A version counts own commits too; whoever is interrupted in between takes it for another's.
+            self._cursor.execute("COMMIT")
+        except translate.KINDS as error:
+            # Whoever has the turn next brings it up: to say that nothing was written would be untrue.
+            if self._witness.kept:
+                raise translate.unknown(f"{self.path} can't be written ({error})") from error
+            raise
         self._seen = self._writer.data_version("main")
 
     def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
@@ -290,9 +296,8 @@ class SQLiteStore(Upkeep, Noting):
         try:
             self._anchor.put(slot, data)
         except OSError as error:
-            raise errors.Unavailable(
-                f"the anchor of {self.path} can't be written ({error}); whether the write holds is unknown.",
-                hint="Retry with the same key or the same message ids: it has one effect.",
+            raise translate.unknown(
+                f"the anchor of {self.path} can't be written ({error})"
             ) from error
         self._known.heads |= batch.heads
         self._known.anchored = True

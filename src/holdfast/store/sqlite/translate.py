@@ -84,6 +84,14 @@ def of(error: Exception, path: str) -> errors.Error:
             return errors.Unavailable(f"{path} can't be used now: {error}.", facts=facts)
 
 
+def unknown(why: str) -> errors.Unavailable:
+    """Return the error for a write that may have taken place, or may still."""
+    return errors.Unavailable(
+        f"{why}; whether the write holds is unknown.",
+        hint="Retry with the same key or the same message ids: it has one effect.",
+    )
+
+
 def is_damage(error: apsw.IOError) -> bool:
     """Whether a page was read whose checksum does not match."""
     return getattr(error, "extendedresult", 0) in _DAMAGE

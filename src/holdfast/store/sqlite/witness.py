@@ -20,6 +20,8 @@ class Witness:
     synchronous: Synchronous = "FULL"
     tells_of_anchor = True
     """Whether people are told that an anchor was written anew."""
+    kept = False
+    """Whether what the open transaction has changed is kept here, and holds whatever becomes of the transaction."""
 
     def lock_path(self, store: Path) -> Path:
         """Return the file whose lock is the turn."""
@@ -50,7 +52,7 @@ class Witness:
         return False
 
     def commit(self, connection: apsw.Connection) -> None:
-        """Keep what the open transaction has changed; durable on return, and the transaction follows."""
+        """Keep what the open transaction has changed; durable on return, and the transaction follows. Says so in `kept`."""
 
     def undone(self) -> None:
         """The open transaction never was."""

@@ -1,0 +1,83 @@
+"""A folder whose disk is full, or that others write to meanwhile: what is said of it, and what is held in memory."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast.store.files import FilesStore
+from holdfast.store.sqlite.files import Files
+from tests.acceptance.test_files_store import say, texts
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def url(folder: Path) -> str:
+    return f"files:{folder}"
+
+
+class Full:
+    """Lets the disk of the index be full at a statement, once."""
+
+    def __init__(self, beginning: str) -> None:
+        self._beginning, self.met = beginning, False
+
+    def __call__(self, _: object, sql: str, __: object) -> bool:
+        if not self.met and sql.startswith(self._beginning):
+            self.met = True
+            raise apsw.FullError("database or disk is full")
+        return True
+
+
+@pytest.mark.parametrize("at", ["COMMIT", "INSERT INTO store (name, value) VALUES ('journal'"])
+def test_a_disk_that_is_full_when_the_journal_has_the_line_is_not_said_to_have_nothing(
+    url: str, at: str
+) -> None:
+    with holdfast.connect(url) as hf:
+        session = hf.sessions.create_session("tides")
+        full, message = Full(at), say("pay 5")
+        writer_of(hf).exec_trace = full
+        with pytest.raises(holdfast.Unavailable, match=r"is full\).* unknown") as info:
+            session.add_message(message)
+        assert full.met and type(info.value) is holdfast.Unavailable
+        assert "same message ids" in str(info.value.hint)
+        session.add_message(message)
+        assert texts(hf, "tides") == ["pay 5"] and hf.admin.verify().ok
+
+
+def test_a_disk_that_is_full_before_the_journal_has_the_line_has_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def failing(*_: object) -> None:
+        raise full
+
+    with holdfast.connect(url) as hf:
+        session = hf.sessions.create_session("tides")
+        with monkeypatch.context() as patched:
+            patched.setattr(Files, "datasync", failing)
+            with pytest.raises(holdfast.StoreFull, match="Nothing was written"):
+                session.add_message(say("pay 5"))
+            assert texts(hf, "tides") == []
+            # Then it can't be taken back either.
+            patched.setattr(Files, "truncate", failing)
+            with pytest.raises(holdfast.Unavailable, match="unknown") as info:
+                session.add_message(message := say("pay 5"))
+            assert type(info.value) is holdfast.Unavailable
+        session.add_message(message)
+        assert texts(hf, "tides") == ["pay 5"] and hf.admin.verify().ok
+
+
+def writer_of(hf: holdfast.Holdfast) -> apsw.Connection:
+    store = hf.sessions._engine.store
+    assert isinstance(store, FilesStore)
+    return store._writer
