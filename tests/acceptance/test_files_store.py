@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import Message, limits
 from holdfast.store.files import rewriting
-from holdfast.store.files.journal import START
+from holdfast.store.files.journal import START, Journal
 from holdfast.store.sqlite import opening
 from holdfast.store.sqlite.files import Files
 from tests.acceptance.canaries import WORDS, Canaries, fill
@@ -128,8 +128,6 @@ def test_what_one_process_left_between_journal_and_index_another_that_is_open_ta
 
 
 def _die_before_the_index_has_it(url: str) -> None:
-    from holdfast.store.files.journal import Journal
-
     with holdfast.connect(url) as hf:
         sound = Journal.append
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
 import pytest
 
 import holdfast
+from holdfast import limits
 from holdfast.store.files import FilesStore
+from holdfast.store.files.journal import START, Journal, Point, Step
 from holdfast.store.sqlite.files import Files
-from tests.acceptance.test_files_store import say, texts
+from tests.acceptance.test_files_store import filled, say, texts
 
 
 @pytest.fixture
@@ -81,3 +84,41 @@ def writer_of(hf: holdfast.Holdfast) -> apsw.Connection:
     store = hf.sessions._engine.store
     assert isinstance(store, FilesStore)
     return store._writer
+
+
+@pytest.mark.parametrize("verb", ["rebuild", "verify"])
+def test_a_sound_store_is_not_called_damaged_because_another_erases_meanwhile(
+    url: str, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(limits, "SEGMENT_BYTES", 800)
+    with holdfast.connect(url) as hf:
+        hf.sessions.create_session("going").add_message(say("x" * limits.BLOB_BYTES_MIN * 2))
+    filled(url)
+    with holdfast.connect(url) as hf, holdfast.connect(url) as other:
+        sound, erased = Journal.walk, False
+
+        def slow(self: Journal, after: Point = START) -> Iterator[Step]:
+            nonlocal erased
+            for step in sound(self, after):
+                if not erased:
+                    erased = True
+                    other.admin.erase(session_id="going")
+                yield step
+
+        monkeypatch.setattr(Journal, "walk", slow)
+        if verb == "rebuild":
+            hf.admin.rebuild()
+        else:
+            assert hf.admin.verify().faults == ()
+        assert erased and hf.sessions.load_session("going") is None
+        assert len(texts(hf, "tides")) == 6 and hf.admin.verify().ok
+
+
+def test_damage_is_still_damage_to_a_rebuild_and_nothing_is_changed(folder: Path, url: str) -> None:
+    filled(url)
+    with holdfast.connect(url) as hf:
+        path = folder / "journal" / "000001.jsonl"
+        path.write_bytes(path.read_bytes().replace(b"message 2", b"message X"))
+        with pytest.raises(holdfast.Corrupt, match="line 5"):
+            hf.admin.rebuild()
+        assert texts(hf, "tides") == [f"message {at}" for at in range(6)]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import apsw
 
+from holdfast import errors
 from holdfast.store import chain
 from holdfast.store.files import applying
 from holdfast.store.files.folder import Folder
@@ -14,18 +15,34 @@ from holdfast.store.sqlite import checks
 
 
 class Proof:
-    """One look through a journal. It can be gone on with, when more was written meanwhile."""
+    """One look through a journal: first while others write, then the rest of it in a turn."""
 
     def __init__(self, journal: Journal, folder: Folder) -> None:
         self._journal = journal
         self._folder = folder
+        self._begin()
+
+    def _begin(self) -> None:
         self._point = START
         self._heads: dict[int, tuple[int, str]] = {}
         self._blobs: dict[bytes, bool | None] = {}
         self._seen = 0
 
+    def glance(self) -> Iterator[int]:
+        """Yield events checked so far, while others write: whatever seems wrong is left to `run`, which begins anew."""
+        try:
+            yield from self._run()
+        except errors.Corrupt:
+            # Whoever erases writes segments anew and removes blobs, so that this need not be damage.
+            self._begin()
+
     def run(self) -> Iterator[int]:
-        """Yield events checked so far, up to the present end; raise Corrupt unless every line and blob is as written."""
+        """Go on up to the end, in a turn; raise Corrupt unless every line and blob is as written."""
+        if not self._journal.has(self._point):
+            self._begin()
+        yield from self._run()
+
+    def _run(self) -> Iterator[int]:
         for step in self._journal.walk(self._point):
             for event in step.change.events:
                 row = applying.row_of(event)
@@ -47,11 +64,6 @@ class Proof:
                 self._folder.blob(hash_.hex())
             elif not sound:
                 raise chain.damaged_blob(hash_)
-
-    @property
-    def holds(self) -> bool:
-        """Whether what was gone through is still there: an erasure writes it anew."""
-        return self._journal.has(self._point)
 
     def differences(self, connection: apsw.Connection) -> Iterator[str]:
         """Yield in what the index differs from the journal. Both at rest."""

@@ -102,15 +102,10 @@ class FilesStore(SQLiteStore):
 
     def _journal_faults(self) -> Iterator[str]:
         proof = self._following.proof()
-        try:
-            with self._translated:
-                for _ in proof.run():
-                    pass
-        except errors.Corrupt:
-            # Whoever erases writes segments anew: what seems wrong is looked at once more in a turn.
-            proof = self._following.proof()
+        with self._translated:
+            for _ in proof.glance():
+                pass
         with self.turn(), self._reading() as connection:
-            proof = proof if proof.holds else self._following.proof()
             try:
                 for _ in proof.run():
                     pass
@@ -121,11 +116,13 @@ class FilesStore(SQLiteStore):
     def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
         """Prove the journal, then make the whole index again from it, in one transaction."""
         self._check_open()
-        proved, made = 0, port.Rebuilt()
+        proof, proved, made = self._following.proof(), 0, port.Rebuilt()
         with self._translated:
-            for proved in self._following.proof().run():
+            for proved in proof.glance():
                 yield proved
         with self._changing() as writer:
+            for proved in proof.run():
+                yield proved
             for made in self._following.refill(writer, derive):
                 yield proved + made.events
         self._known.forget_streams()
