@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import limits
-from holdfast.store.files import FilesStore
+from holdfast import Message, limits
+from holdfast.store.files import FilesStore, Folder
 from holdfast.store.files.journal import START, Journal, Point, Step
 from holdfast.store.sqlite.files import Files
 from tests.acceptance.test_files_store import filled, say, texts
@@ -47,7 +47,7 @@ def test_a_disk_that_is_full_when_the_journal_has_the_line_is_not_said_to_have_n
     with holdfast.connect(url) as hf:
         session = hf.sessions.create_session("tides")
         full, message = Full(at), say("pay 5")
-        writer_of(hf).exec_trace = full
+        store_of(hf)._writer.exec_trace = full
         with pytest.raises(holdfast.Unavailable, match=r"is full\).* unknown") as info:
             session.add_message(message)
         assert full.met and type(info.value) is holdfast.Unavailable
@@ -80,10 +80,10 @@ def test_a_disk_that_is_full_before_the_journal_has_the_line_has_nothing(
         assert texts(hf, "tides") == ["pay 5"] and hf.admin.verify().ok
 
 
-def writer_of(hf: holdfast.Holdfast) -> apsw.Connection:
+def store_of(hf: holdfast.Holdfast) -> FilesStore:
     store = hf.sessions._engine.store
     assert isinstance(store, FilesStore)
-    return store._writer
+    return store
 
 
 @pytest.mark.parametrize("verb", ["rebuild", "verify"])
@@ -122,3 +122,27 @@ def test_damage_is_still_damage_to_a_rebuild_and_nothing_is_changed(folder: Path
         with pytest.raises(holdfast.Corrupt, match="line 5"):
             hf.admin.rebuild()
         assert texts(hf, "tides") == [f"message {at}" for at in range(6)]
+
+
+def test_in_a_turn_verify_reads_only_what_came_since_it_began(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def large(text: str) -> Message:
+        return say(text * limits.BLOB_BYTES_MIN * 2)
+
+    with holdfast.connect(url) as hf:
+        session = hf.sessions.create_session("tides")
+        for text in "abc":
+            session.add_message(large(text))
+        sound, read, held = Folder.blob, list[bool](), store_of(hf)
+
+        def noted(self: Folder, name: str) -> bytes:
+            in_turn = held._holder is not None
+            if not read:
+                session.add_message(large("d"))
+            read.append(in_turn)
+            return sound(self, name)
+
+        monkeypatch.setattr(Folder, "blob", noted)
+        assert hf.admin.verify().ok
+        assert read == [False, False, False, True]

@@ -58,8 +58,9 @@ class Proof:
             self._seen += len(step.change.events)
             self._point = step.end
             yield self._seen
-        # Of a blob that was brought again the last content counts.
-        for hash_, sound in self._blobs.items():
+        # Of a blob that was brought again the last content counts. Whoever goes on reads those of later lines only.
+        blobs, self._blobs = self._blobs, {}
+        for hash_, sound in blobs.items():
             if sound is None:
                 self._folder.blob(hash_.hex())
             elif not sound:
