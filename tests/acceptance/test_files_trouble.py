@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 
 import holdfast
 from holdfast import Message, limits
-from holdfast.store.files import FilesStore, Folder
+from holdfast.store.files import FilesStore, Folder, applying
 from holdfast.store.files.journal import START, Journal, Point, Step
+from holdfast.store.files.lines import Change
+from holdfast.store.files.recording import Recording
 from holdfast.store.sqlite.files import Files
 from tests.acceptance.test_files_store import filled, say, texts
 
@@ -146,3 +149,51 @@ def test_in_a_turn_verify_reads_only_what_came_since_it_began(
         monkeypatch.setattr(Folder, "blob", noted)
         assert hf.admin.verify().ok
         assert read == [False, False, False, True]
+
+
+class Holding:
+    """How many rows a store holds at most, to write them to its journal, while lines of it are put into the index."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lines = self.rows = 0
+        self._recordings: list[Recording] = []
+        attach, apply = Recording.attach, applying.apply
+
+        def attached(recording: Recording, connection: apsw.Connection) -> None:
+            self._recordings.append(recording)
+            attach(recording, connection)
+
+        def applied(connection: apsw.Connection, change: Change, fetch: applying.Fetch) -> None:
+            apply(connection, change, fetch)
+            self.lines += 1
+            every = (rows for each in self._recordings for rows in each._rows.values())
+            self.rows = max(self.rows, sum(map(len, every)))
+
+        monkeypatch.setattr(Recording, "attach", attached)
+        monkeypatch.setattr(applying, "apply", applied)
+
+
+@pytest.mark.parametrize("how", ["rebuild", "no index", "older index"])
+def test_what_comes_from_the_journal_is_not_held_in_memory_until_the_end(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
+) -> None:
+    filled(url, 1)
+    shutil.copytree(folder / ".index", tmp_path / "older")
+    with holdfast.connect(url) as hf:
+        for at in range(10):
+            hf.sessions.get_session("tides").add_message(say(f"{at} " * limits.BLOB_BYTES_MIN))
+    if how != "rebuild":
+        shutil.rmtree(folder / ".index")
+    if how == "older index":
+        shutil.copytree(tmp_path / "older", folder / ".index")
+    holding = Holding(monkeypatch)
+    with holdfast.connect(url) as hf:
+        if how == "rebuild":
+            hf.admin.rebuild()
+        assert holding.lines >= 10 and holding.rows == 0
+        # From then on it is heard of again.
+        hf.sessions.get_session("tides").add_message(say("later"))
+    shutil.rmtree(folder / ".index")
+    with holdfast.connect(url) as hf:
+        assert len(texts(hf, "tides")) == 12 and texts(hf, "tides")[-1] == "later"
+        assert hf.admin.verify().ok

@@ -151,12 +151,9 @@ class Following(Witness):
 
     def _made(self, connection: apsw.Connection) -> tuple[str, ...]:
         """Fill an empty index with all that the journal has, in one transaction."""
-        last: Step | None = None
         cut = 0
         with connection:
-            for step in self.journal.walk():
-                applying.apply(connection, step.change, self._folder.blob)
-                last = step
+            last = self._filled(connection)
             if last is not None:
                 path = self._folder.root
                 for _ in rebuilding.derive_all(connection, path, self.derive()):
@@ -165,6 +162,14 @@ class Following(Witness):
             cut = self.journal.settle(self._point, last)
             self._put_point(connection, self._point)
         return (CUT.format(cut),) if cut else ()
+
+    def _filled(self, connection: apsw.Connection) -> Step | None:
+        """Put all that the journal has into empty tables, in the open transaction; return its last line."""
+        last: Step | None = None
+        with self._recording.deaf():
+            for last in self.journal.walk():
+                applying.apply(connection, last.change, self._folder.blob)
+        return last
 
     def _gone(self, point: Point) -> errors.Corrupt:
         if not self.journal.path(1).exists():
@@ -212,8 +217,9 @@ class Following(Witness):
         return (CUT.format(cut),) if cut else ()
 
     def _take(self, connection: apsw.Connection, steps: tuple[Step, ...]) -> None:
-        changes = [step.change for step in steps]
-        applying.catch_up(connection, changes, self.derive(), self._folder.blob)
+        changes, derive = [step.change for step in steps], self.derive()
+        with self._recording.deaf():
+            applying.catch_up(connection, changes, derive, self._folder.blob)
         self._point = steps[-1].end
         self._put_point(connection, self._point)
 
@@ -296,11 +302,9 @@ class Following(Witness):
 
     def refill(self, connection: apsw.Connection, derive: port.Derive) -> Iterator[port.Rebuilt]:
         """Make the whole index again from the journal, in the open transaction; yield what is made so far."""
-        connection.execute(self._sql["clear_truth"])
-        last: Step | None = None
-        for step in self.journal.walk():
-            applying.apply(connection, step.change, self._folder.blob)
-            last = step
+        with self._recording.deaf():
+            connection.execute(self._sql["clear_truth"])
+        last = self._filled(connection)
         rebuilding.refuse(self._folder.root, list(checks.log_faults(connection)))
         yield from rebuilding.derive_all(connection, self._folder.root, derive)
         self._put_point(connection, last.end if last else self.journal.first())

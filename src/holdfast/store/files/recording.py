@@ -6,7 +6,8 @@ here. Of a row that changes twice the last form counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 import apsw
@@ -35,6 +36,7 @@ class Recording:
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[Row, Row | None]] = {}
+        self._deaf = False
 
     def attach(self, connection: apsw.Connection) -> None:
         """Hear of every change of a connection."""
@@ -43,11 +45,20 @@ class Recording:
     def _heard(self, update: apsw.PreUpdate) -> None:
         table = update.table_name
         width = WIDTHS.get(table)
-        if width is None or update.database_name != "main":
+        if self._deaf or width is None or update.database_name != "main":
             return
         new = update.new
         known = new or update.old or ()
         self._rows.setdefault(table, {})[known[:width]] = new
+
+    @contextlib.contextmanager
+    def deaf(self) -> Iterator[None]:
+        """Hear of nothing meanwhile: what comes from the journal need not go there, and may be more than there is memory."""
+        self._deaf = True
+        try:
+            yield
+        finally:
+            self._deaf = False
 
     def clear(self) -> None:
         """Forget what was heard."""
