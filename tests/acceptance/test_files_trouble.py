@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
@@ -197,3 +198,34 @@ def test_what_comes_from_the_journal_is_not_held_in_memory_until_the_end(
     with holdfast.connect(url) as hf:
         assert len(texts(hf, "tides")) == 12 and texts(hf, "tides")[-1] == "later"
         assert hf.admin.verify().ok
+
+
+def test_status_counts_what_is_there_while_others_rename(
+    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(url)
+    with holdfast.connect(url) as hf:
+        before = int(str(hf.admin.status()["bytes"]))
+        going = [folder / "sessions" / f"{name}.json.{name}.new" for name in ("first", "second")]
+        for path in going:
+            path.write_text("12345")
+        first, second = map(str, going)
+
+        def looking(sound: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+            def look(path: str | Path, **more: bool) -> os.stat_result:
+                if str(path) == first:
+                    Path(first).unlink(missing_ok=True)
+                try:
+                    return sound(path, **more)
+                finally:
+                    if str(path) == second:
+                        Path(second).unlink(missing_ok=True)
+
+            return look
+
+        with monkeypatch.context() as patched:
+            for name in ("stat", "lstat"):
+                patched.setattr(os, name, looking(getattr(os, name)))
+            counted = int(str(hf.admin.status()["bytes"]))
+        assert before <= counted <= before + 5
+        assert not any(path.exists() for path in going)

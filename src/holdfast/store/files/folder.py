@@ -8,6 +8,7 @@ sessions/   one readable file for each session: made from the log
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -107,6 +108,17 @@ class Folder:
         for folder in (self.journal, self.blobs):
             for leftover in folder.glob("*.new"):
                 self._files.remove(leftover)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes its files have; what others remove or rename meanwhile need not count."""
+        total = 0
+        for place, _, names in os.walk(self.root):
+            for each in names:
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.lstat(os.path.join(place, each))
+                    total += found.st_size if stat.S_ISREG(found.st_mode) else 0
+        return total
 
     def keep_blob(self, hash_: bytes, content: bytes) -> None:
         """Have a blob's content on the disk."""

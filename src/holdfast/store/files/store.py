@@ -130,13 +130,11 @@ class FilesStore(SQLiteStore):
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: path, size, versions, durability, counts."""
-        facts = dict(super().status())
-        held = [path for path in self.folder.root.rglob("*") if path.is_file()]
         return {
-            **facts,
+            **super().status(),
             "store": str(self.folder.root),
             "backend": "files",
-            "bytes": sum(path.stat().st_size for path in held),
+            "bytes": self.folder.size_bytes,
             "commits": self._following.commits,
             "session_files": self.documents.survey(self.version),
             "segments": len(self._following.journal.segments()),
