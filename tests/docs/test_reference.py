@@ -91,3 +91,25 @@ def test_commands_are_documented(reference: str):
     found = list(commands(program(), ("holdfast",)))
     assert "holdfast demo" in found
     assert [command for command in found if command not in reference] == []
+
+
+NEWER = {
+    "store/sqlite/opening.py": "user_version", "store/files/journal.py": "first line of a segment",
+    "store/postgres/opening.py": "row `schema`", "store/redis/settings.py": "holdfast:format",
+    "store/chain.py": "entry 0", "wire/codec.py": "entry 2", "wire/frames.py": "entry 2",
+    "engine/importing.py": "exported file", "engine/deriving.py": "of streams",
+}  # fmt: skip
+"""What says that something was written by a newer version, and how the format names it."""
+
+
+def test_every_number_by_which_a_newer_version_is_known_is_in_the_format():
+    source = Path(holdfast.__file__).parent
+    raising = {
+        str(path.relative_to(source))
+        for path in source.rglob("*.py")
+        if "raise errors.NewerStore" in path.read_text(encoding="utf-8")
+    }
+    assert raising == NEWER.keys()
+    text = (REFERENCE.parent / "internals" / "format.md").read_text(encoding="utf-8")
+    versions = text.partition("## Versions")[2].partition("An older database")[0]
+    assert [words for words in NEWER.values() if words not in versions] == []
