@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -288,3 +290,16 @@ def test_a_url_that_names_no_store_is_refused(
 def test_an_engine_that_nobody_closed_is_named_in_a_warning():
     with pytest.warns(ResourceWarning, match=r"test_errors\.py:\d+, was never closed"):
         holdfast.connect("volatile:")
+
+
+@pytest.mark.parametrize("keep", ["kept = [hf]; kept.append(kept)", "import json; json.kept = hf"])
+def test_an_engine_that_is_still_open_when_the_program_ends_is_named_too(tmp_path: Path, keep: str):
+    url = f"sqlite://{tmp_path / 'state.db'}"
+    holdfast.connect(url).close()
+    program = f"import holdfast\nhf = holdfast.connect({url!r})\n{keep}"
+    done = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", program],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert f"{url}, opened at <string>:2, was never closed" in done.stderr
+    assert "Exception ignored" not in done.stderr

@@ -109,6 +109,8 @@ class Opened:
         _engines.add(self.engine)
         self._where = _caller()
         self._url = url
+        # Nothing can be imported any more when a program ends, and what takes a password out needs that.
+        self._shown = urls.shown(url)
         self._looking = looking
         self._open = True
         self._shelf: Shelf | None = None
@@ -146,7 +148,7 @@ class Opened:
     def __del__(self) -> None:
         if getattr(self, "_open", False):
             warnings.warn(
-                f"{urls.shown(self._url)}, opened at {self._where}, was never closed; use it in a with statement",
+                f"{self._shown}, opened at {self._where}, was never closed; use it in a with statement",
                 ResourceWarning,
                 stacklevel=2,
             )
