@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import msgspec
 
-from holdfast.store.port import Derive, Rebuilt
+from holdfast.store.port import Derive, Derived, Rebuilt
 from holdfast.store.volatile import VolatileStore
 
 
@@ -23,6 +24,15 @@ class RebuildsOnTop(VolatileStore):
 class RebuildsWithoutClaims(VolatileStore):
     def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
         return super().rebuild(lambda *given: msgspec.structs.replace(derive(*given), claims=()))
+
+
+class RebuildsTheLastClaims(VolatileStore):
+    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+        def backwards(*given: Any) -> Derived:
+            made = derive(*given)
+            return msgspec.structs.replace(made, claims=made.claims[::-1])
+
+        return super().rebuild(backwards)
 
 
 class RebuildsWithoutUses(VolatileStore):
@@ -60,6 +70,7 @@ class RebuildsUncounted(VolatileStore):
 PLANTED: dict[type[VolatileStore], str] = {
     RebuildsOnTop: "test_what_was_tampered_with_is_put_right",
     RebuildsWithoutClaims: "test_a_rebuild_gives_the_same_again",
+    RebuildsTheLastClaims: "test_a_claim_that_the_log_has_twice_is_the_first_ones",
     RebuildsWithoutUses: "test_it_is_known_again_which_events_need_a_blob",
     RebuildsByPieces: "test_one_that_fails_changes_nothing",
     RebuildForgetsKeys: "test_keys_stay_and_snapshots_go",

@@ -8,9 +8,10 @@ from typing import ClassVar
 import pytest
 
 from holdfast import errors
-from holdfast.store.port import Store
-from holdfast.store.postgres import open_store
+from holdfast.store.port import Projection, Store
+from holdfast.store.postgres import open_store, place
 from holdfast.store.postgres.driver import PostgresDriver
+from holdfast.store.remote.driver import Change, Head, KeptProjection
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing import contract
 from holdfast.testing.contract.stage import TENANT
@@ -109,3 +110,22 @@ def test_whoever_counts_notes_wrongly_every_time_gives_up(monkeypatch: pytest.Mo
         monkeypatch.setattr(driver, "_sql", {**driver._sql, "noted": "SELECT 0"})
         with pytest.raises(errors.Conflict):
             store.put_note(TENANT, "a", b"2", expected=1)
+
+
+def test_a_piece_of_a_rebuild_that_is_refused_fails_all_of_it():
+    with postgres.empty_store() as url, closing(PostgresDriver(place.of(url))) as driver:
+        head = Head(1, b"l" * 32)
+        rows = tuple(
+            KeptProjection(Projection(kind="row", id=f"{n}", document=b""), b"") for n in range(3)
+        )
+        first = Change(tenant=TENANT, before=Head(), after=head, projections=rows[:1])
+        assert driver.apply([first]) == [None]
+        fine = Change(tenant=TENANT, before=head, after=head, projections=rows[1:2])
+        twice = ((1, "c", 1), (1, "c", 2))
+        refused = Change(tenant=TENANT, before=head, after=head, claims=twice, projections=rows[2:])
+        with pytest.raises(errors.Corrupt, match="there twice"):
+            driver.replace({TENANT: head}, [fine, refused])
+        assert [one.projection.id for one in driver.projections(TENANT)] == ["0"]
+        assert driver.head(TENANT) == head
+        assert driver.replace({TENANT: head}, [fine])
+        assert [one.projection.id for one in driver.projections(TENANT)] == ["1"]

@@ -40,10 +40,8 @@ class Stream:
     def claim_anew(self, claims: Iterable[tuple[str, int]]) -> None:
         """Take claims and their versions in the place of those that are here."""
         self.claims = {}
-        for claim, version in claims:
-            later = [base.stretch for base in self.bases if base.first <= version]
-            made = self.claims.setdefault(later[-1] if later else self.number, {})
-            made[claim] = version
+        for stretch, claim, version in paths.claimed(self.number, self.bases, claims):
+            self.claims.setdefault(stretch, {})[claim] = version
 
     def note(self, write: port.StreamWrite, first: int, source: int | None) -> None:
         """Note a write whose first event is at a position; `source` is the stream that it is based on."""
@@ -272,9 +270,13 @@ class Books:
             made.events + len(self.rows),
             made.tenants + 1,
             made.streams + len(derived),
-            made.claims + sum(len(found.claims) for found in derived.values()),
+            made.claims + sum(map(len, self._stretches(derived))),
             made.projections + sum(len(found.projections) for found in derived.values()),
         )
+
+    def _stretches(self, streams: Iterable[str]) -> Iterator[Mapping[str, int]]:
+        for name in streams:
+            yield from self.streams[name].claims.values()
 
     def _fetched(self, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         return {hash_: self.blobs[hash_] for hash_ in hashes if hash_ in self.blobs}

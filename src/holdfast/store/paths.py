@@ -7,6 +7,7 @@ through from its base. So a version never means two things, and the path to it n
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
@@ -93,3 +94,18 @@ def made(spans: Iterable[Span], claims: Collection[tuple[int, int]]) -> int:
     """Return the version of a claim among (stretch, version) that a path has; 0 if it has none."""
     ends = {span.stretch: span.high for span in spans}
     return next((version for stretch, version in claims if version <= ends.get(stretch, 0)), 0)
+
+
+def claimed(
+    stream: int, bases: Sequence[Base], claims: Iterable[tuple[str, int]]
+) -> list[tuple[int, str, int]]:
+    """Return stretch, text and version of the claims that a stream's events make, which come by version.
+
+    Whoever makes a claim in a stretch first has it. A log has it twice if the table of claims was lost meanwhile.
+    """
+    firsts = [base.first for base in bases]
+    stretches = [stream, *(base.stretch for base in bases)]
+    found: dict[tuple[int, str], int] = {}
+    for text, version in claims:
+        found.setdefault((stretches[bisect_right(firsts, version)], text), version)
+    return [(stretch, text, version) for (stretch, text), version in found.items()]

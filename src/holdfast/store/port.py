@@ -30,7 +30,7 @@ Promises, each proved on every backend by `holdfast.testing.contract`:
    reports every blob that is damaged, and every event that lacks one.
 10. **The log is the truth.** Claims, projections, snapshots and the uses of blobs can be dropped and made
    again from the log: `rebuild` does so whole or not at all (on a server: each tenant), and only if the log is as
-   it was written.
+   it was written. Of a claim that the log has twice, because the first was lost meanwhile, the first counts.
 11. **Based by reference.** A write with a base makes its stream go on from a version of a stream: a new
    stream from any other (a fork), or a stream from its own past (a rewind). Nothing is copied. Up to the
    base's version the stream is what the base was there, events, ordinals and claims; then come its own

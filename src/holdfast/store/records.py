@@ -133,7 +133,10 @@ class RawKey(msgspec.Struct, frozen=True):
 
 
 class Derived(msgspec.Struct, frozen=True):
-    """What a whole stream leads to: its claims and blobs' hashes with their versions, and projections."""
+    """What a whole stream leads to: its claims and blobs' hashes with their versions, and projections.
+
+    Claims come by version. Of one that a stretch has twice the first counts: `paths.claimed`.
+    """
 
     claims: tuple[tuple[str, int], ...]
     projections: tuple[Projection, ...]

@@ -74,7 +74,7 @@ class PostgresDriver(Reading):
                     if not self._cleared(connection, tenant, head):
                         raise psycopg.Rollback(transaction)
                 for change in derived:
-                    self._sent(connection, writing.only_derived(change, before[change.tenant]))
+                    self._put_anew(connection, change, before[change.tenant])
                 for tenant, head in before.items():
                     self._run(connection, tenant, "next_epoch")
                     news = f"{head.position} {names.kept(tenant)}"
@@ -82,6 +82,16 @@ class PostgresDriver(Reading):
                     connection.execute(self._sql["notify"].encode(), values)
                 return True
             return False
+
+    def _put_anew(self, connection: Connection, change: Change, head: Head) -> None:
+        sent = self._sent(connection, writing.only_derived(change, head))
+        if _outcome(sent.fetchall()) is not None:
+            # It was undone whole, with all that it brought. Raised, everything is as it was before the rebuild.
+            raise errors.Corrupt(
+                "something that is derived from the log is there twice.",
+                hint="Nothing was changed. `holdfast verify` lists all damage; a backup can replace it.",
+                facts={"tenant": change.tenant},
+            )
 
     def _cleared(self, connection: Connection, tenant: str, head: Head) -> bool:
         values = {"position": head.position, "link": head.link, "epoch": head.epoch}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from holdfast.store import port
+from holdfast.store import paths, port
 from holdfast.store.remote import marks, reading
 from holdfast.store.remote.driver import Driver, Kept, KeptProjection, Stream
 
@@ -52,10 +51,8 @@ class Deriving:
     def spread(self, derived: port.Derived) -> Spread:
         """Return what was derived from these events as rows."""
         stream, positions = self._stream, self._positions
-        firsts = [base.first for base in stream.bases]
-        stretches = [stream.number, *(base.stretch for base in stream.bases)]
         return Spread(
-            [(stretches[bisect_right(firsts, v)], text, v) for text, v in derived.claims],
+            paths.claimed(stream.number, stream.bases, derived.claims),
             [(positions[v - stream.first], hash_) for hash_, v in derived.blobs],
             [KeptProjection(p, marks.projection(self._tenant, p)) for p in derived.projections],
         )

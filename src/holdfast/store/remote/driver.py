@@ -308,8 +308,9 @@ class Driver(Protocol):
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
         """Drop all that is derived (claims, uses, projections, snapshots) of tenants, and put what changes bring.
 
-        Each tenant's head gets the next epoch. Changes bring only what is derived; their heads do not matter. Whole or
-        not at all (a server that holds tenants apart: each of them); False if a tenant's head is another by now.
+        Each tenant's head gets the next epoch. Changes bring only what is derived, each claim of a stretch once; their
+        heads do not matter. Whole or not at all (a server that holds tenants apart: each of them): nothing that is
+        brought is left out. False if a tenant's head is another by now.
         """
         ...
 

@@ -58,28 +58,22 @@ def derive_all(
         made = msgspec.structs.replace(made, tenants=made.tenants + 1)
         blobs = functools.partial(reading.blobs, connection, tenant)
         for key, name in _streams(connection, tenant):
-            derived = port.Derived((), ())
+            claims = projections = 0
             if not is_erased(name):
                 derived = derive(name, erasing.own_events(connection, key, name), blobs)
-                batch.derive(tenant, key, derived)
+                claims = batch.derive(tenant, key, derived)
+                projections = len(derived.projections)
             begin = rows.number(connection, queries["stream_first"], (key,))
             last = rows.number(connection, queries["stream_version"], (key,))
-            made = _added(made, derived, last - begin + 1)
+            made = port.Rebuilt(
+                made.events + last - begin + 1, made.tenants, made.streams + 1,
+                made.claims + claims, made.projections + projections,
+            )  # fmt: skip
             yield made
     # Only what is derived says which blobs there must be.
     refuse(path, checks.blob_faults(connection))
     connection.execute(queries["count_rebuild"])
     yield made
-
-
-def _added(made: port.Rebuilt, derived: port.Derived, events: int) -> port.Rebuilt:
-    return port.Rebuilt(
-        made.events + events,
-        made.tenants,
-        made.streams + 1,
-        made.claims + len(derived.claims),
-        made.projections + len(derived.projections),
-    )
 
 
 def _streams(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:

@@ -250,18 +250,17 @@ class Batch:
         assert row is not None and isinstance(row[0], bytes), "a snapshot is of what was written"
         return row[0]
 
-    def derive(self, tenant: int, key: int, derived: port.Derived) -> None:
-        """Write what a whole stream leads to, where nothing derived is left."""
-        stretches = [(each.first, each.stretch) for each in reading.bases(self._connection, key)]
-        for claim, version in derived.claims:
-            made = [stretch for since, stretch in stretches if since <= version]
-            self._claims.append((made[-1] if made else key, claim, version))
+    def derive(self, tenant: int, key: int, derived: port.Derived) -> int:
+        """Write what a whole stream leads to, where nothing derived is left; return how many claims it has."""
+        claims = paths.claimed(key, reading.bases(self._connection, key), derived.claims)
+        self._claims += claims
         for projection in derived.projections:
             self._put(tenant, projection)
         for hash_, version in derived.blobs:
             event = number(self._connection, self._sql["event_key"], (key, version))
             self._uses.append((event, hash_))
         self.flush()
+        return len(claims)
 
     def _put(self, tenant: int, p: port.Projection, *, many: bool = False) -> None:
         # Rows that come by the dozen are new ones, as a rule: they are added together.

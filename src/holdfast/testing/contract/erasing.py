@@ -198,6 +198,14 @@ class Erasing(stage.Stage):
         assert stage.blobs_of(store, LONE, SHARED, b"made") == [SHARED, b"made"]
         assert verified(store).ok
 
+    def test_a_claim_that_is_left_twice_is_the_first_ones(self, store: Store) -> None:
+        events = tuple(event("c1", word) for word in ("one", "two", "three"))
+        take(store, Append(tenant=TENANT, writes=(StreamWrite("a", 0, events),)))
+        erased(store, one(store, "a", 1, payload("", "-")))
+        assert store.find_claim(TENANT, "a", "c1") == 2
+        row = store.find(TENANT, "row", "a")
+        assert row is not None and row.document == b"- two three"
+
     def test_a_stream_goes_on_after_one_of_its_events_went(self, store: Store) -> None:
         self._told(store)
         erased(store, one(store, "a", 2, payload("c8", "-")))

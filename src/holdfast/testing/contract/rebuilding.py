@@ -15,6 +15,7 @@ from holdfast.store.port import (
     Append,
     Appended,
     Blobs,
+    Claimed,
     Derived,
     KeyUse,
     NewEvent,
@@ -93,6 +94,25 @@ class Rebuilding(stage.Stage):
         before = _shown(store)
         rebuilt(store)
         assert _shown(store) == before, "what is written after a rebuild is derived as ever"
+
+    def test_a_claim_that_the_log_has_twice_is_the_first_ones(self, store: Store) -> None:
+        """Claims were lost, and events have made them again meanwhile. All else is derived as ever."""
+        row = Projection(kind="row", id="a/0", owner="x", terms=("y",), document=b"d")
+        said = [_Told(rows=(row,)), _Told(("c1",)), _Told(("c1", "c2")), _Told(("c1",)), _Told(("c1", "c2"), (row,))]  # fmt: skip
+        for version, told in enumerate(said):
+            base = ("a", 1) if version == 3 else None
+            write = StreamWrite("a", version, (_event(told),), base=base)
+            take(store, Append(tenant=TENANT, writes=(write,)))
+        take(store, Append(tenant=TENANT, writes=(StreamWrite("b", 0, (_event(said[1]),)),)))
+        made = rebuilt(store)
+        assert (made.claims, made.projections) == (5, 1)
+        assert [store.find_claim(TENANT, "a", c, at=3) for c in ("c1", "c2")] == [2, 3]
+        assert [store.find_claim(TENANT, "a", c) for c in ("c1", "c2")] == [4, 5]
+        assert store.find_claim(TENANT, "b", "c1") == 1
+        assert _rows(store, TENANT) == [row]
+        again = StreamWrite("a", 5, (_event(_Told()),), (("c1", 0),))
+        with store.turn():
+            assert store.commit([Append(tenant=TENANT, writes=(again,))]) == [Claimed("a", "c1", 4)]
 
     def test_keys_stay_and_snapshots_go(self, store: Store) -> None:
         write = StreamWrite("a", 0, (_event(_Told()),))
