@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, errors, limits
-from holdfast.store.postgres import PostgresDriver, connections, place, scrubbing
+from holdfast.store.postgres import PostgresDriver, connections, names, place, scrubbing
 from holdfast.store.postgres import open_store as open_
 from holdfast.store.remote.driver import Blank, Change, Head
 from holdfast.testing.contract.stage import step, take, write
@@ -100,6 +100,38 @@ def test_a_scrub_that_waits_for_a_table_holds_nobody_up(server: postgres.Server,
         assert driver.pending() is None
     postgres.run(url, "CHECKPOINT")
     assert not found(server, "erased-e07b2")
+
+
+def test_a_server_may_have_had_more_transactions_than_32_bits_tell():
+    with closing(postgres.Server()) as server:
+        server.stop()
+        server.reset("-e", "1")
+        server.start()
+        url = server.url()
+        ((number,),) = postgres.run(url, "SELECT pg_current_xact_id()::text::numeric")
+        assert number > 2**32
+        with holdfast.connect(url) as hf:
+            session = hf.sessions.create_session("trip", user_id="canary-91c7e")
+            session.add_message(Message(role="user", content="canary-91c7e"))
+            hf.admin.erase(user_id="canary-91c7e")
+        postgres.run(url, "CHECKPOINT")
+        assert not found(server, "canary-91c7e")
+
+
+def test_a_statement_of_the_upkeep_that_fails_is_no_damage(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    with closing(open_(url)) as store, closing(PostgresDriver(place.of(url))) as driver:
+        take(store, step(write("a", 0, b"x"), tenant="red"))
+        blank(driver, "red", 1)
+        broken = {**names.named("scrubbing.sql"), "now": "SELECT '4294968000'::xid::text"}
+        with monkeypatch.context() as patch:
+            patch.setattr(names, "named", lambda _: broken)
+            with pytest.raises(errors.Unavailable, match="out of range"):
+                driver.scrub(b"todo\n", b"")
+        assert driver.pending() == b"todo\n"
+        driver.scrub(b"todo\n", b"")
+        assert driver.pending() is None
 
 
 def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(

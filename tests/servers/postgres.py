@@ -195,6 +195,10 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, what)
 
+    def reset(self, *options: str) -> None:
+        """Change what its control file says, while it is stopped."""
+        self._run("pg_resetwal", *options, "-D", str(self._data))
+
     def restart(self, *settings: str) -> None:
         self.stop()
         self.start(*settings)

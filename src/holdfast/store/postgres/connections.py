@@ -89,6 +89,13 @@ def connect(place: Place, *, role: bool = True) -> Connection:
     return connection
 
 
+@contextlib.contextmanager
+def upkeep(place: Place) -> Iterator[Connection]:
+    """The owner's connection for the body, where the server's errors become ours."""
+    with translate.at_upkeep(place.shown), contextlib.closing(connect(place, role=False)) as owner:
+        yield owner
+
+
 def _settings(place: Place, *, role: bool) -> sql.Composed:
     wanted = {
         "search_path": place.schema,

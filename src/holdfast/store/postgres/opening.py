@@ -96,10 +96,7 @@ def _weakness(server: Server) -> str:
 
 def prepare(place: Place) -> Server:
     """Look at the server, lift the schema if it is older, and make sure that tenants are apart."""
-    with (
-        translate.at(place.shown),
-        contextlib.closing(connections.connect(place, role=False)) as owner,
-    ):
+    with connections.upkeep(place) as owner:
         server = look(owner)
         check(server, place)
         if version(owner, place) < len(MIGRATIONS):
@@ -112,10 +109,7 @@ def prepare(place: Place) -> Server:
 
 def exists(place: Place) -> bool:
     """Whether the schema holds a store."""
-    with (
-        translate.at(place.shown),
-        contextlib.closing(connections.connect(place, role=False)) as owner,
-    ):
+    with connections.upkeep(place) as owner:
         return version(owner, place) > 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import Any
 
@@ -10,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from holdfast import errors, limits
-from holdfast.store.postgres import connections, names, translate
+from holdfast.store.postgres import connections, names
 from holdfast.store.postgres.connections import Connection
 from holdfast.store.postgres.place import Place
 
@@ -24,10 +23,7 @@ def scrub(place: Place) -> None:
     Raises StoreBusy if a transaction that could still see it, or uses them, goes on for too long; StoreReadOnly if this
     user may not.
     """
-    with (
-        translate.at(place.shown),
-        contextlib.closing(connections.connect(place, role=False)) as owner,
-    ):
+    with connections.upkeep(place) as owner:
         erasures = _rows(owner, "erasures")
         if not erasures:
             return
@@ -42,10 +38,7 @@ def scrub(place: Place) -> None:
 
 def scrub_table(place: Place, table: str) -> None:
     """Write one table anew, as above."""
-    with (
-        translate.at(place.shown),
-        contextlib.closing(connections.connect(place, role=False)) as owner,
-    ):
+    with connections.upkeep(place) as owner:
         _wait_for_readers(owner, place)
         _rewrite(owner, place, table)
 

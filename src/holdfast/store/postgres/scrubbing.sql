@@ -16,7 +16,8 @@ SELECT pg_has_role(current_user, c.relowner, 'USAGE')
             THEN has_table_privilege(c.oid, 'MAINTAIN') ELSE false END
 FROM pg_class AS c WHERE c.oid = to_regclass(%(part)s)
 -- name: now
-SELECT pg_current_xact_id()::text
+-- Without its epoch: others' are told so, too.
+SELECT pg_current_xact_id()::xid::text
 -- name: older
 SELECT EXISTS (
     SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()

@@ -6,14 +6,13 @@ row-level security does not look into them.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol, cast
 
 import psycopg
 
-from holdfast.store.postgres import connections, names, opening, packing, scrubbing, translate
+from holdfast.store.postgres import connections, names, opening, packing, scrubbing
 from holdfast.store.postgres.connections import Connection, Connections, Rows
 from holdfast.store.postgres.place import Place
 
@@ -133,11 +132,7 @@ class PostgresShelf:
 
     def renew(self) -> None:
         """Throw everything away and begin empty, whatever is damaged."""
-        with (
-            self._connections.borrow() as user,
-            translate.at(self._place.shown),
-            contextlib.closing(connections.connect(self._place, role=False)) as owner,
-        ):
+        with self._connections.borrow() as user, connections.upkeep(self._place) as owner:
             try:
                 owner.execute(self._sql["truncate"].encode())
             except psycopg.errors.InsufficientPrivilege:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import psycopg
 
@@ -76,6 +76,9 @@ _CASES = {
     "42P01": _GONE, "42703": _GONE, "42883": _GONE, "3F000": _GONE,
 }  # fmt: skip
 
+# Where no row of a store is looked into, a value that does not fit says nothing about the store.
+_UPKEEP = {code: case for code, case in _CASES.items() if code != "22"}
+
 # Of a connection that was refused libpq tells no code, only the text.
 _TEXTS = (
     (r"the database system is ", _STARTING),
@@ -93,11 +96,11 @@ _AWAY = _Case(
 )
 
 
-def of(error: Exception, shown: str) -> errors.Error:
+def of(error: Exception, shown: str, cases: Mapping[str, _Case] = _CASES) -> errors.Error:
     """Return our error for one of PostgreSQL's or the system's."""
     code = getattr(error, "sqlstate", None) or ""
     text = " ".join(str(error).split())
-    case = _CASES.get(code) or _CASES.get(code[:2]) if code else _by_text(error, text)
+    case = cases.get(code) or cases.get(code[:2]) if code else _by_text(error, text)
     facts: dict[str, object] = {"server": shown, "sqlstate": code} if code else {"server": shown}
     if case is None:
         return errors.Unavailable(f"{shown} could not do it: {text}.", hint=_AGAIN, facts=facts)
@@ -121,7 +124,20 @@ def _by_text(error: Exception, text: str) -> _Case | None:
 @contextlib.contextmanager
 def at(shown: str) -> Iterator[None]:
     """Translate whatever PostgreSQL raises in the body."""
+    with _translated(shown, _CASES):
+        yield
+
+
+@contextlib.contextmanager
+def at_upkeep(shown: str) -> Iterator[None]:
+    """Translate whatever PostgreSQL raises in a body that looks into no row of a store."""
+    with _translated(shown, _UPKEEP):
+        yield
+
+
+@contextlib.contextmanager
+def _translated(shown: str, cases: Mapping[str, _Case]) -> Iterator[None]:
     try:
         yield
     except (psycopg.Error, OSError) as error:
-        raise of(error, shown) from error
+        raise of(error, shown, cases) from error
