@@ -56,6 +56,40 @@ def test_after_a_scrub_what_was_erased_is_in_no_table_file(server: postgres.Serv
         assert hf.admin.verify().ok
 
 
+def test_notes_that_were_dropped_are_in_no_table_file(server: postgres.Server, url: str):
+    with closing(open_(url)) as store, closing(PostgresDriver(place.of(url))) as driver:
+        take(store, step(write("a", 0, b"x", b"y"), tenant="red"))
+        for position, canary in ((1, "one-d20f1"), (2, "two-d20f1")):
+            assert store.put_note("red", canary, canary.encode(), expected=0)
+            assert store.put_note("red", canary, None, expected=position)
+            blank(driver, "red", position)
+            driver.scrub(driver.pending() or b"", b"left\n")
+            postgres.run(url, "CHECKPOINT")
+            assert not found(server, canary)
+        # Somebody could not be told at first, and drops a note of another tenant when nothing else is left to do.
+        assert store.put_note("blue", "later-d20f1", b"later-d20f1", expected=0)
+        assert store.put_note("blue", "later-d20f1", None, expected=1)
+        driver.scrub(b"left\n", b"")
+        postgres.run(url, "CHECKPOINT")
+        assert not found(server, "later-d20f1")
+        assert driver.pending() is None
+
+
+def test_of_every_table_it_is_known_whether_an_erasure_leaves_something_in_it(url: str):
+    """A table that is new here has to be written anew after an erasure, or to hold nothing that callers wrote."""
+    open_(url).close()
+    tables = postgres.run(
+        url,
+        "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace"
+        " AND relkind IN ('r', 'p') AND NOT relispartition",
+    )
+    alone = {"store", "shelf"}
+    numbers_and_tenants = {"heads", "bases", "erasures"}
+    assert {name for (name,) in tables} == (
+        {*scrubbing.CUT, scrubbing.TOLD} | alone | numbers_and_tenants
+    )
+
+
 def test_an_erasure_that_comes_during_a_scrub_is_scrubbed_by_the_next(
     server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -14,24 +14,28 @@ from holdfast.store.postgres.connections import Connection
 from holdfast.store.postgres.place import Place
 
 CUT = ("streams", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots")
-"""The tables that an erasure takes something out of."""
+"""The tables that an erasure takes something out of: of the tenants of whom something was erased."""
+
+TOLD = "notes"
+"""Notes are dropped by those who are told of an erasure, maybe long after it, of whichever tenant it was."""
 
 
 def scrub(place: Place) -> None:
-    """Write the partitions of all tenants anew of whom something was erased.
+    """Write the partitions of all tenants anew of whom something was erased, and all notes.
 
     Raises StoreBusy if a transaction that could still see it, or uses them, goes on for too long; StoreReadOnly if this
     user may not.
     """
     with connections.upkeep(place) as owner:
         erasures = _rows(owner, "erasures")
-        if not erasures:
-            return
         tenants = sorted({tenant for _, tenant in erasures})
         _wait_for_readers(owner, place)
-        for table in CUT:
-            for (part,) in _rows(owner, "partitions", table=table, tenants=tenants):
-                _rewrite(owner, place, str(part))
+        parts = [
+            *_rows(owner, "every_partition", table=TOLD),
+            *(row for table in CUT for row in _rows(owner, "partitions", table=table, tenants=tenants)),
+        ]  # fmt: skip
+        for (part,) in parts:
+            _rewrite(owner, place, str(part))
         # Those that came meanwhile may be in what was written anew before them.
         owner.execute(_sql("scrubbed"), {"ids": [id_ for id_, _ in erasures]}, prepare=False)
 

@@ -10,6 +10,9 @@ WHERE i.inhparent = to_regclass(%(table)s) AND EXISTS (
     SELECT 1 FROM unnest(%(tenants)s::text[]) AS t (tenant)
     WHERE satisfies_hash_partition(i.inhparent, 8, right(c.relname, 1)::int, t.tenant COLLATE "C")
 ) ORDER BY 1
+-- name: every_partition
+SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+WHERE i.inhparent = to_regclass(%(table)s) ORDER BY 1
 -- name: may_vacuum
 SELECT pg_has_role(current_user, c.relowner, 'USAGE')
     OR CASE WHEN current_setting('server_version_num')::int >= 170000
