@@ -51,6 +51,8 @@ CALIBRATION_MEMORY: Final = 32
 """Observations that weigh in a calibration; older ones fade, since models change under their names."""
 SCRUB_WAIT_S: Final = 10.0
 """How long an erasure waits for readers before it leaves the emptying of the log to later. Writers wait meanwhile."""
+SCRUB_REPLICA_WAIT_S: Final = 30.0
+"""How long an erasure waits for replicas that keep what was erased: they tell every 10 s by default what they need."""
 PAGE_SIZE_MAX: Final = 1_000
 """Rows of one listing page."""
 FILTER_TERMS_MAX: Final = 20

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
@@ -168,6 +170,62 @@ def test_a_statement_of_the_upkeep_that_fails_is_no_damage(
         assert driver.pending() is None
 
 
+@pytest.mark.parametrize("slot", ["", "held"])
+def test_what_readers_on_a_replica_see_is_waited_for(slot: str, monkeypatch: pytest.MonkeyPatch):
+    feedback = ("hot_standby_feedback=on", "wal_receiver_status_interval=1")
+    with (
+        closing(postgres.Server()) as server,
+        closing(open_(server.url())) as store,
+        closing(PostgresDriver(place.of(server.url()))) as driver,
+    ):
+        take(store, step(write("a", 0, b"erased-b51c0", b"stays"), tenant="red"))
+        with (
+            closing(postgres.Server(*feedback, follows=server, slot=slot)) as replica,
+            psycopg.connect(replica.url()) as reader,
+        ):
+            reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            assert reader.execute("SELECT count(*) FROM holdfast.events").fetchall() == [(2,)]
+            until(server.url(), KEPT_BY_REPLICAS)
+            blank(driver, "red", 1)
+            monkeypatch.setattr(limits, "SCRUB_REPLICA_WAIT_S", 0.3)
+            with pytest.raises(errors.StoreBusy, match="a replica") as caught:
+                driver.scrub(b"todo\n", b"")
+            assert caught.value.facts["pending"] and driver.pending() == b"todo\n"
+            monkeypatch.undo()
+            reader.rollback()
+            driver.scrub(b"todo\n", b"")
+            assert driver.pending() is None
+            postgres.run(server.url(), "CHECKPOINT")
+            assert not found(server, "erased-b51c0")
+
+
+def test_of_prepared_transactions_only_older_ones_are_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "SCRUB_WAIT_S", 0.3)
+    with (
+        closing(postgres.Server("max_prepared_transactions=2")) as server,
+        closing(open_(server.url())) as store,
+        closing(PostgresDriver(place.of(server.url()))) as driver,
+    ):
+        take(store, step(write("a", 0, b"x"), tenant="red"))
+        prepare(server.url(), "older")
+        blank(driver, "red", 1)
+        with pytest.raises(errors.StoreBusy, match="has been open"):
+            driver.scrub(b"todo\n", b"")
+        postgres.run(server.url(), "COMMIT PREPARED 'older'")
+        look, waits = scrubbing._rows, iter((False, True))
+
+        def overtaken(owner: connections.Connection, name: str, **values: object) -> Any:
+            found = look(owner, name, **values)
+            if name == "now" and next(waits):
+                prepare(server.url(), "younger")
+            return found
+
+        monkeypatch.setattr(scrubbing, "_rows", overtaken)
+        driver.scrub(b"todo\n", b"")
+        assert postgres.run(server.url(), "SELECT gid FROM pg_prepared_xacts") == [("younger",)]
+        assert driver.pending() is None
+
+
 def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(
     url: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -182,6 +240,26 @@ def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(
         assert caught.value.facts["pending"] and driver.pending() == b"todo\n"
         driver.scrub(b"todo\n", b"")
         assert driver.pending() is None
+
+
+KEPT_BY_REPLICAS = (
+    "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'walsender' AND backend_xmin IS NOT NULL"
+    " UNION ALL SELECT 1 FROM pg_replication_slots WHERE xmin IS NOT NULL"
+)
+
+
+def until(url: str, statement: str) -> None:
+    """Ask until rows come."""
+    end = time.monotonic() + postgres.START_S
+    while not postgres.run(url, statement):
+        assert time.monotonic() < end, statement
+
+
+def prepare(url: str, name: str) -> None:
+    """Leave a transaction that has a number behind, prepared."""
+    with psycopg.connect(url) as connection:
+        connection.execute("SELECT pg_current_xact_id()")
+        connection.execute(f"PREPARE TRANSACTION '{name}'".encode())
 
 
 def blank(driver: PostgresDriver, tenant: str, position: int) -> None:

@@ -63,10 +63,17 @@ def reachable(folder: Path) -> bool:
 class Server:
     """One server in a folder of its own, on a loopback port. `settings` are lines of its configuration.
 
-    The folder is made `within` another one, or among temporary files.
+    The folder is made `within` another one, or among temporary files. With `follows` it is a replica of that one;
+    `slot` names a slot for it there.
     """
 
-    def __init__(self, *settings: str, within: Path | None = None) -> None:
+    def __init__(
+        self,
+        *settings: str,
+        follows: Server | None = None,
+        slot: str = "",
+        within: Path | None = None,
+    ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=within))
         self._settings = settings
         self._process: subprocess.Popen[Any] | None = None
@@ -81,10 +88,16 @@ class Server:
             self._data.mkdir(mode=0o700)
             if who := _somebody():
                 os.chown(self._data, who["user"], who["group"])
-            self._run(
-                "initdb", "-D", str(self._data), "-U", "postgres", "-E", "UTF8", "--no-locale",
-                "-A", "trust", "--no-sync", "--no-instructions",
-            )  # fmt: skip
+            if follows is not None:
+                self._run(
+                    "pg_basebackup", "-D", str(self._data), "-d", follows.url(), "-R", "-c", "fast", "--no-sync",
+                    *(("-C", "-S", slot) if slot else ()),
+                )  # fmt: skip
+            else:
+                self._run(
+                    "initdb", "-D", str(self._data), "-U", "postgres", "-E", "UTF8", "--no-locale",
+                    "-A", "trust", "--no-sync", "--no-instructions",
+                )  # fmt: skip
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise

@@ -77,19 +77,27 @@ def _give_way(owner: Connection, place: Place, statement: sql.Composed) -> None:
 
 def _wait_for_readers(owner: Connection, place: Place) -> None:
     """Wait until no transaction is left that began before: a table keeps what such a one could still see."""
-    marker = _rows(owner, "now")[0][0]
-    until = time.monotonic() + limits.SCRUB_WAIT_S
-    while _rows(owner, "older", marker=marker)[0][0]:
-        if time.monotonic() > until:
+    marker, began = _rows(owner, "now")[0][0], time.monotonic()
+    while True:
+        here, on_replicas = _rows(owner, "older", marker=marker)[0]
+        if not here and not on_replicas:
+            return
+        waited_s = time.monotonic() - began
+        if here and waited_s > limits.SCRUB_WAIT_S:
             raise _busy(place, "a transaction has been open")
+        if on_replicas and waited_s > limits.SCRUB_REPLICA_WAIT_S:
+            why = "a replica (hot_standby_feedback, or a slot) has needed it"
+            raise _busy(place, why, limits.SCRUB_REPLICA_WAIT_S)
         time.sleep(0.01)
 
 
-def _busy(place: Place, why: str) -> errors.StoreBusy:
+def _busy(place: Place, why: str, waited_s: float | None = None) -> errors.StoreBusy:
+    waited_s = limits.SCRUB_WAIT_S if waited_s is None else waited_s
     return errors.StoreBusy(
         f"what was erased can't be read any more, but parts of it may still be in the files of {place.shown}:"
-        f" {why} for more than {limits.SCRUB_WAIT_S:g} s.",
-        hint="End it (see pg_stat_activity, pg_prepared_xacts), then erase() once more; the next opening does it too.",
+        f" {why} for more than {waited_s:g} s.",
+        hint="End it (see pg_stat_activity here and there, pg_prepared_xacts, pg_replication_slots), then erase() once"
+        " more; the next opening does it too.",
         facts={"pending": True},
     )
 

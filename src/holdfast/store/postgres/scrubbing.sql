@@ -22,10 +22,16 @@ FROM pg_class AS c WHERE c.oid = to_regclass(%(part)s)
 -- Without its epoch: others' are told so, too.
 SELECT pg_current_xact_id()::xid::text
 -- name: older
+-- Whatever keeps rows of this database's tables that are gone, here and on replicas: transactions, prepared ones too;
+-- and what replicas let no database drop (hot_standby_feedback), which is told by a connection that belongs to none,
+-- or kept by a slot. A slot's catalog_xmin keeps rows of the catalog only.
 SELECT EXISTS (
     SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
       AND (age(backend_xmin) > age(%(marker)s::xid) OR age(backend_xid) > age(%(marker)s::xid))
-) OR EXISTS (SELECT 1 FROM pg_prepared_xacts WHERE database = current_database())
+) OR EXISTS (
+    SELECT 1 FROM pg_prepared_xacts WHERE database = current_database() AND age(transaction) > age(%(marker)s::xid)
+), EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname IS NULL AND age(backend_xmin) > age(%(marker)s::xid))
+OR EXISTS (SELECT 1 FROM pg_replication_slots WHERE age(xmin) > age(%(marker)s::xid))
 -- name: hurry
 SET lock_timeout = '200ms'
 -- name: insist
