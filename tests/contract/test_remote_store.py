@@ -347,6 +347,27 @@ def test_a_backup_is_refused_with_what_to_do_instead(mine: RemoteStore, tmp_path
         mine.backup(str(tmp_path / "copy"))
 
 
+def test_nobody_waits_for_a_scrub_that_waits(server: Server, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.05)
+    begun, through = threading.Event(), threading.Event()
+
+    class Slow(RamDriver):
+        def scrub(self, done: bytes, left: bytes) -> None:
+            begun.set()
+            assert through.wait(LONG_S)
+            super().scrub(done, left)
+
+    with closing(RemoteStore(Slow(server))) as store, ThreadPoolExecutor(1) as pool:
+        scrubbed = pool.submit(store.scrub)
+        assert begun.wait(LONG_S)
+        try:
+            take(store, step(write("a", 0, b"1")))
+            assert not scrubbed.done()
+        finally:
+            through.set()
+        scrubbed.result()
+
+
 def test_a_turn_that_is_not_passed_on_names_its_holder(
     mine: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ):

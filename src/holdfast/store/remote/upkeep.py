@@ -79,9 +79,12 @@ class Upkeep(Looking):
             return port.Stale("", self._driver.head(erasure.tenant).position)
 
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
-        """See to it that the server's files have nothing of what was erased; then nothing is pending."""
-        with self.turn():
-            self._driver.scrub(done, left)
+        """See to it that the server's files have nothing of what was erased; then nothing is pending.
+
+        It may wait for long, for readers, and rests on nothing that a commit changes: so the turn is not held.
+        """
+        self._check_open()
+        self._driver.scrub(done, left)
 
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
