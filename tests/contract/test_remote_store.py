@@ -1,5 +1,6 @@
 """What is a store's own that lives on a server: what it trusts, what it asks, and what it is told."""
 
+import itertools
 import queue
 import random
 import threading
@@ -339,6 +340,39 @@ def test_news_is_told_once_and_wanted_comes_first():
     assert news.heard() == {}
     news.close()
     told.put(None)
+    news.join()
+
+
+def test_a_fault_in_listening_is_told_and_it_is_listened_to_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    raised: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    monkeypatch.setattr(threading, "excepthook", lambda args: raised.put(args.exc_value))
+    listened: queue.SimpleQueue[int] = queue.SimpleQueue()
+    runs = itertools.count(1)
+    through = threading.Event()
+
+    def listen() -> Iterator[tuple[str, int]]:
+        run = next(runs)
+        listened.put(run)
+        yield "a", run
+        if run < 3:
+            raise ValueError
+        through.wait(LONG_S)
+
+    news = News(listen)
+    news.attend()
+    assert listened.get(timeout=LONG_S) == 1
+    assert isinstance(raised.get(timeout=LONG_S), ValueError)
+    assert news.heard() == {"a": 1, "": 0}, "the next turn is told, and it is listened to again"
+    assert listened.get(timeout=LONG_S) == 2
+    assert isinstance(raised.get(timeout=LONG_S), ValueError)
+    looks = iter((False, True))
+    assert news.wait(lambda: next(looks), LONG_S), "so is who waits"
+    assert listened.get(timeout=LONG_S) == 3
+    assert [r.__dict__["error"] for r in caplog.records] == ["ValueError"] * 2
+    news.close()
+    through.set()
     news.join()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from holdfast.store.postgres.guarding import Guard
 from holdfast.store.postgres.place import Place
 
 _LOST = ("", 0)
+_NEWS = re.compile(r"(0|[1-9][0-9]{0,18}) (.+)", re.DOTALL)
+"""A position, as `bigint` has them, and a tenant."""
 
 
 class Listener:
@@ -53,12 +56,12 @@ class Listener:
         handle = connection.pgconn
         while not self._closed.is_set():
             while (news := handle.notifies()) is not None:
-                position, _, tenant = news.extra.decode(errors="replace").partition(" ")
-                if not position.isascii() or not position.isdecimal():
+                told = _NEWS.fullmatch(news.extra.decode(errors="replace"))
+                if told is None:
                     # Anybody may speak on the channel: what can't be read may have been news.
                     yield _LOST
-                elif position != "0" or news.be_pid != self._guard.teller:
-                    yield names.read(tenant), int(position)
+                elif told[1] != "0" or news.be_pid != self._guard.teller:
+                    yield names.read(told[2]), int(told[1])
             if self._closed.is_set():
                 return
             ready = connections.readable(

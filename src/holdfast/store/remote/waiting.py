@@ -55,6 +55,8 @@ class News:
         """
         if not self._heard:
             return {}
+        # Nothing is heard before somebody attends: if nobody does now, the thread has ended by a fault.
+        self.attend()
         with self._changed:
             heard, self._heard = self._heard, {}
             return heard
@@ -104,6 +106,18 @@ class News:
             self._thread.join(END_S)
 
     def _run(self) -> None:
+        try:
+            self._listen_on()
+        except BaseException as error:
+            told = {"action": "store.not_heard", "error": type(error).__name__}
+            _log.error("listening to the news of the store has failed", extra=told)
+            with self._changed:
+                # Whoever waits next, or takes the turn, has it listened to anew. Until then news is missed.
+                self._thread = None
+                self._heard[""] = 0
+            raise
+
+    def _listen_on(self) -> None:
         silent = False
         while not self._closed:
             try:
