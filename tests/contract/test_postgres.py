@@ -5,16 +5,17 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import ClassVar
 
+import psycopg
 import pytest
 
 from holdfast import errors
 from holdfast.store.port import Projection, Store
-from holdfast.store.postgres import open_store, place
+from holdfast.store.postgres import names, open_store, place
 from holdfast.store.postgres.driver import PostgresDriver
 from holdfast.store.remote.driver import Change, Head, KeptProjection
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing import contract
-from holdfast.testing.contract.stage import TENANT
+from holdfast.testing.contract.stage import TENANT, step, take, write
 from tests.servers import postgres
 
 
@@ -129,3 +130,25 @@ def test_a_piece_of_a_rebuild_that_is_refused_fails_all_of_it():
         assert driver.head(TENANT) == head
         assert driver.replace({TENANT: head}, [fine])
         assert [one.projection.id for one in driver.projections(TENANT)] == ["1"]
+
+
+def test_how_a_stream_was_at_a_position_is_found_without_going_through_it():
+    with postgres.empty_store() as url, closing(open_store(url)) as store:
+        versions: list[int] = []
+        for batch in range(4):
+            take(store, step(write("a", batch * 300, *[b"x"] * 300), write("b", batch, b"y")))
+            versions += [*range(batch * 300 + 1, batch * 300 + 301), batch * 300 + 300]
+        statement = names.named("queries.sql")["version_at"]
+        with psycopg.connect(url) as connection:
+            connection.execute("SET search_path = holdfast")
+            for at, version in enumerate(versions, start=1):
+                values = {"tenant": TENANT, "name": b"a", "position": at}
+                assert connection.execute(statement.encode(), values).fetchone() == (version,)
+            read = connection.execute(
+                "SELECT sum(idx_tup_fetch) + sum(seq_tup_read) FROM pg_stat_xact_user_tables"
+                " WHERE relname LIKE 'events%'"
+            ).fetchone()
+        assert read is not None and read[0] < 20 * len(versions)
+        assert isinstance(store, RemoteStore)
+        driver = store._driver
+        assert [driver.version_at(TENANT, name, 2**70) for name in ("a", "b", "c")] == [1200, 4, 0]

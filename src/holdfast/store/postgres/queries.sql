@@ -40,11 +40,7 @@ SELECT e.position, e.stream, e.version, e.header, e.payload, e.salt, e.digest, e
        e.notice, e.cause, e.stand_in
 FROM events AS e WHERE e.tenant = %(tenant)s AND e.position > %(after)s ORDER BY e.position LIMIT %(limit)s
 -- name: version_at
-SELECT e.version FROM streams AS s JOIN LATERAL (
-    SELECT o.version FROM events AS o
-    WHERE o.tenant = %(tenant)s AND o.stream = s.number AND o.position <= %(position)s
-    ORDER BY o.version DESC LIMIT 1
-) AS e ON true WHERE s.tenant = %(tenant)s AND s.name = %(name)s
+SELECT version_at(%(tenant)s, %(name)s, %(position)s)
 -- name: claims
 SELECT stretch, claim, version FROM claims
 WHERE tenant = %(tenant)s AND stretch = ANY (%(stretches)s) AND claim = ANY (%(claims)s)

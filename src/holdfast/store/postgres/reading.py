@@ -116,7 +116,7 @@ class Reading:
         rows = self._look(
             tenant, self._sql["version_at"], name=stream.encode(), position=min(position, _LAST)
         )
-        return int(rows[0][0]) if rows else 0
+        return int(rows[0][0])
 
     def seek(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
         """Return the lowest own version within low … high whose event has at least this ordinal; 0: none."""

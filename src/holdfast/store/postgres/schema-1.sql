@@ -245,6 +245,29 @@ BEGIN
     RETURN coalesce(found, 0);
 END $$;
 
+-- The version of a stream's last event up to a position, 0 if it had none. Positions rise with versions: found by halves.
+CREATE FUNCTION version_at(p_tenant text, p_name bytea, p_position bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    number_ bigint;
+    low bigint;
+    high bigint;
+    middle bigint;
+BEGIN
+    SELECT number, first INTO number_, low FROM streams WHERE tenant = p_tenant AND name = p_name;
+    SELECT version INTO high FROM events WHERE tenant = p_tenant AND stream = number_ ORDER BY version DESC LIMIT 1;
+    WHILE low <= high LOOP
+        middle := low + (high - low) / 2;
+        IF (SELECT position FROM events WHERE tenant = p_tenant AND stream = number_ AND version >= middle
+            ORDER BY version LIMIT 1) <= p_position THEN
+            low := middle + 1;
+        ELSE
+            high := middle - 1;
+        END IF;
+    END LOOP;
+    RETURN coalesce((SELECT version FROM events WHERE tenant = p_tenant AND stream = number_ AND version <= high
+                     ORDER BY version DESC LIMIT 1), 0);
+END $$;
+
 -- Compares a tenant's head and holds it until the transaction ends; returns the head if it is another, else nothing.
 CREATE FUNCTION hold(p_tenant text, p_position bigint, p_link bytea, p_epoch bigint)
 RETURNS TABLE (at_position bigint, at_link bytea, at_epoch bigint) LANGUAGE plpgsql AS $$
