@@ -131,6 +131,26 @@ def test_a_change_for_another_head_changes_nothing_even_if_nothing_in_it_is_take
         assert everything(driver, "red") == before
 
 
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_lost_race_is_one_whatever_isolation_is_the_default(own: str, level: str):
+    postgres.run(
+        own,
+        "DO $$ BEGIN EXECUTE format('ALTER ROLE CURRENT_USER IN DATABASE %I SET"
+        f" default_transaction_isolation = %L', current_database(), '{level}'); END $$",
+    )
+    assert postgres.run(own, "SHOW transaction_isolation") == [(level,)]
+    with closing(PostgresDriver(place.of(own))) as driver, ThreadPoolExecutor(1) as pool:
+        now = Head(1, b"l" * 32)
+        assert driver.apply([Change(tenant="red", before=Head(), after=now)]) == [None]
+        with psycopg.connect(own) as other:
+            other.execute("UPDATE holdfast.heads SET epoch = 1")
+            late = pool.submit(driver.apply, [Change(tenant="red", before=now, after=now)])
+            waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            while not postgres.run(own, waits):
+                assert not late.done()
+        assert late.result() == [Moved(Head(1, b"l" * 32, 1))]
+
+
 class Counting(PostgresDriver):
     """Counts what is asked beside changes."""
 

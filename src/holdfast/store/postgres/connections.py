@@ -102,6 +102,8 @@ def _settings(place: Place, *, role: bool) -> sql.Composed:
         "statement_timeout": f"{int(place.timeout_s * 1000)}",
         "lock_timeout": f"{int(place.timeout_s * 1000)}",
         "idle_in_transaction_session_timeout": "0",
+        # Whoever loses a race is told by what is there then. In a snapshot from before, it would only be told to fail.
+        "default_transaction_isolation": "read committed",
         "client_min_messages": "warning",
         "jit": "off",
         # Every statement is prepared once, and the tenant prunes partitions when it runs.
