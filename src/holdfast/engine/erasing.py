@@ -18,7 +18,7 @@ from holdfast import errors, limits
 from holdfast.engine import deriving, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
-from holdfast.engine.listed import DELETED, KIND
+from holdfast.engine.listed import DELETED, KIND, rows
 from holdfast.engine.openings import Goes, Openings, session_of
 from holdfast.engine.pending import Todo, encoded, todos, unfinished
 from holdfast.engine.states import stream_of
@@ -218,10 +218,7 @@ class Erasing:
         return self._engine.states.current(self._tenant, session_id)
 
     def _rows(self, query: port.Query) -> Iterator[port.Projection]:
-        page = msgspec.structs.replace(query, limit=limits.PAGE_SIZE_MAX)
-        while found := self._store.query(self._tenant, page):
-            yield from found
-            page = msgspec.structs.replace(page, after=(found[-1].time_us, found[-1].id))
+        return rows(self._store, self._tenant, query)
 
     def _begin(self) -> None:
         self._engine.check()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
+
+import msgspec
 
 from holdfast import limits
 from holdfast.store import port
@@ -49,3 +51,11 @@ def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     }
     texts = (codec.canonical([key, value]).decode() for key, value in plain.items())
     return tuple(sorted(text for text in texts if len(text) <= limits.TERM_CHARS_MAX))
+
+
+def rows(store: port.Store, tenant: str, query: port.Query) -> Iterator[port.Projection]:
+    """Yield all rows of a query, of whatever kind, page by page."""
+    page = msgspec.structs.replace(query, limit=limits.PAGE_SIZE_MAX)
+    while found := store.query(tenant, page):
+        yield from found
+        page = msgspec.structs.replace(page, after=(found[-1].time_us, found[-1].id))

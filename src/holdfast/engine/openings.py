@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from holdfast import limits
 from holdfast.engine import stand_ins
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import all_events, own_events
-from holdfast.engine.listed import DELETED, KIND
+from holdfast.engine.listed import DELETED, KIND, rows
 from holdfast.engine.states import PREFIX, recorded, stream_of, texts_of
 from holdfast.store import port
 from holdfast.store.erasure import StandIn
@@ -53,11 +52,8 @@ class Openings:
     def _sessions(self, user_id: str) -> list[str]:
         found: dict[str, None] = {}
         for kind in (KIND, DELETED):
-            query = port.Query(kind=kind, owner=user_id, limit=limits.PAGE_SIZE_MAX)
-            while page := self._store.query(self._tenant, query):
-                found |= {(row.lookup if kind == DELETED else row.id): None for row in page}
-                last = (page[-1].time_us, page[-1].id)
-                query = port.Query(kind=kind, owner=user_id, limit=limits.PAGE_SIZE_MAX, after=last)
+            for row in rows(self._store, self._tenant, port.Query(kind=kind, owner=user_id)):
+                found[row.lookup if kind == DELETED else row.id] = None
         return list(found)
 
     def _in(

@@ -17,7 +17,7 @@ from holdfast import errors, limits
 from holdfast.engine import engines, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.erasing import Erasing
-from holdfast.engine.listed import KIND
+from holdfast.engine.listed import KIND, rows
 from holdfast.engine.states import stream_of
 from holdfast.engine.tasks import Beat
 from holdfast.history import offloading
@@ -256,11 +256,3 @@ def checked_days(keep_days: object) -> float:
             facts={"days_min": least},
         )
     return float(days)
-
-
-def rows(store: port.Store, tenant: str, query: port.Query) -> Iterator[port.Projection]:
-    """Yield all rows of a query, page by page."""
-    page = msgspec.structs.replace(query, limit=limits.PAGE_SIZE_MAX)
-    while found := store.query(tenant, page):
-        yield from found
-        page = msgspec.structs.replace(page, after=(found[-1].time_us, found[-1].id))
