@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from holdfast import FrameStatus, Holdfast, Scope, errors, limits
 from holdfast.engine import retaining
+from holdfast.engine.erasing import Done, Erasing
 from holdfast.engine.retaining import Retained
 from holdfast.store import sqlite
 from holdfast.values.session import SessionState
@@ -126,6 +127,39 @@ def test_what_a_fork_or_a_continuation_needs_stays_until_they_go(fast_dir: Path)
         assert set(told.gone) == {"forked", "fork", "continued", follower.id}
         assert there(hf) == set()
         assert hf.admin.verify().ok
+
+
+@pytest.mark.parametrize("others", [(), ("other",)])
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_session_that_is_forked_meanwhile_stays_whole_and_is_said_to(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, looked: bool, others: tuple[str, ...]
+):
+    """It is forked after it was found, before or after it is looked at again to be erased."""
+    for name in ("old", *others):
+        whole.said(hf, name, "ada", "I live in Oslo.")
+    whole.worked(hf)
+    later(hf, 31)
+    real = Erasing.outlived
+
+    def outlived(
+        erasing: Erasing, may_go: Callable[[], Iterable[SessionState]], *, finish: bool = True
+    ) -> Done:
+        def and_forked() -> list[SessionState]:
+            found = list(may_go()) if looked else []
+            if "fork" not in there(hf):
+                hf.sessions.fork_session("old", new_id="fork")
+            return found or list(may_go())
+
+        return real(erasing, and_forked, finish=finish)
+
+    monkeypatch.setattr(Erasing, "outlived", outlived)
+    told = hf.admin.retention(30)
+    assert (told.gone, why(told)) == (others, {"old": ("forked", "fork")})
+    assert told.stays["forked"] == 1
+    assert (told.events > 0) is bool(others)
+    assert there(hf) == {"old", "fork"}
+    (hit,) = hf.archive.search("Oslo", user_id="ada", fresh=False)
+    assert hit.session_id == "old"
 
 
 def test_a_continuation_keeps_what_it_goes_on_from(fast_dir: Path):

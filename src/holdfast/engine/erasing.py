@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -61,6 +61,19 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     owners: frozenset[str] = frozenset()
     hide: bool = True
 
+    def todo_of(self, gone: Collection[str]) -> tuple[Todo, ...]:
+        """Return what the hooks are told once some sessions have gone: nothing of one that just stays."""
+        if self.hide:
+            return self.todo
+        return tuple(each for each in self.todo if each.session_id in gone)
+
+
+class Done(NamedTuple):
+    """An erasure that took place: its receipt, and which of the sessions went that were to go whole."""
+
+    receipt: Receipt
+    gone: frozenset[str]
+
 
 class Erasing:
     """Erases of one tenant. `hooks` may be called again for what they have dropped already.
@@ -88,23 +101,24 @@ class Erasing:
     def user(self, user_id: str) -> Receipt:
         """Erase everything of a user: sessions, living and deleted, their frames, and what the hooks keep."""
         named = checked_id("a user's id", user_id)
-        return self._carried_out(lambda: self._of_user(named))
+        return self._carried_out(lambda: self._of_user(named)).receipt
 
     def session(self, session_id: str) -> Receipt:
         """Erase a session and the frames that were about it; raise UnknownSession if there is none, nor was."""
         named = checked_id("a session's id", session_id)
-        return self._carried_out(lambda: self._of_session(named))
+        return self._carried_out(lambda: self._of_session(named)).receipt
 
     def deleted(self, limit: int | None = None, waiting: Collection[str] = ()) -> Receipt:
         """Erase what delete_session has hidden, of so many sessions at most; leave out rows that still wait."""
-        return self._carried_out(lambda: self._of_deleted(limit, waiting))
+        return self._carried_out(lambda: self._of_deleted(limit, waiting)).receipt
 
     def outlived(
         self, may_go: Callable[[], Iterable[SessionState]], *, finish: bool = True
-    ) -> Receipt:
+    ) -> Done:
         """Erase sessions that are kept no longer, those that may go by now; memory keeps what it has learnt.
 
-        Unless it is to `finish`, what is left to do of it stays pending: for one who goes on, and finishes at the end.
+        What somebody needs by the time that it would go just stays, and nobody is told of it. Unless it is to `finish`,
+        what is left to do of it stays pending: for one who goes on, and finishes at the end.
         """
         return self._carried_out(lambda: self._of_outlived(list(may_go())), finish=finish)
 
@@ -225,7 +239,7 @@ class Erasing:
         if self._handles is not None:
             self._handles.settle()
 
-    def _carried_out(self, wished: Callable[[], Wish], *, finish: bool = True) -> Receipt:
+    def _carried_out(self, wished: Callable[[], Wish], *, finish: bool = True) -> Done:
         self._begin()
         for _ in range(limits.RETRIES_MAX):
             head = self._store.head(self._tenant)
@@ -241,9 +255,10 @@ class Erasing:
             shares += self._shares(left)
             shares += self._mentions({*gone, *waiting}, roots)
             count = sum(map(self._frames, roots))
-            todo = (*wish.todo, *told_of)
+            wanted = wish.todo_of(gone)
+            todo = (*wanted, *told_of)
             outcome = self._erase(head, tuple(shares), todo) if shares else _nothing()
-            told = 0 if shares else self._tell(wish.todo)
+            told = 0 if shares else self._tell(wanted)
             if isinstance(outcome, Erased):
                 receipt = msgspec.structs.replace(
                     self._receipt(wish.what, outcome),
@@ -255,7 +270,8 @@ class Erasing:
                 )
                 if self._handles is not None:
                     self._handles.forgotten([*gone, *waiting])
-                return self._finished(receipt) if finish else receipt
+                done = self._finished(receipt) if finish else receipt
+                return Done(done, wish.whole.intersection(gone))
         raise _overtaken()
 
     def _left(self, wish: Wish, lineage: Lineage) -> tuple[dict[str, list[StandIn]], list[Todo]]:

@@ -8,6 +8,7 @@ an erased one does, out of every file; what memory has learnt stays.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
@@ -16,14 +17,13 @@ import msgspec
 from holdfast import errors, limits
 from holdfast.engine import engines, trees
 from holdfast.engine.engine import Engine
-from holdfast.engine.erasing import Erasing
+from holdfast.engine.erasing import Done, Erasing
 from holdfast.engine.listed import KIND, rows
 from holdfast.engine.states import stream_of
 from holdfast.engine.tasks import Beat
 from holdfast.history import offloading
 from holdfast.store import port
 from holdfast.store.erasure import is_erased
-from holdfast.values.erasure import Receipt
 from holdfast.values.session import SessionState, SessionStatus
 
 Place = tuple[int, str]
@@ -89,30 +89,38 @@ class Retaining:
     def run(self, keep_days: float, *, dry_run: bool) -> Retained:
         """Let everything go that may; return what went, and why the rest stays."""
         self._engine.check()
-        look = self._look(keep_days)
-        stays, kept = dict[str, int](), list[Kept]()
+        look, staying = self._look(keep_days), _Staying()
         for _, state in self._ended(look.cutoff_us):
-            reason = None if state.id in look.going else look.verdict(state)
-            if reason is not None:
-                stays[reason.why] = stays.get(reason.why, 0) + 1
-                if len(kept) < limits.PAGE_SIZE_MAX:
-                    kept.append(reason)
+            if state.id not in look.going:
+                staying.note(look.verdict(state))
         active = port.Query(kind=KIND, status=SessionStatus.ACTIVE)
         young = port.Query(kind=KIND, status=SessionStatus.ENDED, since_us=look.cutoff_us + 1)
         for query, why in ((active, Stays.ACTIVE), (young, Stays.YOUNG)):
             found = (row.id for row in rows(self._store, self._tenant, query))
             if count := sum(each not in look.going for each in found):
-                stays[why.value] = count
-        gone, events, keys = sorted(look.going), 0, 0
-        for begin in range(0, 0 if dry_run else len(gone), limits.PURGE_SESSIONS):
-            end = begin + limits.PURGE_SESSIONS
-            full = end >= len(gone) or end % limits.SCRUB_SESSIONS == 0
-            receipt = self._erased(keep_days, gone[begin:end], finish=full)
-            events, keys = events + receipt.events, keys + receipt.keys
+                staying.count[why.value] = count
+        gone, events, keys = look.going, 0, 0
+        if not dry_run:
+            gone, events, keys = self._let_go(keep_days, sorted(look.going))
+            # Somebody may have come to need one meanwhile.
+            after = self._look(keep_days)
+            for state in filter(None, map(after.state, sorted(look.going - gone))):
+                staying.note(after.verdict(state))
         return Retained(
-            dry_run=dry_run, keep_days=keep_days, gone=tuple(gone), stays=stays, kept=tuple(kept),
-            events=events, keys=keys,
+            dry_run=dry_run, keep_days=keep_days, gone=tuple(sorted(gone)),
+            stays=dict(staying.count), kept=tuple(staying.kept), events=events, keys=keys,
         )  # fmt: skip
+
+    def _let_go(self, keep_days: float, sessions: list[str]) -> tuple[set[str], int, int]:
+        """Have sessions erased in batches; return which went, and how many events and keys with them."""
+        gone, events, keys = set[str](), 0, 0
+        for begin in range(0, len(sessions), limits.PURGE_SESSIONS):
+            end = begin + limits.PURGE_SESSIONS
+            full = end >= len(sessions) or end % limits.SCRUB_SESSIONS == 0
+            receipt, went = self._erased(keep_days, sessions[begin:end], finish=full)
+            gone |= went
+            events, keys = events + receipt.events, keys + receipt.keys
+        return gone, events, keys
 
     def step(self, keep_days: float, beat: Beat, after: Place | None = None) -> Place | None:
         """Let sessions go, those after a place; return the place to go on from, None if that were all.
@@ -143,7 +151,7 @@ class Retaining:
         cutoff_us = self._engine.now_us() - int(checked_days(keep_days) * 86_400_000_000)
         return _Look(self._engine, self._tenant, cutoff_us, taken=taken)
 
-    def _erased(self, keep_days: float, sessions: list[str], *, finish: bool) -> Receipt:
+    def _erased(self, keep_days: float, sessions: list[str], *, finish: bool) -> Done:
         """Erase what may still go by the time that nothing can change it any more."""
 
         def may_go() -> list[SessionState]:
@@ -164,6 +172,21 @@ class Retaining:
             state = self._engine.states.current(self._tenant, row.id)
             if state is not None:
                 yield (row.time_us, row.id), state
+
+
+class _Staying:
+    """Why sessions stay: how many for each reason, and the first of them."""
+
+    def __init__(self) -> None:
+        self.count = Counter[str]()
+        self.kept: list[Kept] = []
+
+    def note(self, reason: Kept | None) -> None:
+        """Count one, if it stays."""
+        if reason is not None:
+            self.count[reason.why] += 1
+            if len(self.kept) < limits.PAGE_SIZE_MAX:
+                self.kept.append(reason)
 
 
 class _Look:
