@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Scope, TokenBudget
+from holdfast.wiring.stores import open_shelf
 from tests.acceptance import whole
 from tests.acceptance.cli_runs import on_terminal, run
 from tests.contract.test_redis import client_of
@@ -116,25 +118,35 @@ def test_a_password_that_has_to_be_encoded_is_not_guessed_at(url: str, tmp_path:
     assert "same" not in done.err and "ss@" not in done.err
 
 
-@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+@pytest.mark.parametrize("kind", ["files", "redis", "postgresql"])
 def test_status_says_of_a_server_what_it_says_of_a_file(kind: str, bare: str, tmp_path: Path):
-    url = valkey.fresh() if kind == "redis" else f"{bare}?schema=other"
+    urls = {"files": f"files://{tmp_path}/b", "postgresql": f"{bare}?schema=other"}
+    url = urls.get(kind) or valkey.fresh()
     told: list[dict[str, Any]] = []
     for place in (str(tmp_path / "a.db"), url):
         with holdfast.connect(place) as hf:
             whole.said(hf, "s", "ada", "words")
             hf.sessions.end_session(hf.sessions.create_session("t").id)
             hf.index.push_frame(Scope(actor_id="me"), goal="plan", budget=TokenBudget(total=100))
-        told.append(json.loads(run("status", place, "--json", cwd=tmp_path).out))
+        before = status(place, tmp_path)
+        assert "behind" not in before
+        with closing(open_shelf(place)) as shelf:
+            assert shelf.size() == 0, "looking has made one"
+        run("search", "words", "--user", "ada", "--url", place, cwd=tmp_path)
+        told.append(status(place, tmp_path))
     for facts in told:
         for head in facts["heads"].values():
             assert len(head.pop("link")) == 64
-    for name in ("holds", "heads", "events", "open_frames"):
+    for name in ("holds", "heads", "events", "open_frames", "behind"):
         assert told[0][name] == told[1][name], name
+    assert told[1]["behind"]["default"]["archive"] == 0 < told[1]["behind"]["default"]["memory"]
     shown = on_terminal("status", url, cwd=tmp_path, env={"NO_COLOR": "1"}).out
     assert "2 sessions (" in shown and "1 open frame" in shown and "chain head" in shown
-    if kind == "redis":
-        assert f"?prefix={url.rpartition('=')[2]}" in shown
-        assert "(valkey " in shown or "(redis " in shown
-    else:
-        assert "?schema=other" in shown
+    assert "archive 0 events" in shown
+    named = {"files": "b", "postgresql": "?schema=other"}.get(kind)
+    assert (named or f"?prefix={url.rpartition('=')[2]}") in shown
+    assert kind != "redis" or "(valkey " in shown or "(redis " in shown
+
+
+def status(place: str, folder: Path) -> dict[str, Any]:
+    return json.loads(run("status", place, "--json", cwd=folder).out)

@@ -38,6 +38,9 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
 def test_an_empty_shelf_has_nothing(shelf: Shelf):
     assert shelf.get("a", [b"k"]) == {}
     assert shelf.scan("a", b"", b"\xff", limit=5) == []
+    assert shelf.size() == 0
+    shelf.write([Put("a", b"k", b"v")])
+    assert shelf.size() > 0
 
 
 def test_rows_come_in_the_order_of_their_keys_and_books_are_apart(shelf: Shelf):

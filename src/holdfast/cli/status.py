@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import cast
 
 from holdfast import errors
@@ -65,8 +64,8 @@ def read(hf: Holdfast, tenant: str = "default") -> dict[str, Json]:
     }
     if found := _installed(str(facts.get("backend"))):
         facts["libraries"] = found
-    if Path(f"{facts.get('store')}-memory").is_file():
-        facts["behind"] = {tenant: _behind(hf)}
+    if behind := _behind(hf):
+        facts["behind"] = {tenant: behind}
     return facts
 
 
@@ -81,13 +80,17 @@ def _installed(backend: str) -> dict[str, str]:
 
 
 def _behind(hf: Holdfast) -> dict[str, Json]:
-    """Return how far archive and memory of a tenant are behind its log; None for an archive that can't be read now."""
+    """Return how far archive and memory of a tenant are behind its log; nothing if nobody has begun either.
+
+    None for an archive that can't be read now.
+    """
+    archive: int | None = None
+    with contextlib.suppress(errors.Corrupt, errors.Unavailable):
+        if not hf.archive.size():
+            return {}
+        archive = hf.archive.behind()
     queue = hf.memory.queue()
     dead = sum(one.dead for one in queue)
-    try:
-        archive = hf.archive.behind()
-    except (errors.Corrupt, errors.Unavailable):
-        archive = None
     return {
         "archive": archive,
         "memory": hf.memory.behind(),

@@ -88,3 +88,7 @@ class AsyncArchive:
     async def behind(self) -> int:
         """Return how many events of the log are not in the archive yet."""
         return await asyncio.to_thread(self._archive.behind)
+
+    async def size(self) -> int:
+        """Return how many bytes archive and memory take beside the store; 0: nobody has begun one. Makes none."""
+        return await asyncio.to_thread(self._archive.size)

@@ -279,6 +279,10 @@ class Archive:
         at = Index(self._shelf()).cursor(self._tenant)[0].position
         return cursors.lag(self._engine.store, self._tenant, at)
 
+    def size(self) -> int:
+        """Return how many bytes archive and memory take beside the store; 0: nobody has begun one. Makes none."""
+        return self._shelf().size()
+
     def _who(self, user_id: str | None) -> Who:
         return Who(self._tenant, "" if user_id is None else checked_id("a user's id", user_id))
 

@@ -75,7 +75,7 @@ class Shelf(Protocol):
         ...
 
     def size(self) -> int:
-        """Return how many bytes its files have."""
+        """Return how many bytes it takes; 0 as long as nothing was written to it."""
         ...
 
     def close(self) -> None:

@@ -139,7 +139,7 @@ class PostgresShelf:
                 self._run(user, "clear")
 
     def size(self) -> int:
-        """Return how many bytes its files have."""
+        """Return how many bytes its files have; 0 if no row is on it, though an empty table has some."""
         return int(self._look("size")[0][0])
 
     def close(self) -> None:

@@ -26,4 +26,4 @@ TRUNCATE shelf
 -- name: clear
 DELETE FROM shelf
 -- name: size
-SELECT pg_total_relation_size('shelf')
+SELECT CASE WHEN EXISTS (SELECT FROM shelf) THEN pg_total_relation_size('shelf') ELSE 0 END
