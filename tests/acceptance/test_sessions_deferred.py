@@ -158,6 +158,7 @@ def test_eviction_waits_for_what_is_under_way(hf: Holdfast):
     assert texts(hf.sessions.get_session("first")) == ["kept"]
 
 
+@pytest.mark.req("B-24")
 def test_the_interval_bounds_how_long_a_refusal_stays_unseen(opener: Opener):
     hf = opener(write="deferred", auto_save_interval=60)
     set_clock(hf, 0)
