@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,15 @@ from holdfast.engine import retaining
 from holdfast.engine.erasing import Done, Erasing
 from holdfast.engine.retaining import Retained
 from holdfast.store import sqlite
+from holdfast.testing.scribe import Scribe
 from holdfast.values.session import SessionState
 from tests.acceptance import whole
-from tests.acceptance.canaries import found
+from tests.acceptance.canaries import WORDS, found
 from tests.acceptance.cli_runs import run
 from tests.acceptance.scenes import engine_of, set_clock
+from tests.contract.test_redis import client_of
+from tests.property.backends import OPENERS
+from tests.servers import valkey
 
 DAY_US = 86_400_000_000
 SECRET = "Kestrel0001 MARMOT0001"
@@ -87,6 +92,76 @@ def test_what_memory_has_not_taken_stays(hf: Holdfast):
     assert why(told) == {"old": ("not taken", None)}
     whole.worked(hf)
     assert hf.admin.retention(30).gone == ("old",)
+
+
+@pytest.fixture(params=OPENERS)
+def place(request: pytest.FixtureRequest, fast_dir: Path) -> Iterator[str]:
+    """Where a store is to be, on each backend."""
+    with OPENERS[request.param](fast_dir) as url:
+        yield url
+
+
+def payloads(hf: Holdfast) -> str:
+    return "".join(str(event.payload) for event in engine_of(hf).store.feed("default"))
+
+
+@pytest.mark.req("A-20")
+@pytest.mark.parametrize("by_worker", [False, True])
+def test_on_every_backend_it_goes_after_it_ended_and_memory_has_it_and_not_before(
+    place: str, fast_dir: Path, by_worker: bool
+):
+    memory = Scribe()
+    options: dict[str, Any] = {"memory": memory, "idle_timeout_s": None}
+    if by_worker:
+        options["keep_ended_days"] = 30
+    with holdfast.connect(place, **options) as hf:
+
+        def let_go() -> set[str]:
+            hf.worker().run_once()
+            if not by_worker:
+                hf.admin.retention(30)
+            return there(hf)
+
+        whole.said(hf, "old", "ada", f"Words of {SECRET}.", end=False)
+        later(hf, 31)
+        assert let_go() == {"old"}, "it has not ended"
+        hf.sessions.end_session("old")
+        memory.fails_for["old#0"] = errors.Unavailable("memory is away.")
+        later(hf, 31)
+        assert let_go() == {"old"}, "memory has not taken it"
+        assert why(hf.admin.retention(30, dry_run=True)) == {"old": ("not taken", None)}
+        assert memory.offered and not memory.taken
+        assert SECRET in payloads(hf)
+        memory.fails_for.clear()
+        later(hf, 1)
+        whole.said(hf, "young", "bob", "words")
+        # Twice: a worker may look at what is to go before memory has it.
+        let_go()
+        assert let_go() == {"young"}
+        for _ in range(2):
+            assert there(hf) == {"young"}
+            assert hf.sessions.load_session("old") is None
+            assert SECRET not in payloads(hf)
+            assert not hf.archive.search("Kestrel0001", user_id="ada")
+            assert hf.admin.verify().ok
+            hf.admin.rebuild()
+        assert [m.content for m in hf.sessions.get_session("young").messages] == ["words"]
+    assert memory.texts("default", "old#0") == [f"Words of {SECRET}."]
+    assert not memory.forgotten
+    every = [path for path in fast_dir.rglob("*") if path.is_file()]
+    assert not [path for path in every if WORDS.search(path.read_bytes().lower())]
+
+
+def test_a_redis_server_lets_nothing_go_by_itself():
+    url = valkey.fresh()
+    with holdfast.connect(url, memory=True, idle_timeout_s=None, keep_ended_days=30) as hf:
+        whole.said(hf, "old", "ada", "I live in Oslo.")
+        hf.sessions.create_session("open").add_message({"role": "user", "content": "hi"}, key="k")
+        whole.worked(hf)
+    with client_of(url) as client:
+        every: Any = client.keys(f"{url.rpartition('=')[2]}:*")
+        keys = [key for key in every if not key.endswith(b":guard")]
+        assert keys and {client.ttl(key) for key in keys} == {-1}
 
 
 def test_without_memory_nobody_is_waited_for(fast_dir: Path):

@@ -1,0 +1,75 @@
+"""A process is killed at each step of a retention: a session is there whole or gone whole, wherever it is looked for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.acceptance import whole
+from tests.acceptance.canaries import found
+from tests.faults import retiring
+from tests.faults.stepping import Kill
+
+OLD = ("old-0", "old-1", "old-2", "old-3", "old-4")
+SAID = ["I live in Oslo.", "A lighthouse, Kestrel0001 MARMOT0001."]
+BATCHES = [set(OLD[: retiring.BATCH * number]) for number in range(4)]
+
+
+def made(folder: Path) -> None:
+    """Make a store of sessions that ended and that memory has, and one that goes on."""
+    folder.mkdir()
+    with holdfast.connect(folder / "state.db", memory=True, idle_timeout_s=None) as hf:
+        for name in OLD:
+            whole.said(hf, name, "ada", *SAID)
+        whole.said(hf, "open", "ada", "A lighthouse.", end=False)
+        whole.worked(hf)
+        assert whole.known(hf, "ada") == SAID[:1]
+
+
+def judged(folder: Path) -> int:
+    """Look at what a killed process has left, let the rest go; return how many had gone."""
+    with retiring.opened(folder) as hf:
+        assert retiring.engine_of(hf).store.pending() is None, "whoever opens it finishes it"
+        gone = {name for name in OLD if hf.sessions.load_session(name) is None}
+        assert gone in BATCHES, "a batch goes whole or not at all"
+        for name in {*OLD} - gone:
+            assert [m.content for m in hf.sessions.get_session(name).messages] == SAID
+        left = {*OLD, "open"} - gone
+        assert {row["id"] for row in hf.sessions.list_sessions()} == left
+        hits = hf.archive.search("lighthouse", user_id="ada", k=50)
+        assert {hit.session_id for hit in hits} == left, "the archive has what the log has"
+        assert whole.known(hf, "ada") == SAID[:1], "what memory has learnt stays"
+        assert hf.admin.verify().ok
+        told = hf.admin.retention(30)
+        assert {*told.gone} == {*OLD} - gone
+        hf.admin.rebuild()
+        assert {row["id"] for row in hf.sessions.list_sessions()} == {"open"}
+        assert whole.known(hf, "ada") == SAID[:1]
+    assert found(folder) == {}
+    return len(gone)
+
+
+@pytest.mark.slow
+def test_killed_at_each_step_every_session_is_there_whole_or_gone_whole(scratch: Path) -> None:
+    first, home = scratch / "first", scratch / "home"
+    made(first)
+    with retiring.Server() as server:
+
+        def left(kill: Kill | None) -> int:
+            shutil.rmtree(home, ignore_errors=True)
+            shutil.copytree(first, home)
+            assert server.ask(home, kill) == (-signal.SIGKILL if kill else 0), kill
+            return judged(home)
+
+        assert left(None) == len(OLD)
+        steps = json.loads((scratch / "steps.json").read_text())
+        assert steps.count("SQLiteStore.erase") == len(BATCHES) - 1
+        kills = [Kill(1, after=False), *(Kill(at + 1, after=True) for at in range(len(steps)))]
+        gone = [*map(left, kills)]
+    assert gone == sorted(gone), "once it is gone, it stays gone"
+    assert {*gone} == {0, 2, 4, 5}
