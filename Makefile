@@ -44,7 +44,7 @@ test-long: $(VENV)/.dev ## the long fault programmes and the planted bugs; write
 	HOLDFAST_RESULTS=tests/results $(PY) -m pytest -m "long or slow" tests/faults $(ARGS)
 	$(PY) scripts/planted_bugs.py --json tests/results/planted-bugs.json
 
-bench: $(BENCH_VENV)/.bench ## speed and memory against raw SQLite and a peer; exit 1 on a miss
+bench: $(BENCH_VENV)/.bench ## speed and memory against raw SQLite, files and servers, and a peer; exit 1 on a miss
 	$(BENCH_VENV)/bin/python -m benchmarks $(ARGS)
 
 bench-long: $(BENCH_VENV)/.bench ## a million sessions on SQLite and PostgreSQL; about an hour
