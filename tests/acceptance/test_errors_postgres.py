@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
+import msgspec
 import psycopg
 import pytest
 
@@ -217,18 +218,61 @@ def test_a_read_only_database_and_a_replica(server: postgres.Server, url: str):
         server.start()
 
 
-def test_an_old_version_and_another_encoding():
+def test_an_old_version():
     now = opening.Server(180_000, "UTF8", False, False, True, True, "on")
     at = place.of("postgresql://h/d")
     opening.check(now, at)
-    for changes, words in (
-        ({"version": 130_021}, "version 13"),
-        ({"encoding": "LATIN1"}, "LATIN1"),
-    ):
-        import msgspec
+    with pytest.raises(errors.UnsafeStore, match="version 13"):
+        opening.check(msgspec.structs.replace(now, version=130_021), at)
 
-        with pytest.raises(errors.UnsafeStore, match=words):
-            opening.check(msgspec.structs.replace(now, **changes), at)
+
+def test_a_database_in_another_encoding(server: postgres.Server, url: str):
+    name = f"{url.rpartition('/')[2]}_latin"
+    postgres.run(url, f"CREATE DATABASE {name} ENCODING LATIN1 TEMPLATE template0")
+    try:
+        with pytest.raises(errors.UnsafeStore, match="LATIN1") as caught:
+            open_(server.url(name))
+        assert "createdb -E UTF8" in caught.value.hint
+        assert not postgres.run(server.url(name), "SELECT 1 FROM pg_namespace WHERE nspname = 'holdfast'")  # fmt: skip
+    finally:
+        postgres.drop(server, name)
+
+
+@contextmanager
+def cramped(server: postgres.Server) -> Iterator[None]:
+    """Let no file of a server grow beyond a little more than a segment of its log takes, as a quota does."""
+    server.restart(file_bytes=17 * 2**20)
+    try:
+        yield
+    finally:
+        server.restart()
+
+
+def test_a_server_that_has_no_room_left(server: postgres.Server, url: str):
+    payload, size = os.urandom(1_000_000), 0
+
+    def put() -> object:
+        key = KeyUse(str(size), b"hash")
+        return commit(store, step(write("a", size, payload), key=key))[0]
+
+    with closing(open_(url)) as store:
+        with cramped(server):
+            assert again(store, "back")
+            full: errors.StoreFull | None = None
+            while full is None and size < 60:
+                try:
+                    assert isinstance(put(), Appended)
+                    size += 1
+                except errors.StoreFull as error:
+                    full = error
+            assert full is not None and size > 10
+            assert "no space left" in str(full) and "free some space" in full.hint
+            assert len([event for event in feed_all(store) if event.stream == "a"]) == size
+            assert verified(store).ok, "reading goes on"
+        assert again(store, "back")
+        assert isinstance(put(), Appended), "and so does writing, once there is room"
+        assert isinstance(put(), Replayed), "it had no effect before"
+        assert verified(store).ok
 
 
 @contextmanager

@@ -134,8 +134,8 @@ class Server:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self, *settings: str) -> None:
-        """Start it and wait until it answers; the port stays the same."""
+    def start(self, *settings: str, file_bytes: int | None = None) -> None:
+        """Start it and wait until it answers; the port stays the same. `file_bytes`: no file of it may grow beyond."""
         assert not self.running, "it runs already"
         self.port = self.port or _free_port()
         chosen = (
@@ -145,8 +145,13 @@ class Server:
             *self._settings, *settings,
         )  # fmt: skip
         self._log = (self._folder / "log").open("ab")
+        # The shell counts in blocks of 512 bytes.
+        bound = ["sh", "-c", f'ulimit -f {(file_bytes or 0) // 512} && exec "$@"', "sh"]
         self._process = subprocess.Popen(
-            [self._bin / "postgres", "-D", self._data, *(f"--{one}" for one in chosen)],
+            [
+                *(bound if file_bytes else ()),
+                self._bin / "postgres", "-D", self._data, *(f"--{one}" for one in chosen),
+            ],
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
             cwd=self._folder, start_new_session=True, **_somebody(),
         )  # fmt: skip
@@ -212,9 +217,9 @@ class Server:
         """Change what its control file says, while it is stopped."""
         self._run("pg_resetwal", *options, "-D", str(self._data))
 
-    def restart(self, *settings: str) -> None:
+    def restart(self, *settings: str, file_bytes: int | None = None) -> None:
         self.stop()
-        self.start(*settings)
+        self.start(*settings, file_bytes=file_bytes)
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None and self.running:

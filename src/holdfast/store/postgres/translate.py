@@ -63,11 +63,17 @@ _GONE = _Case(
     "Put them back from a backup; or, to begin anew, drop what is left of the schema.",
 )
 
+_FULL = _Case(
+    errors.StoreFull,
+    "has no space left on its disk",
+    "Nothing was written; free some space there and retry.",
+)
+
 _CASES = {
     "28": _LOGIN, "28P01": _LOGIN, "3D000": _NO_DATABASE,
     "53300": _CROWDED, "57P03": _STARTING, "57P01": _CUT, "57P02": _CUT, "57P05": _CUT, "08": _CUT,
     "25006": _READ_ONLY, "57014": _SLOW, "42501": _RIGHTS,
-    "53100": _Case(errors.StoreFull, "has no space left on its disk", "Nothing was written; free some space there and retry."),
+    "53100": _FULL,
     "53": _Case(errors.Unavailable, "is short of memory or other resources", _AGAIN),
     "55P03": _Case(errors.StoreBusy, "waited too long for a lock", "Retry; look for a long transaction in pg_stat_activity."),
     "40": _Case(errors.Unavailable, "undid it in favour of another transaction", _AGAIN),
@@ -78,6 +84,9 @@ _CASES = {
 
 # Where no row of a store is looked into, a value that does not fit says nothing about the store.
 _UPKEEP = {code: case for code, case in _CASES.items() if code != "22"}
+# A file that may not grow, by a quota or a limit, is an internal error of the server's.
+_INTERNAL = "XX000"
+_NO_ROOM = r"could not (extend|write to) file|[Dd]isk quota exceeded|File too large|No space left"
 
 # Of a connection that was refused libpq tells no code, only the text.
 _TEXTS = (
@@ -102,6 +111,8 @@ def of(error: Exception, shown: str, cases: Mapping[str, _Case] = _CASES) -> err
     text = " ".join(str(error).split())
     case = cases.get(code) or cases.get(code[:2]) if code else _by_text(error, text)
     facts: dict[str, object] = {"server": shown, "sqlstate": code} if code else {"server": shown}
+    if code == _INTERNAL and re.search(_NO_ROOM, text):
+        case = _FULL
     if case is None:
         return errors.Unavailable(f"{shown} could not do it: {text}.", hint=_AGAIN, facts=facts)
     if case is _CUT:
