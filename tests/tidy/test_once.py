@@ -1,4 +1,4 @@
-"""What every backend needs is written once: two copies drift apart."""
+"""What several need is written once: two copies drift apart."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import pytest
 
 from holdfast.store import statements
 
-STORE = Path(__file__).resolve().parents[2] / "src" / "holdfast" / "store"
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "holdfast"
 
 
 @pytest.mark.parametrize(
     ("written", "where"),
     [
-        ('"process-crash", ', ["levels.py"]),
-        ('split("-- name: ")', ["statements.py"]),
+        ('"process-crash", ', ["store/levels.py"]),
+        ('split("-- name: ")', ["store/statements.py"]),
+        ("\nProgress = ", ["engine/admin.py"]),
     ],
 )
 def test_it_stands_in_one_file(written: str, where: list[str]) -> None:
-    found = (path for path in STORE.rglob("*.py") if written in path.read_text())
-    assert [str(path.relative_to(STORE)) for path in found] == where
+    found = (path for path in SOURCE.rglob("*.py") if written in path.read_text())
+    assert [str(path.relative_to(SOURCE)) for path in found] == where
 
 
 def test_statements_have_the_names_that_stand_above_them() -> None:

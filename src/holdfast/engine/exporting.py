@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -24,7 +24,9 @@ from holdfast.values.context import Selection
 from holdfast.values.session import SessionState
 from holdfast.wire import portable
 
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from holdfast.engine.admin import Progress
+
 Timed = tuple[portable.Fact, int]
 """An event of a file, and when it happened."""
 

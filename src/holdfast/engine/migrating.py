@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -22,11 +22,11 @@ from holdfast.store import chain
 from holdfast.store.erasure import is_notice
 from holdfast.store.port import Raw, Rebuilt, Report, Store
 
+if TYPE_CHECKING:
+    from holdfast.engine.admin import Progress
+
 _REBUILDING: Final = 2
 """A rebuild goes through each event twice."""
-
-Progress = Callable[[int, int], None]
-"""Called with what is done and what there is in all."""
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,16 +8,19 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, cast
 
 import msgspec
 
 from holdfast import errors
 from holdfast.engine import exporting, foreign, importing
 from holdfast.engine.engine import Engine
-from holdfast.engine.exporting import Exported, Progress, Sink
+from holdfast.engine.exporting import Exported, Sink
 from holdfast.engine.foreign import Notes, Skipped
 from holdfast.values.message import checked_id
+
+if TYPE_CHECKING:
+    from holdfast.engine.admin import Progress
 
 Format = Literal["auto", "holdfast", "penguin", "openai"]
 FORMATS: Final = ("auto", "holdfast", "penguin", "openai")

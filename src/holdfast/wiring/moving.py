@@ -7,7 +7,8 @@ from pathlib import Path
 
 from holdfast import errors
 from holdfast.engine import arriving, migrating
-from holdfast.engine.migrating import Migrated, Progress
+from holdfast.engine.admin import Progress
+from holdfast.engine.migrating import Migrated
 from holdfast.store import urls
 from holdfast.wiring.stores import open_store, path_of
 
