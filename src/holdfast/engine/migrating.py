@@ -295,9 +295,14 @@ class _Log:
         """What somebody copied before: it may have been erased at any time since."""
         self._began = source.head(tenant)
         """What the log had when this copy began: nothing that was erased by then is copied with its content."""
+        self._told = 0
+        """The last notice that something which came erased names."""
 
     def copy(self, until: int) -> Iterator[int]:
-        """Copy what is missing up to a position; yield how many events came at a time."""
+        """Copy what is missing up to a position, or to the end of an erasure that came since; yield how much came.
+
+        What is erased meanwhile comes without content, and is damage unless the notice that says so comes, too.
+        """
         source, target, tenant = self._source, self._target, self._tenant
         while (head := target.head(tenant)) < until:
             limit = min(limits.IMPORT_STEP_EVENTS, until - head)
@@ -312,24 +317,41 @@ class _Log:
             for events, blobs in self._parts(page):
                 target.paste(tenant, events, blobs=blobs)
                 yield len(events)
+            if self._told > until:
+                # An erasure has a notice for each stream, and goes along whole or not at all.
+                until = source.head(tenant)
 
     def _parts(self, events: Sequence[Raw]) -> Iterator[tuple[list[Raw], dict[bytes, bytes]]]:
         """Yield events with their blobs, no more at a time than fits into memory."""
         part: list[Raw] = []
         blobs: dict[bytes, bytes] = {}
         size = 0
-        for raw in events:
-            wanted = [hash_ for hash_ in raw.blobs if hash_ not in blobs]
-            if wanted:
-                came = self._source.blobs(self._tenant, wanted)
-                size += sum(map(len, came.values()))
-                blobs |= came
+        for known in events:
+            raw, came = self._with_blobs(known, blobs)
+            size += sum(map(len, came.values()))
+            blobs |= came
             part.append(raw)
+            if raw.erased is not None:
+                self._told = max(self._told, raw.erased[0])
             if size >= limits.IMPORT_STEP_BYTES or len(part) >= limits.IMPORT_STEP_EVENTS:
                 yield part, blobs
                 part, blobs, size = [], {}, 0
         if part:
             yield part, blobs
+
+    def _with_blobs(self, raw: Raw, there: Mapping[bytes, bytes]) -> tuple[Raw, dict[bytes, bytes]]:
+        """Return an event with those of its blobs that are not there yet; as it is now, if it was erased since it was read."""
+        came: dict[bytes, bytes] = {}
+        for _ in range(limits.RETRIES_MAX):
+            wanted = [hash_ for hash_ in raw.blobs if hash_ not in there]
+            came = self._source.blobs(self._tenant, wanted) if wanted else {}
+            if len(came) == len(wanted):
+                break
+            (now,) = self._source.copy(self._tenant, after=raw.position - 1, limit=1)
+            if now == raw:
+                break
+            raw = now
+        return raw, came
 
     def _erased_before(self, page: Sequence[Raw], head: int) -> list[Raw]:
         """Return events of the target that went with the notices of a page, or whose stand-ins changed with them."""
