@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors
-from holdfast.engine import migrating
+from holdfast.engine import arriving, migrating
 from holdfast.engine.engine import Engine
 from holdfast.engine.requests import Settings
 from holdfast.store.volatile import VolatileStore
@@ -39,6 +39,30 @@ def heads_asked(tenants: int) -> int:
 
 def test_a_tenant_costs_the_same_however_many_there_are():
     assert heads_asked(40) == 4 * heads_asked(10)
+
+
+def made_in(store: VolatileStore, session_id: str) -> None:
+    """Have somebody write to a store."""
+    manager = SessionManager.over(Engine(store, factory=ids.SYSTEM), Settings(tenant="default"))
+    manager.create_session(session_id)
+
+
+class Awaited(VolatileStore):
+    """Somebody waits for a tenant to be there, and writes at once."""
+
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        put = super().put_note(tenant, name, value, expected=expected)
+        if name == arriving.NOTE and value is None:
+            made_in(self, "new")
+        return put
+
+
+def test_what_is_written_to_the_target_as_soon_as_it_can_be_counts_for_nothing():
+    source, target = VolatileStore(), Awaited()
+    made_in(source, "s")
+    moved = migrating.migrate(source, target, lambda *_: None)
+    assert (moved.events, moved.behind) == (1, {})
+    assert target.head("default") == 2
 
 
 def test_only_a_store_without_a_file_is_backed_up_by_copying_its_log(tmp_path: Path):

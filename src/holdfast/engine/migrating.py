@@ -71,14 +71,15 @@ def migrate(
     heads = {tenant: _compared(source, target, tenant) for tenant in moving.tenants}
     if verify:
         moving.verify()
-    for tenant in moving.tenants:
-        _put(target, tenant, arriving.NOTE, None)
+    # Before anybody can write there: then the target has what came, and no more.
     ends = {tenant: target.head(tenant) for tenant in moving.tenants}
     late = {tenant: source.head(tenant) - ends.get(tenant, 0) for tenant in source.tenants()}
+    for tenant in moving.tenants:
+        _put(target, tenant, arriving.NOTE, None)
     return Migrated(
         tenants=len(ends), events=sum(ends.values()), copied=moving.copied, keys=moving.keys,
         notes=moving.notes, passes=passes, verified=verify, heads=heads,
-        behind={tenant: count for tenant, count in late.items() if count and follow},
+        behind={tenant: count for tenant, count in late.items() if count > 0 and follow},
     )  # fmt: skip
 
 
