@@ -10,6 +10,7 @@ from holdfast.engine import arriving, migrating
 from holdfast.engine.admin import Progress
 from holdfast.engine.migrating import Migrated
 from holdfast.store import urls
+from holdfast.store.port import Store
 from holdfast.wiring.stores import open_store, path_of
 
 
@@ -26,14 +27,22 @@ def restore(
         if path is not None and migrating.copied(source, path, progress):
             return _opened(path, progress, verify=verify)
         with closing(open_store(target)) as store:
-            if store.tenants() and not all(
-                arriving.is_arriving(store, tenant) for tenant in store.tenants()
-            ):
-                raise errors.InvalidRequest(
-                    f"{urls.shown(target)} is not empty.",
-                    hint="Restore into a new store. To bring two together, use holdfast migrate.",
-                )
+            _check_empty(source, store, urls.shown(target))
             return migrating.migrate(source, store, progress, verify=verify, follow=False)
+
+
+def _check_empty(source: Store, store: Store, shown: str) -> None:
+    """Raise InvalidRequest unless a store has nothing, or what an earlier try has brought.
+
+    One that was broken off near its end may have opened some tenants already: whether these are still the backup's, the copy finds out.
+    """
+    there = store.tenants()
+    begun = any(arriving.is_arriving(store, tenant) for tenant in there)
+    if there and (not begun or set(there) - set(source.tenants())):
+        raise errors.InvalidRequest(
+            f"{shown} is not empty.",
+            hint="Restore into a new store. To bring two together, use holdfast migrate.",
+        )
 
 
 def _opened(path: Path, progress: Progress, *, verify: bool) -> Migrated:
