@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast import errors, limits
 from holdfast.engine import arriving, deriving, leases
+from holdfast.engine.pending import encoded, todos
 from holdfast.store import chain
 from holdfast.store.erasure import is_notice
 from holdfast.store.port import Raw, Rebuilt, Report, Store
@@ -61,7 +62,6 @@ def migrate(
     has other events of one of the tenants; Corrupt if the source is not as it was written.
     """
     tenants = source.tenants()
-    _refuse_pending(source)
     for tenant in tenants:
         _check_same_log(source, target, tenant)
     for tenant in tenants:
@@ -113,14 +113,6 @@ def copied(source: Store, target: Path, progress: Progress) -> bool:
     except errors.NoBackup:
         return False
     return True
-
-
-def _refuse_pending(source: Store) -> None:
-    if source.pending() is not None:
-        raise errors.Refused(
-            "an erasure in the source is not through: what is left to do of it would not move along.",
-            hint="Finish it first with holdfast worker --once on the source; a memory engine elsewhere has to be reachable.",
-        )
 
 
 def _check_same_log(source: Store, target: Store, tenant: str) -> None:
@@ -256,8 +248,18 @@ class _Moving:
                         self._tell(before + step)
         finally:
             target.leave_turn()
-        if (pending := target.pending()) is not None:
-            target.scrub(pending)
+        self._scrub()
+
+    def _scrub(self) -> None:
+        """Leave nothing of what was erased in the target's files; what the source has still to tell of it is pending here, too."""
+        target, moved = self._target, frozenset(self.tenants)
+        pending = target.pending()
+        own = (each for each in todos(pending or b"") if each.tenant not in moved)
+        # After the log: whatever came erased was told by now, or is among these. Nobody was told who keeps something here.
+        came = (each for each in todos(self._source.pending() or b"") if each.tenant in moved)
+        left = encoded([*own, *(msgspec.structs.replace(each, here=False) for each in came)])
+        if pending is not None or left:
+            target.scrub(pending or b"", left)
 
     def verify(self) -> None:
         """Check everything that the target has."""

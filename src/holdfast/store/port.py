@@ -306,8 +306,9 @@ class Store(Protocol):
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """See to it that nothing of what was erased is left in any file; then nothing is pending.
 
-        But for what is `left` of what is `done`, the beginning of what was pending, and for the rest. Raises
-        StoreBusy if somebody reads for too long; until it is through, an empty line more is pending.
+        But for what is `left` of what is `done`, the beginning of what was pending, and for the rest. What is `left` is
+        pending afterwards even if nothing was: a copy takes over so what its source has still to do. Raises StoreBusy
+        if somebody reads for too long; until it is through, an empty line more is pending.
         """
         ...
 

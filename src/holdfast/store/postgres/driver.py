@@ -141,6 +141,9 @@ class PostgresDriver(Reading):
         """Write anew what held something that was erased; then set what is pending."""
         if self._connections.closed:
             raise errors.EngineClosed
+        if self.pending() is None:
+            self._set_pending(done, left)
+            return
         scrubbing.scrub(self._place)
         # What was pending names whom it was about. An empty line stays until no file has that either.
         self._set_pending(done, left + b"\n")
@@ -151,7 +154,7 @@ class PostgresDriver(Reading):
         with self._connections.borrow() as connection, connection.transaction():
             row = connection.execute(self._sql["lock_pending"].encode()).fetchone()
             rest = left + (bytes(row[0]) if row else b"").removeprefix(done)
-            name = "set_pending" if rest else "clear_pending"
+            name = "clear_pending" if not rest else "set_pending" if row else "add_pending"
             connection.execute(self._sql[name].encode(), {"value": rest} if rest else None)
 
     def listen(self) -> Iterator[tuple[str, int]]:

@@ -140,6 +140,10 @@ SELECT value FROM store WHERE name = 'pending'
 SELECT value FROM store WHERE name = 'pending' FOR UPDATE
 -- name: set_pending
 UPDATE store SET value = %(value)s WHERE name = 'pending'
+-- name: add_pending
+-- Where nothing was to be locked, an erasure may have come in between: its part stays.
+INSERT INTO store AS s (name, value) VALUES ('pending', %(value)s)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value || s.value
 -- name: clear_pending
 DELETE FROM store WHERE name = 'pending'
 -- name: apply

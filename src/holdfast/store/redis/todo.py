@@ -60,6 +60,7 @@ class Todo:
         """Have files rewritten, then take what was done off the list, but for what is left; what came since stays."""
         before = self._gathered()
         if not before:
+            self._set([], [b"left " + left] if left else [])
             return
         # Until it is through, an empty line more is pending.
         begun = [b"scrub \n", *(entry for entry in before if entry != b"scrub \n")]

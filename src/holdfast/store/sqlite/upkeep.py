@@ -162,6 +162,7 @@ class Upkeep(Looking):
         listed, sql = self._witness.list_path(self.path), self._sql
         row = first(self._writer, sql["pending"], ())
         if row is None or not isinstance(row[0], bytes):
+            self._take_over(left)
             return
         rest = left + row[0].removeprefix(done)
         self._leave()
@@ -192,6 +193,18 @@ class Upkeep(Looking):
             raise
         finally:
             self._seen = None
+
+    def _take_over(self, left: bytes) -> None:
+        """Have something pending where nothing was, and so nothing is to be scrubbed."""
+        if not left:
+            return
+        try:
+            self._enter()
+            self._writer.execute(self._sql["put_pending"], (left,))
+            self._end()
+        except BaseException:
+            self._abandon_writer()
+            raise
 
     def _finish_erasures(self, again: Again | None) -> None:
         """Do what a list says of a copy that was put here, and what a process that died has left to do."""

@@ -302,6 +302,15 @@ class Erasing(stage.Stage):
         store.scrub(b"first\nsecond\n", b"first\n")
         assert store.pending() == b"first\nthird\n"
 
+    def test_what_another_store_has_to_do_can_be_taken_over(self, store: Store) -> None:
+        self._told(store)
+        store.scrub(left=b"theirs\n")
+        assert store.pending() == b"theirs\n"
+        erased(store, whole(store, "a", todo=b"ours\n"))
+        assert store.pending() == b"theirs\nours\n"
+        store.scrub(b"theirs\nours\n")
+        assert store.pending() is None
+
     def test_everything_can_be_made_again_from_what_is_left(self, store: Store) -> None:
         self._told(store)
         erased(store, whole(store, "a"))

@@ -1,0 +1,105 @@
+"""Stores are copied while an engine elsewhere has not been told what was erased: it is told by whoever has the copy."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Holdfast, errors
+from holdfast.engine import migrating
+from holdfast.engine.pending import todos
+from holdfast.store.port import Store
+from holdfast.testing.scribe import Scribe
+from holdfast.wiring import moving
+from holdfast.wiring.stores import open_store
+from tests.acceptance.scenes import engine_of
+from tests.acceptance.test_erasing_elsewhere import Stubborn
+from tests.acceptance.whole import said
+from tests.property.backends import OPENERS, opened
+
+
+def left_to_tell(store: Store) -> list[tuple[str, str]]:
+    """Return the tenants and users of whom engines elsewhere are still to be told."""
+    return [(each.tenant, each.user_id) for each in todos(store.pending() or b"")]
+
+
+def erased_without_it(hf: Holdfast, memory: Stubborn) -> None:
+    """Erase a user while an engine that knows them is away."""
+    said(hf, "one", "ada", "I live in Oslo.")
+    said(hf, "kept", "bob", "stays")
+    assert hf.worker().run_once().failures == 0
+    memory.fails = errors.Unavailable("away.")
+    with pytest.raises(errors.Unavailable):
+        hf.admin.erase(user_id="ada")
+    assert left_to_tell(engine_of(hf).store) == [("default", "ada")]
+
+
+def told_by(url: str | Path, memory: Stubborn) -> None:
+    """Have a worker of a copy do what there is, now that the engine is back."""
+    memory.fails = None
+    with holdfast.connect(url, memory=memory) as hf:
+        assert [row["id"] for row in hf.sessions.list_sessions()] == ["kept"]
+        assert hf.worker().run_once().failures == 0
+        assert engine_of(hf).store.pending() is None
+    assert memory.forgotten
+
+
+@pytest.mark.parametrize("backend", list(OPENERS))
+def test_a_backup_is_made_while_an_engine_is_away(backend: str, fast_dir: Path):
+    memory, copy = Stubborn(), fast_dir / "copy.db"
+    (fast_dir / "source").mkdir()
+    with (
+        OPENERS[backend](fast_dir / "source") as url,
+        holdfast.connect(url, memory=memory) as hf,
+    ):
+        erased_without_it(hf, memory)
+        hf.admin.backup(copy)
+        assert left_to_tell(engine_of(hf).store) == [("default", "ada")]
+    told_by(copy, memory)
+
+
+@pytest.mark.parametrize("backend", [name for name in OPENERS if name != "volatile"])
+def test_what_is_left_to_tell_moves_along_and_comes_back(backend: str, fast_dir: Path):
+    memory, copy = Stubborn(), fast_dir / "copy.db"
+    (fast_dir / "target").mkdir()
+    with holdfast.connect("volatile:", memory=memory) as hf:
+        erased_without_it(hf, memory)
+        hf.admin.backup(copy)
+    with OPENERS[backend](fast_dir / "target") as url:
+        moving.restore(copy, url, lambda *_: None)
+        told_by(url, memory)
+
+
+def test_what_a_target_has_to_tell_of_others_stays_and_what_was_told_goes(fast_dir: Path):
+    memory, target = Stubborn(), fast_dir / "target.db"
+    with holdfast.connect(target, tenant="globex", memory=Scribe()) as hf:
+        said(hf, "one", "cleo", "I live in Bergen.")
+        assert hf.worker().run_once().failures == 0
+    with (
+        holdfast.connect(target, tenant="globex") as hf,
+        pytest.raises(errors.Unavailable),
+    ):
+        hf.admin.erase(user_id="cleo")
+    with holdfast.connect("volatile:", memory=memory) as hf:
+        erased_without_it(hf, memory)
+        hf.admin.migrate(target)
+        with closing(open_store(target)) as store:
+            assert left_to_tell(store) == [("globex", "cleo"), ("default", "ada")]
+        memory.fails = None
+        hf.admin.erase()
+        hf.admin.migrate(target)
+    with closing(open_store(target)) as store:
+        assert left_to_tell(store) == [("globex", "cleo")]
+
+
+@pytest.mark.parametrize("backend", list(OPENERS))
+def test_nothing_is_pending_after_a_copy_of_a_store_that_is_through(backend: str, fast_dir: Path):
+    with holdfast.connect("volatile:") as hf, opened(backend, fast_dir) as store:
+        said(hf, "one", "ada", "I live in Oslo.")
+        said(hf, "kept", "bob", "stays")
+        hf.admin.erase(user_id="ada")
+        migrating.migrate(engine_of(hf).store, store, lambda *_: None)
+        assert store.pending() is None
