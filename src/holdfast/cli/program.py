@@ -100,7 +100,12 @@ def verify(store: str | None = None, /, *, common: Common = _COMMON) -> int:
 
 @app.command
 def rebuild(
-    store: str | None = None, /, *, accept_loss: bool = False, common: Common = _COMMON
+    store: str | None = None,
+    /,
+    *,
+    accept_loss: Annotated[bool, Flag] = False,
+    give_up_copy: Annotated[bool, Flag] = False,
+    common: Common = _COMMON,
 ) -> int:
     """Drop all that is derived from the log and make it again, whole or not at all. Exit 7 if the log is damaged.
 
@@ -113,10 +118,12 @@ def rebuild(
     accept_loss
         Of a folder whose journal lacks what was acknowledged: take the journal as it is. What only the index has is
         lost then.
+    give_up_copy
+        Open what has come of a copy into this store that nobody will go on with.
     """
     from holdfast.cli import rebuild as command  # noqa: PLC0415
 
-    return command.run(store, common, accept_loss=accept_loss)
+    return command.run(store, common, accept_loss=accept_loss, give_up_copy=give_up_copy)
 
 
 @app.command

@@ -13,13 +13,15 @@ from holdfast.cli.surface import Face, Surface
 from holdfast.wiring import Holdfast, stores
 
 
-def run(store: str | None, common: Common, *, accept_loss: bool) -> int:
+def run(store: str | None, common: Common, *, accept_loss: bool, give_up_copy: bool) -> int:
     """Make it all again, whole or not at all."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     url = target.named(target.given(store, common))
     started = time.monotonic()
 
     def opener(url: str) -> Holdfast:
+        if give_up_copy:
+            _give_up(surface, url, common.tenant)
         return _connected(url, common.tenant, surface if accept_loss else None)
 
     with (
@@ -43,6 +45,15 @@ def run(store: str | None, common: Common, *, accept_loss: bool) -> int:
         f"Check it with: {again.command('verify', on=again.on(store or common.url, common.tenant))}"
     )
     return exits.DONE
+
+
+def _give_up(surface: Surface, url: str, tenant: str) -> None:
+    """Open tenants with what came of a copy."""
+    from holdfast.wiring import moving  # noqa: PLC0415 - only whoever gives one up pays for it
+
+    with surface.progress("proving what has come") as bar:
+        for opened in moving.give_up(url, (tenant,), bar):
+            surface.note(f"Tenant {opened} can be used, with what has come of it.")
 
 
 def _connected(url: str, tenant: str, told: Surface | None) -> Holdfast:

@@ -269,7 +269,7 @@ class Admin:
 
         Positions and links stay. Others may write here meanwhile; what they wrote last is told in `behind`. Broken off,
         repeat it: it goes on where it was stopped. The target can't be opened until it is through. Raises Conflict if
-        it has other events of one of the tenants; then nothing was changed.
+        it has other events of one of the tenants, and then nothing was changed; or if somebody writes to it meanwhile.
         """
         from holdfast.engine import migrating  # noqa: PLC0415 - few programs need it
 

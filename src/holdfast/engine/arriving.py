@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from holdfast import errors
+from holdfast import errors, limits
 from holdfast.store.port import Store
 
 NOTE: Final = "arriving"
@@ -20,6 +21,48 @@ def refuse(store: Store, tenant: str) -> None:
     if is_arriving(store, tenant):
         raise errors.UnsafeStore(
             f"a copy of tenant {tenant!r} into this store was begun and is not through.",
-            hint="Run the same holdfast migrate or holdfast restore again: it goes on where it was stopped.",
+            hint="Run the same holdfast migrate or holdfast restore again: it goes on where it was stopped."
+            " To use what has come so far instead: holdfast rebuild --give-up-copy.",
             facts={"tenant": tenant},
         )
+
+
+def put_note(store: Store, tenant: str, name: str, value: bytes | None) -> bool:
+    """Have a note of a copy be so, whatever it was; return whether it was otherwise."""
+    for _ in range(limits.RETRIES_MAX):
+        found = store.note(tenant, name)
+        if (found.value if found else None) == value:
+            return False
+        if store.put_note(tenant, name, value, expected=found.version if found else 0):
+            return True
+    raise errors.Unavailable("others change the target's notes; try again when nobody uses it.")
+
+
+class Marks:
+    """The notes of one copy on its way. It knows which tenants could be used before it came."""
+
+    def __init__(self, source: Store, target: Store) -> None:
+        self._source, self._target = source, target
+        self._every: dict[str, bool] = {}
+        """By tenant, whether it could be used before: it was all there, or not at all."""
+
+    def put(self, tenant: str) -> None:
+        """Say of a tenant that it is not all there; raise InvalidRequest if it is the source's own."""
+        refuse(self._source, tenant)
+        put = put_note(self._target, tenant, NOTE, b"unfinished")
+        self._every.setdefault(tenant, put)
+        if is_arriving(self._source, tenant):
+            put_note(self._target, tenant, NOTE, None)
+            raise errors.InvalidRequest("source and target are the same store.")
+
+    def take_back(self, changed: Iterable[str]) -> None:
+        """Let tenants be used again that could be before, but for those that were changed."""
+        kept = frozenset(changed)
+        for tenant, usable in self._every.items():
+            if usable and tenant not in kept:
+                put_note(self._target, tenant, NOTE, None)
+
+    def clear(self) -> None:
+        """Let all of them be used."""
+        for tenant in self._every:
+            put_note(self._target, tenant, NOTE, None)

@@ -187,7 +187,11 @@ class Engine:
         Those can that add messages to sessions that stand alone, each to another: they depend on one
         version of one stream, which the store checks, and are known again if they are repeated.
         """
-        self.states.begin_early({ticket.request.tenant for ticket in batch})
+        try:
+            self.states.begin_early({ticket.request.tenant for ticket in batch})
+        except errors.UnsafeStore:
+            # One of the tenants is being copied here: in the turn only what is about that one is refused.
+            return []
         deciding = self._deciding(early=True)
         planned: list[Planned] = []
         for ticket in batch:

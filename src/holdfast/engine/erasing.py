@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import deriving, stand_ins, tracing, trees
+from holdfast.engine import arriving, deriving, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
 from holdfast.engine.listed import DELETED, KIND, rows
@@ -236,6 +236,7 @@ class Erasing:
 
     def _begin(self) -> None:
         self._engine.check()
+        arriving.refuse(self._store, self._tenant)
         if self._handles is not None:
             self._handles.settle()
 

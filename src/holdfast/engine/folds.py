@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from holdfast import limits
+from holdfast.engine import arriving
 from holdfast.store import port
 
 
@@ -67,9 +68,13 @@ class Folds(ABC, Generic[S]):
         return any(rebuilt != self._store.rebuilt(tenant) for tenant, rebuilt in early.items())
 
     def look(self, tenant: str) -> int:
-        """Forget everything if the tenant was rebuilt; return how often it was."""
+        """Forget everything if the tenant was rebuilt; return how often it was.
+
+        Raises UnsafeStore if that was because it is being copied here: who has had it open is kept out as well.
+        """
         rebuilt = self._store.rebuilt(tenant)
         if rebuilt != self._rebuilt.get(tenant, 0):
+            arriving.refuse(self._store, tenant)
             with self._mutex:
                 self._cached.clear()
                 self.forget_more()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -59,23 +59,26 @@ def migrate(
     """Copy every tenant of a store into another; return what was moved.
 
     `follow`: what is written meanwhile is copied, too. Raises Conflict, before anything is written, if the target
-    has other events of one of the tenants; Corrupt if the source is not as it was written.
+    has other events of one of the tenants, or as soon as somebody else writes to one; Corrupt if the source is not as
+    it was written.
     """
     tenants = source.tenants()
     for tenant in tenants:
+        arriving.refuse(source, tenant)
         _check_same_log(source, target, tenant)
-    for tenant in tenants:
-        _mark(source, target, tenant)
     moving = _Moving(source, target, progress, verify=verify)
-    passes = moving.run(follow=follow)
-    heads = {tenant: _compared(source, target, tenant) for tenant in moving.tenants}
+    try:
+        passes = moving.run(follow=follow)
+        heads = {tenant: _compared(source, target, tenant) for tenant in moving.tenants}
+    except errors.Conflict:
+        moving.step_back()
+        raise
     if verify:
         moving.verify()
     # Before anybody can write there: then the target has what came, and no more.
     ends = {tenant: target.head(tenant) for tenant in moving.tenants}
     late = {tenant: source.head(tenant) - ends.get(tenant, 0) for tenant in source.tenants()}
-    for tenant in moving.tenants:
-        _put(target, tenant, arriving.NOTE, None)
+    moving.marks.clear()
     return Migrated(
         tenants=len(ends), events=sum(ends.values()), copied=moving.copied, keys=moving.keys,
         notes=moving.notes, passes=passes, verified=verify, heads=heads,
@@ -131,35 +134,39 @@ def link(store: Store, tenant: str, position: int) -> bytes:
     return found[0].link if found else b""
 
 
-def _mark(source: Store, target: Store, tenant: str) -> None:
-    arriving.refuse(source, tenant)
-    _put(target, tenant, arriving.NOTE, b"unfinished")
-    if arriving.is_arriving(source, tenant):
-        _put(target, tenant, arriving.NOTE, None)
-        raise errors.InvalidRequest("source and target are the same store.")
-
-
-def _put(store: Store, tenant: str, name: str, value: bytes | None) -> bool:
-    """Have a note be so, whatever it was; return whether it was otherwise."""
-    for _ in range(limits.RETRIES_MAX):
-        found = store.note(tenant, name)
-        if (found.value if found else None) == value:
-            return False
-        if store.put_note(tenant, name, value, expected=found.version if found else 0):
-            return True
-    raise errors.Unavailable("others change the target's notes; try again when nobody uses it.")
-
-
 def _compared(source: Store, target: Store, tenant: str) -> str:
     head = target.head(tenant)
     last = link(target, tenant, head)
     if head and last != link(source, tenant, head):
-        raise errors.Corrupt(
-            f"the copy of tenant {tenant!r} is not the source's log.",
-            hint="The target is not to be used. Verify the source, then migrate into an empty store.",
-            facts={"tenant": tenant, "position": head},
-        )
+        # Each page was compared as it was put: what differs has come since.
+        raise _in_use(tenant)
     return last.hex()
+
+
+def _in_use(tenant: str) -> errors.Conflict:
+    return errors.Conflict(
+        f"somebody else writes to tenant {tenant!r} of the target.",
+        hint="Stop who uses it. What it has of its own stays there: then migrate into a store that has none of this tenant.",
+        facts={"tenant": tenant},
+    )
+
+
+def give_up(target: Store, tenants: Iterable[str], progress: Progress) -> list[str]:
+    """Open what came of a copy that nobody will go on with; return the tenants that were closed, these and others.
+
+    It is the beginning of the source's log, and is proved and derived first. Raises Corrupt, and they stay closed,
+    if that can't be used: something came erased, and not the notice that says so. No copy may be under way.
+    """
+    every = dict.fromkeys((*target.tenants(), *tenants))
+    closed = [tenant for tenant in every if arriving.is_arriving(target, tenant)]
+    if closed:
+        _derive(target, lambda done: progress(done, done))
+        if (pending := target.pending()) is not None:
+            target.scrub(pending, encoded(todos(pending)))
+        verify(target, progress)
+        for tenant in closed:
+            arriving.put_note(target, tenant, arriving.NOTE, None)
+    return closed
 
 
 class _Moving:
@@ -170,15 +177,22 @@ class _Moving:
         self._progress = progress
         self._steps = 1 + _REBUILDING + verify
         self._before = self._done = self._events = 0
-        self.tenants: list[str] = []
+        self._logs: dict[str, _Log] = {}
+        self.marks = arriving.Marks(source, target)
         self.copied = self.keys = self.notes = 0
+
+    @property
+    def tenants(self) -> list[str]:
+        """Those that are on their way."""
+        return list(self._logs)
 
     def run(self, *, follow: bool) -> int:
         """Copy and derive until the source has nothing new, or it grows too fast; return how often it was derived."""
-        logs: dict[str, _Log] = {}
         rounds, passes = 0, 0
+        for tenant in self._source.tenants():
+            self.marks.put(tenant)
         while True:
-            self._round(logs)
+            self._round()
             rounds += 1
             more = follow and rounds < limits.MIGRATE_ROUNDS_MAX
             if more and self._grown():
@@ -193,40 +207,37 @@ class _Moving:
         source, target = self._source, self._target
         return any(source.head(tenant) > target.head(tenant) for tenant in source.tenants())
 
-    def _round(self, logs: dict[str, _Log]) -> None:
-        source, target = self._source, self._target
+    def step_back(self) -> None:
+        """Let tenants be used again that could be before, and to which nothing came."""
+        self.marks.take_back(tenant for tenant, log in self._logs.items() if log.has_come())
+
+    def _round(self) -> None:
+        source, target, logs = self._source, self._target, self._logs
         for tenant in source.tenants():
             if tenant not in logs:
+                self.marks.put(tenant)
                 _check_same_log(source, target, tenant)
-                _mark(source, target, tenant)
                 logs[tenant] = _Log(source, target, tenant)
-        self.tenants = list(logs)
-        for tenant in logs:
-            # Before the end of the log is looked up: no note is about what is not copied.
-            self.notes += self._copy_notes(tenant)
-        ends = {tenant: source.head(tenant) for tenant in logs}
-        self._events = sum(ends.values())
-        self._before = sum(target.head(tenant) for tenant in logs)
+        self._events = sum(map(source.head, logs))
+        self._before = sum(map(target.head, logs))
         for tenant, log in logs.items():
-            for count in log.copy(ends[tenant]):
+            # Before the end of the log is looked up: no note is about what is not copied.
+            notes = dict(_notes(source, tenant))
+            for count in log.copy(source.head(tenant)):
                 self.copied += count
                 self._tell(self._before + self.copied)
+            self.notes += self._put_notes(tenant, notes)
             self.keys += self._copy_keys(tenant)
 
     def _tell(self, done: int) -> None:
         self._done = max(self._done, done)
         self._progress(self._done, max(self._done, self._events * self._steps))
 
-    def _copy_notes(self, tenant: str) -> int:
-        source, target = self._source, self._target
-        changed, names = 0, {arriving.NOTE}
-        for name, value in _notes(source, tenant):
-            names.add(name)
-            changed += _put(target, tenant, name, value)
-        for name, _ in list(_notes(target, tenant)):
-            if name not in names:
-                changed += _put(target, tenant, name, None)
-        return changed
+    def _put_notes(self, tenant: str, notes: Mapping[str, bytes]) -> int:
+        gone = dict.fromkeys(name for name, _ in _notes(self._target, tenant) if name not in notes)
+        every = {**notes, **gone}
+        put = arriving.put_note
+        return sum(put(self._target, tenant, name, value) for name, value in every.items())
 
     def _copy_keys(self, tenant: str) -> int:
         target, after, copied = self._target, "", 0
@@ -240,14 +251,8 @@ class _Moving:
         return copied
 
     def _rebuild(self) -> None:
-        target, before = self._target, self._done
-        try:
-            with closing(target.rebuild(deriving.derived)) as steps:
-                for step in steps:
-                    if not isinstance(step, Rebuilt):
-                        self._tell(before + step)
-        finally:
-            target.leave_turn()
+        before = self._done
+        _derive(self._target, lambda done: self._tell(before + done))
         self._scrub()
 
     def _scrub(self) -> None:
@@ -265,6 +270,17 @@ class _Moving:
         """Check everything that the target has."""
         before = self._done
         verify(self._target, lambda done, _: self._tell(before + done))
+
+
+def _derive(store: Store, tell: Callable[[int], None]) -> None:
+    """Make all that is derived again; `tell` hears how many events were gone through."""
+    try:
+        with closing(store.rebuild(deriving.derived)) as steps:
+            for step in steps:
+                if not isinstance(step, Rebuilt):
+                    tell(step)
+    finally:
+        store.leave_turn()
 
 
 def verify(store: Store, progress: Progress) -> None:
@@ -294,12 +310,13 @@ class _Log:
 
     def __init__(self, source: Store, target: Store, tenant: str) -> None:
         self._source, self._target, self._tenant = source, target, tenant
-        self._came = target.head(tenant)
+        self._old = target.head(tenant)
         """What somebody copied before: it may have been erased at any time since."""
         self._began = source.head(tenant)
         """What the log had when this copy began: nothing that was erased by then is copied with its content."""
         self._told = 0
         """The last notice that something which came erased names."""
+        self._came = False
 
     def copy(self, until: int) -> Iterator[int]:
         """Copy what is missing up to a position, or to the end of an erasure that came since; yield how much came.
@@ -315,14 +332,28 @@ class _Log:
                     f"the source lacks the event at position {head + 1:,} of tenant {tenant!r}.",
                     facts={"tenant": tenant, "position": head + 1},
                 )
-            for events, blobs in self._parts(self._erased_before(page, head)):
-                target.paste(tenant, events, blobs=blobs)
-            for events, blobs in self._parts(page):
-                target.paste(tenant, events, blobs=blobs)
-                yield len(events)
+            for part in self._parts(self._erased_before(page, head)):
+                self._paste(*part)
+            for part in self._parts(page):
+                self._paste(*part)
+                yield len(part[0])
             if self._told > until:
                 # An erasure has a notice for each stream, and goes along whole or not at all.
                 until = source.head(tenant)
+
+    def has_come(self) -> bool:
+        """Whether anything came since this copy began, by it or by another of the same source."""
+        source, target, tenant = self._source, self._target, self._tenant
+        head = target.head(tenant)
+        same = head > self._old and link(source, tenant, head) == link(target, tenant, head)
+        return self._came or same
+
+    def _paste(self, events: Sequence[Raw], blobs: Mapping[bytes, bytes]) -> None:
+        try:
+            self._target.paste(self._tenant, events, blobs=blobs)
+        except errors.Conflict as error:
+            raise _in_use(self._tenant) from error
+        self._came = True
 
     def _parts(self, events: Sequence[Raw]) -> Iterator[tuple[list[Raw], dict[bytes, bytes]]]:
         """Yield events with their blobs, no more at a time than fits into memory."""
@@ -362,13 +393,13 @@ class _Log:
         if any(raw.position > self._began for raw in told):
             gone = self._erased(head)
         else:
-            gone = self._erased_of_old if told and self._came else {}
+            gone = self._erased_of_old if told and self._old else {}
         streams = {raw.number for raw in told}
         return [raw for number in streams for raw in gone.get(number, ())]
 
     @functools.cached_property
     def _erased_of_old(self) -> dict[int, list[Raw]]:
-        return self._erased(self._came)
+        return self._erased(self._old)
 
     def _erased(self, until: int) -> dict[int, list[Raw]]:
         """Return what the source has erased up to a position, by stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -29,6 +30,12 @@ def restore(
         with closing(open_store(target)) as store:
             _check_empty(source, store, urls.shown(target))
             return migrating.migrate(source, store, progress, verify=verify, follow=False)
+
+
+def give_up(target: str | Path, tenants: Sequence[str], progress: Progress) -> list[str]:
+    """Open what came of a copy that nobody will go on with: see `migrating.give_up`."""
+    with closing(open_store(target)) as store:
+        return migrating.give_up(store, tenants, progress)
 
 
 def _check_empty(source: Store, store: Store, shown: str) -> None:
