@@ -8,7 +8,6 @@ each tenant that it is not to be used yet.
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +18,7 @@ import msgspec
 from holdfast import errors, limits
 from holdfast.engine import arriving, deriving, leases
 from holdfast.engine.pending import encoded, todos
-from holdfast.store import chain
+from holdfast.store import aside, chain
 from holdfast.store.erasure import is_notice
 from holdfast.store.port import Raw, Rebuilt, Report, Store
 
@@ -99,13 +98,23 @@ def backup(
         raise errors.InvalidRequest(
             f"{target} exists already.", hint="Name a new file; a backup never overwrites."
         )
-    part = target.with_name(f"{target.name}.part")
-    part.mkdir(mode=0o700, exist_ok=True)
-    with closing(opener(part / "state.db")) as made:
+    with aside.making(target) as part, closing(opener(part / "state.db")) as made:
+        _check_same_store(source, made, part)
         migrate(source, made, progress, verify=False, follow=False)
         for done, total in made.backup(str(target)):
             progress(done, total)
-    shutil.rmtree(part)
+
+
+def _check_same_store(source: Store, made: Store, part: Path) -> None:
+    """Raise Conflict if a backup that was broken off is of another store: neither is to have what the other has."""
+    for tenant in made.tenants():
+        head = made.head(tenant)
+        if link(source, tenant, head) != link(made, tenant, head):
+            raise errors.Conflict(
+                f"{part} has a backup of another store in it, which was broken off.",
+                hint=f"Name another file; or remove {part}, if nobody will go on with that backup.",
+                facts={"tenant": tenant, "path": str(part)},
+            )
 
 
 def copied(source: Store, target: Path, progress: Progress) -> bool:
