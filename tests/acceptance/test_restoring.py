@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import errors
-from holdfast.engine import arriving
+from holdfast import errors, limits
+from holdfast.engine import arriving, migrating
+from holdfast.store import aside
+from holdfast.store.sqlite import checks
 from holdfast.store.volatile import VolatileStore
 from holdfast.wiring import moving
 from tests.acceptance import whole
+from tests.acceptance.canaries import Canaries, fill, found
+from tests.acceptance.test_copied_into_use import said
 from tests.acceptance.test_migrating import kept, kept_at
 
 TENANTS = ("default", "globex", "initech")
@@ -25,6 +29,72 @@ def backup(tmp_path: Path) -> Path:
             whole.said(hf, "s", "ada", "words")
     with holdfast.connect(tmp_path / "a.db") as hf:
         return hf.admin.backup(tmp_path / "monday.db")
+
+
+class Stopped(BaseException):
+    """Somebody presses Ctrl-C."""
+
+
+def stopped_at(backup: str | Path, target: Path, step: int) -> bool:
+    """Restore, and stop when it is told of progress for that time; False if it came to its end before."""
+    told: list[int] = []
+
+    def progress(done: int, _: int) -> None:
+        told.append(done)
+        if len(told) == step:
+            raise Stopped
+
+    try:
+        moving.restore(backup, target, progress)
+    except Stopped:
+        return True
+    return False
+
+
+def test_onto_a_file_one_that_is_stopped_anywhere_is_repeated(
+    backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checks, "_BACKUP_PAGES", 8)
+    monkeypatch.setattr(checks, "_CHUNK", 2)
+    target, stops, verifying = tmp_path / "home" / "state.db", 0, 0
+    target.parent.mkdir()
+    while stopped_at(backup, target, stops + 1):
+        stops += 1
+        assert [file.name for file in target.parent.iterdir()] == ["state.db.part"]
+        verifying += (aside.folder_of(target) / "restored" / "state.db").exists()
+    assert stops > verifying > 0
+    assert [file.name for file in target.parent.iterdir()] == ["state.db"]
+    assert kept_at(target) == kept_at(backup)
+
+
+def test_onto_a_file_what_was_erased_since_is_gone_before_it_is_there(tmp_path: Path):
+    home = tmp_path / "home"
+    home.mkdir()
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        fill(hf, "ada", Canaries(), 40)
+        whole.said(hf, "kept", "bob", "stays")
+        backup = hf.admin.backup(tmp_path / "monday.db")
+        hf.admin.erase(user_id="ada")
+    listed = Path(f"{tmp_path / 'a.db'}-erased").read_bytes()
+    (home / "state.db-erased").write_bytes(listed)
+    moving.restore(backup, home / "state.db", lambda *_: None)
+    assert sorted(file.name for file in home.iterdir()) == ["state.db", "state.db-erased"]
+    assert (home / "state.db-erased").read_bytes() == listed
+    assert found(home) == {}, "in the file as it lies there, before anybody has opened it"
+
+
+def test_onto_a_file_what_does_not_verify_is_not_put(
+    backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def verify(*_: object) -> None:
+        raise errors.Corrupt("told to.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migrating, "verify", verify)
+        with pytest.raises(errors.Corrupt):
+            restored(backup, tmp_path / "b.db")
+    assert not (tmp_path / "b.db").exists()
+    assert restored(backup, tmp_path / "b.db") == 9
 
 
 class Ending(VolatileStore):
@@ -53,7 +123,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Ending:
     return target
 
 
-def restored(backup: Path, goal: str | Path) -> int:
+def restored(backup: str | Path, goal: str | Path) -> int:
     return moving.restore(backup, goal, lambda *_: None).events
 
 
@@ -67,6 +137,18 @@ def test_one_that_ends_while_tenants_are_opened_goes_on(backup: Path, server: En
     assert kept(server) == kept_at(backup)
     with pytest.raises(errors.InvalidRequest, match="not empty"):
         restored(backup, "mine://x")
+
+
+def test_onto_a_file_a_log_that_was_on_its_way_there_goes_on(
+    server: Ending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "IMPORT_STEP_EVENTS", 4)
+    said(server, "default", "s", *("words" for _ in range(9)))
+    target = tmp_path / "b.db"
+    assert stopped_at("mine://x", target, 2)
+    assert target.exists()
+    assert restored("mine://x", target) == 10
+    assert kept_at(target) == kept(server)
 
 
 def test_another_backup_is_not_put_among_what_came_of_one(

@@ -34,7 +34,8 @@ def making(target: Path) -> Iterator[Path]:
             # Whoever was through just now has removed what this one had opened.
             raise _busy(target)
         yield folder
-        shutil.rmtree(folder)
+        # What can't be removed does no harm: the file is in its place.
+        shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(fd)
 

@@ -10,7 +10,7 @@ from holdfast import errors
 from holdfast.engine import arriving, migrating
 from holdfast.engine.admin import Progress
 from holdfast.engine.migrating import Migrated
-from holdfast.store import urls
+from holdfast.store import aside, urls
 from holdfast.store.port import Store
 from holdfast.wiring.stores import open_store, path_of
 
@@ -21,12 +21,13 @@ def restore(
     """Put what a backup holds into a store that is empty, or not there yet; return what came.
 
     Onto a file of SQLite the backup is copied as it is, and what the list of erasures beside the target names is erased
-    again. Into any other store its log is copied. Broken off, repeat it. Raises InvalidRequest if something is there.
+    again; it is there only when all of that is done and checked. Into any other store its log is copied. Broken off,
+    repeat it. Raises InvalidRequest if something is there.
     """
     path = path_of(target)
     with closing(open_store(backup)) as source:
-        if path is not None and migrating.copied(source, path, progress):
-            return _opened(path, progress, verify=verify)
+        if path is not None and (put := _put(source, path, progress, verify=verify)) is not None:
+            return put
         with closing(open_store(target)) as store:
             _check_empty(source, store, urls.shown(target))
             return migrating.migrate(source, store, progress, verify=verify, follow=False)
@@ -50,6 +51,23 @@ def _check_empty(source: Store, store: Store, shown: str) -> None:
             f"{shown} is not empty.",
             hint="Restore into a new store. To bring two together, use holdfast migrate.",
         )
+
+
+def _put(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migrated | None:
+    """Copy a backup's file, see to it beside its place that it can be used, then put it there; None if it has no file."""
+    from holdfast.store.sqlite import placing  # noqa: PLC0415 - only whoever uses SQLite pays for it
+
+    if placing.at(path) and not migrating.copied(source, path, progress):
+        # It may be a log that is on its way there; whoever has a file has refused by now.
+        return None
+    with aside.making(path) as folder:
+        made = placing.cleared(folder)
+        if not migrating.copied(source, made, progress):
+            return None
+        placing.lend_list(made, path)
+        came = _opened(made, progress, verify=verify)
+        placing.put(made, path)
+    return came
 
 
 def _opened(path: Path, progress: Progress, *, verify: bool) -> Migrated:

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.store import chain, port
-from holdfast.store.sqlite import erasing, opening, rows, translate
+from holdfast.store.sqlite import erasing, opening, placing, rows, translate
 from holdfast.store.sqlite.anchor import Anchor, Head, Slot
 from holdfast.store.sqlite.files import Files
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
@@ -277,9 +277,9 @@ def _present(path: Path) -> list[Path]:
 def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tuple[int, int]]:
     """Copy a consistent state of the store to a new file, page by page."""
     opening.check_place(files, target)
-    _refuse_present(target)
+    placing.refuse_present(target)
     with _begun(files, target) as fresh:
-        _refuse_present(target)
+        placing.refuse_present(target)
         source.execute("BEGIN")
         first(source, opening.queries()["store_id"], ())
         copy = apsw.Connection(str(fresh), vfs=opening.VFS)
@@ -297,17 +297,6 @@ def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tupl
             _end(source)
         files.sync(fresh)
         files.rename(fresh, target)
-
-
-def _refuse_present(target: Path) -> None:
-    for present in (
-        target,
-        *(Path(f"{target}-{end}") for end in ("wal", "shm", "journal", "anchor")),
-    ):
-        if present.exists():
-            raise errors.InvalidRequest(
-                f"{present} exists already.", hint="Name a new file; a backup never overwrites."
-            )
 
 
 @contextlib.contextmanager
