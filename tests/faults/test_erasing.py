@@ -32,7 +32,9 @@ class Steps:
         return True
 
 
-def _counted(operation: Callable[..., object], steps: Steps) -> Callable[..., object]:
+def file_step(operation: Callable[..., object], steps: Steps) -> Callable[..., object]:
+    """Return an operation on files that is a step."""
+
     def counted(self: Files, *given: object) -> object:
         steps()
         return operation(self, *given)
@@ -61,7 +63,7 @@ def killed_at(step: int, path: Path, what: dict[str, str]) -> bool:
                 assert isinstance(store, sqlite.SQLiteStore)
                 store._writer.exec_trace = steps
                 for name in ("write", "rename", "sync", "remove"):
-                    patch.setattr(Files, name, _counted(getattr(Files, name), steps))
+                    patch.setattr(Files, name, file_step(getattr(Files, name), steps))
                 hf.admin.erase(**what)
         finally:
             os._exit(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import closing
@@ -13,14 +14,17 @@ import pytest
 import holdfast
 from holdfast import errors, limits
 from holdfast.engine import migrating
-from holdfast.store import sqlite
+from holdfast.store import aside, sqlite
 from holdfast.store.volatile import VolatileStore
 from holdfast.wiring import moving
 from holdfast.wiring.stores import open_store
 from tests.acceptance import whole
-from tests.acceptance.canaries import Canaries, fill
-from tests.acceptance.test_migrating import kept_at
-from tests.faults.test_erasing import Steps
+from tests.acceptance.canaries import Canaries, fill, found
+from tests.acceptance.test_migrating import kept, kept_at
+from tests.faults.test_erasing import Steps, file_step
+
+INDEX = Path(".index") / "state.db"
+"""Where a store in a folder has its index."""
 
 EVERY = 7
 """Of the statements of a migration, one in so many is the last of a process."""
@@ -39,19 +43,25 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def killed_at(step: int, path: Path, work: Callable[[], object]) -> bool:
-    """Work in a process that is killed at a statement on the store at a path; False if it came to its end before."""
+    """Work in a process that is killed at a statement on the store at a path, or when it puts or removes a file.
+
+    False if it came to its end before.
+    """
     child = os.fork()
     if not child:
         try:
             steps = Steps(step)
-            opened = sqlite.SQLiteStore._open
+            connected = sqlite.SQLiteStore._connected
 
-            def counted(store: sqlite.SQLiteStore, again: object) -> None:
-                opened(store, again)  # type: ignore[arg-type]
+            def counted(store: sqlite.SQLiteStore) -> object:
+                made = connected(store)
                 if store.path == path:
-                    store._writer.exec_trace = steps
+                    made[0].exec_trace = steps
+                return made
 
-            sqlite.SQLiteStore._open = counted  # type: ignore[method-assign]
+            sqlite.SQLiteStore._connected = counted  # type: ignore[method-assign,assignment]
+            for name in ("rename", "remove", "sync"):
+                setattr(sqlite.Files, name, file_step(getattr(sqlite.Files, name), steps))
             limits.IMPORT_STEP_EVENTS = 7
             work()
         finally:
@@ -104,7 +114,7 @@ def test_a_migration_that_is_killed_again_and_again_comes_to_its_end(source: Pat
     assert kept_at(target) == kept_at(source)
 
 
-def test_a_backup_and_a_restore_that_were_killed_are_repeated(source: Path, scratch: Path):
+def test_a_backup_that_was_killed_is_taken_up(source: Path, scratch: Path):
     store = VolatileStore()
     with closing(open_store(source)) as from_:
         migrating.migrate(from_, store, lambda *_: None)
@@ -117,11 +127,62 @@ def test_a_backup_and_a_restore_that_were_killed_are_repeated(source: Path, scra
     migrating.backup(store, copy, open_store, lambda *_: None)
     assert kept_at(copy) == kept_at(source)
     assert not part.parent.exists()
-    again = scratch / "c.db"
-    for step in (1, 2, 5):
-        killed_at(step, again, lambda: moving.restore(copy, again, lambda *_: None))
-        if again.exists():
-            assert kept_at(again) == kept_at(source)
-    if not again.exists():
-        moving.restore(copy, again, lambda *_: None)
-    assert kept_at(again) == kept_at(source)
+
+
+def restored(backup: Path, target: Path | str) -> None:
+    moving.restore(backup, target, lambda *_: None)
+
+
+@pytest.mark.slow
+def test_a_restore_onto_a_file_that_was_killed_at_any_step_is_repeated(
+    tmp_path: Path, scratch: Path
+):
+    copy, kills = scratch / "copy.db", list[bool]()
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        fill(hf, "ada", Canaries(), 30)
+        whole.said(hf, "kept", "bob", "stays")
+        hf.admin.backup(copy)
+        hf.admin.erase(user_id="ada")
+    listed = Path(f"{tmp_path / 'a.db'}-erased").read_bytes()
+    for step in range(1, 10**6):
+        home = scratch / str(step)
+        home.mkdir()
+        target = home / "state.db"
+        (home / "state.db-erased").write_bytes(listed)
+        part = aside.folder_of(target) / "restored" / "state.db"
+        if not killed_at(step, part, lambda to=target: restored(copy, to)):
+            break
+        kills.append(target.exists())
+        if not target.exists():
+            restored(copy, target)
+        shutil.rmtree(aside.folder_of(target), ignore_errors=True)
+        assert found(home) == {}
+        with holdfast.connect(target) as hf:
+            assert [row["id"] for row in hf.sessions.list_sessions()] == ["kept"]
+            assert hf.admin.verify().ok
+        shutil.rmtree(home)
+    assert len(kills) > 30
+    assert kills == sorted(kills), "once it is there, all of it is done"
+    assert kills[-1]
+
+
+@pytest.mark.slow
+def test_a_restore_of_several_tenants_that_was_killed_is_repeated(source: Path, scratch: Path):
+    before, kills = kept_at(source), 0
+    for step in range(1, 10**6, EVERY):
+        target = scratch / f"{step}"
+        url = f"files://{target}"
+        if not killed_at(step, target / INDEX, lambda to=url: restored(source, to)):
+            break
+        kills += 1
+        try:
+            restored(source, url)
+        except errors.InvalidRequest:
+            # It was killed when all of it was there.
+            with holdfast.connect(url) as hf, holdfast.connect(url, tenant="globex") as other:
+                assert hf.sessions.list_sessions()
+                assert other.sessions.list_sessions()
+        with closing(open_store(url)) as store:
+            assert kept(store) == before
+        shutil.rmtree(target)
+    assert kills > 20
