@@ -15,6 +15,7 @@ from holdfast.store.volatile import VolatileStore
 from holdfast.wiring import moving
 from tests.acceptance import whole
 from tests.acceptance.canaries import Canaries, fill, found
+from tests.acceptance.cli_runs import run
 from tests.acceptance.test_copied_into_use import said
 from tests.acceptance.test_migrating import kept, kept_at
 
@@ -95,6 +96,24 @@ def test_onto_a_file_what_does_not_verify_is_not_put(
             restored(backup, tmp_path / "b.db")
     assert not (tmp_path / "b.db").exists()
     assert restored(backup, tmp_path / "b.db") == 9
+
+
+@pytest.mark.parametrize("onto", ["state.db", "files:state"])
+def test_what_help_says_of_the_list_is_so(tmp_path: Path, onto: str):
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        whole.said(hf, "gone", "ada", "words")
+        hf.admin.backup(tmp_path / "monday.db")
+        hf.admin.erase(user_id="ada")
+    listed = Path(f"{tmp_path / 'a.db'}-erased").read_bytes()
+    for beside in ("state.db-erased", "state-erased"):
+        (tmp_path / beside).write_bytes(listed)
+    assert run("restore", "monday.db", onto, cwd=tmp_path).code == 0
+    told = " ".join(run("restore", "--help", cwd=tmp_path).out.split())
+    with holdfast.connect(tmp_path / onto.removeprefix("files:")) as hf:
+        erased = hf.sessions.load_session("gone") is None
+    assert erased == (onto == "state.db")
+    assert "Onto a file, what the list of erasures beside it names" in told
+    assert "On a server or in a folder nothing is" in told
 
 
 class Ending(VolatileStore):

@@ -52,7 +52,8 @@ def restore(
 ) -> int:
     """Put a backup into a store that is empty or not there yet, on any backend, and check it. Broken off, repeat it.
 
-    What the list of erasures beside the target names (TARGET-erased) is erased again.
+    Onto a file, what the list of erasures beside it names (TARGET-erased) is erased again. On a server
+    or in a folder nothing is: erase there what was erased since the backup was made.
 
     Example: holdfast restore monday.db state.db
 
