@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,74 @@ def test_what_is_erased_before_its_blobs_are_asked_for_is_no_damage(fast_dir: Pa
         assert source.erased
         same_beginning(engine_of(hf).store, home / "b.db")
     assert found(home) == {}
+
+
+WRITERS = 3
+"""Threads that write during a backup; every second has a store object of its own where there can be several."""
+
+
+@contextmanager
+def written_to(hf: Holdfast, url: str) -> Iterator[Callable[[], int]]:
+    """Have a store written to; yield what tells how many messages were acknowledged so far."""
+    stop, begun = threading.Event(), threading.Barrier(WRITERS + 1)
+    counts, failures = [0] * WRITERS, list[BaseException]()
+
+    def write(which: int) -> None:
+        own = which % 2 and not url.startswith("volatile")
+        try:
+            opened = (
+                holdfast.connect(url, max_messages_per_session=10**6) if own else nullcontext(hf)
+            )
+            with opened as here:
+                session = here.sessions.create_session(f"writer-{which}", user_id="cleo")
+                while not stop.is_set():
+                    session.add_message({"role": "user", "content": f"{which} {counts[which]}"})
+                    counts[which] += 1
+                    if counts[which] == 1:
+                        begun.wait()
+        except BaseException as error:
+            failures.append(error)
+            begun.abort()
+            raise
+
+    threads = [threading.Thread(target=write, args=(which,)) for which in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        begun.wait()
+        yield lambda: sum(counts)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+@pytest.mark.parametrize("backend", list(OPENERS))
+def test_a_backup_under_load_is_the_beginning_of_the_log(backend: str, tmp_path: Path):
+    (tmp_path / "source").mkdir()
+    copy = tmp_path / "copy.db"
+    with (
+        OPENERS[backend](tmp_path / "source") as url,
+        holdfast.connect(url, max_messages_per_session=10**6) as hf,
+    ):
+        whole.said(hf, "first", "ada", *("words" for _ in range(50)))
+        with written_to(hf, url) as acknowledged:
+            before = acknowledged()
+            hf.admin.backup(copy)
+            after = acknowledged()
+        store = engine_of(hf).store
+        came = same_beginning(store, copy)
+        ours = store.copy("default", limit=came)
+        with closing(open_store(copy)) as made:
+            assert made.copy("default", limit=came) == ours
+        assert store.head("default") >= came
+    with holdfast.connect(copy, max_messages_per_session=10**6) as hf:
+        assert hf.admin.verify().ok
+        assert hf.sessions.get_session("first").message_count == 50
+        said = 0
+        for which in range(WRITERS):
+            texts = [m.content for m in hf.sessions.get_session(f"writer-{which}").messages]
+            assert texts == [f"{which} {count}" for count in range(len(texts))]
+            said += len(texts)
+    assert before <= said <= after + WRITERS, "all that was acknowledged when it began"
