@@ -228,19 +228,9 @@ class Admin:
         use the store. Raises Corrupt, and changes nothing, if the log is not as it was written.
         """
         self._engine.check()
-        store, made = self._engine.store, Rebuilt()
+        store = self._engine.store
         total = 2 * int(store.status().get("events", 0)) if progress is not no_progress else 0
-        try:
-            with closing(store.rebuild(deriving.derived)) as steps:
-                for step in steps:
-                    if isinstance(step, Rebuilt):
-                        made = step
-                    else:
-                        progress(step, max(step, total))
-        finally:
-            # An interrupt can come before the turn was given back.
-            store.leave_turn()
-        return made
+        return deriving.rebuild(store, lambda done: progress(done, max(done, total)))
 
     def backup(self, target: str | Path, progress: Progress = no_progress) -> Path:
         """Copy the store, consistent while others write, to a file that does not exist yet.

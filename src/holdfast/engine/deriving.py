@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 from holdfast import errors
 from holdfast.engine import listed, trees
 from holdfast.engine.states import PREFIX, recorded, texts_of
 from holdfast.history import sessions
-from holdfast.store.port import Blobs, Derived, Projection, StoredEvent
+from holdfast.store.port import Blobs, Derived, Projection, Rebuilt, Store, StoredEvent
 from holdfast.values.event import MessageAdded, SessionEnded
 from holdfast.values.session import SessionState, SessionStatus
+
+
+def rebuild(store: Store, tell: Callable[[int], None] = lambda _: None) -> Rebuilt:
+    """Have a store make all of it again; return what was made. `tell` hears how many events were gone through.
+
+    Raises Corrupt, and changes nothing, if the log is not as it was written.
+    """
+    made = Rebuilt()
+    try:
+        with closing(store.rebuild(derived)) as steps:
+            for step in steps:
+                if isinstance(step, Rebuilt):
+                    made = step
+                else:
+                    tell(step)
+    finally:
+        # An interrupt can come before the turn was given back.
+        store.leave_turn()
+    return made
 
 
 def derived(stream: str, events: Iterator[StoredEvent], fetch: Blobs) -> Derived:

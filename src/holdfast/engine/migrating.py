@@ -20,7 +20,7 @@ from holdfast.engine import arriving, deriving, leases
 from holdfast.engine.pending import encoded, todos
 from holdfast.store import aside, chain
 from holdfast.store.erasure import is_notice
-from holdfast.store.port import Raw, Rebuilt, Report, Store
+from holdfast.store.port import Raw, Report, Store
 
 if TYPE_CHECKING:
     from holdfast.engine.admin import Progress
@@ -169,7 +169,7 @@ def give_up(target: Store, tenants: Iterable[str], progress: Progress) -> list[s
     every = dict.fromkeys((*target.tenants(), *tenants))
     closed = [tenant for tenant in every if arriving.is_arriving(target, tenant)]
     if closed:
-        _derive(target, lambda done: progress(done, done))
+        deriving.rebuild(target, lambda done: progress(done, done))
         if (pending := target.pending()) is not None:
             target.scrub(pending, encoded(todos(pending)))
         verify(target, progress)
@@ -261,7 +261,7 @@ class _Moving:
 
     def _rebuild(self) -> None:
         before = self._done
-        _derive(self._target, lambda done: self._tell(before + done))
+        deriving.rebuild(self._target, lambda done: self._tell(before + done))
         self._scrub()
 
     def _scrub(self) -> None:
@@ -279,17 +279,6 @@ class _Moving:
         """Check everything that the target has."""
         before = self._done
         verify(self._target, lambda done, _: self._tell(before + done))
-
-
-def _derive(store: Store, tell: Callable[[int], None]) -> None:
-    """Make all that is derived again; `tell` hears how many events were gone through."""
-    try:
-        with closing(store.rebuild(deriving.derived)) as steps:
-            for step in steps:
-                if not isinstance(step, Rebuilt):
-                    tell(step)
-    finally:
-        store.leave_turn()
 
 
 def verify(store: Store, progress: Progress) -> None:

@@ -57,8 +57,7 @@ class Recovering:
         if self._files is None:
             return False
         try:
-            for _ in self._engine.store.rebuild(deriving.derived):
-                pass
+            deriving.rebuild(self._engine.store)
         except errors.Corrupt:
             return False
         return True
