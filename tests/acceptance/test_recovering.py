@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from holdfast import SessionManager
+import holdfast
+from holdfast import Message, SessionManager
+from holdfast.engine.recovering import recovery_id
 from holdfast.store.files import FilesStore
 from holdfast.store.port import Derive, Rebuilt
-from tests.acceptance.test_session_files import damage, filled
+from holdfast.store.sqlite import opening
+from tests.acceptance.test_session_files import damage, filled, say, texts
+
+
+def spoil(path: Path, version: int, session_id: str = "tides") -> None:
+    """Damage one event of a session in a SQLite store, or in an index."""
+    with contextlib.closing(opening.connect(path, write=True)) as vandal:
+        vandal.execute(
+            "UPDATE events SET payload = x'7b7d' WHERE version = ?"
+            " AND stream = (SELECT key FROM streams WHERE name = ?)",
+            (version, f"session/{session_id}"),
+        )
+        assert vandal.changes() == 1
 
 
 @pytest.fixture
@@ -35,3 +50,33 @@ def test_who_interrupts_a_recovery_can_go_on_with_the_store(
             with pytest.raises(KeyboardInterrupt):
                 manager.load_session("tides")
         assert manager.create_session("ebb").id == "ebb"
+
+
+@pytest.mark.req("B-19")
+def test_what_was_erased_is_not_counted_as_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.create_session("tides")
+        session.add_message(Message("user", "canary", id="secret"))
+        session.add_messages([say(f"tides {at}") for at in range(4)])
+        hf.admin.erase(session_id="tides", message_id="secret")
+    spoil(path, 4)
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.load_session("tides")
+        assert session is not None and session.id == recovery_id("tides")
+        assert texts(session) == ["[erased]", "tides 0", "tides 2", "tides 3"]
+        told = session.metadata["recovery"]
+        assert (told["damaged_events"], told["erased_events"]) == (1, 1)
+
+
+@pytest.mark.req("B-19")
+def test_a_deleted_session_of_the_same_id_is_not_recovered_along(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with holdfast.connect(path) as hf:
+        hf.sessions.create_session("tides").add_message(say("of the one before"))
+        hf.sessions.delete_session("tides")
+        hf.sessions.create_session("tides").add_messages([say("one"), say("two")])
+    spoil(path, 5)
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.load_session("tides")
+        assert session is not None and texts(session) == ["two"]

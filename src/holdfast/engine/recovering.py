@@ -7,21 +7,30 @@ that file, and every message of the log that still verifies. The damaged data st
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from holdfast import errors, limits
-from holdfast.engine import deriving
+from holdfast.engine import deriving, salvaging
 from holdfast.engine.engine import Engine
 from holdfast.engine.session import Session
-from holdfast.engine.states import messages_of, stream_of
+from holdfast.engine.states import facts, stream_of
 from holdfast.history.repairing import repaired
 from holdfast.store.port import StoredEvent
-from holdfast.values.event import SessionReset
+from holdfast.values.event import (
+    MessageAdded,
+    SessionCreated,
+    SessionEnded,
+    SessionEvent,
+    SessionForked,
+    SessionReset,
+    SessionUpdated,
+)
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
+from holdfast.values.session import EndReason
 
 if TYPE_CHECKING:
     from holdfast.engine.session_files import SessionFiles
@@ -69,13 +78,16 @@ class Recovering:
         if present is not None and DONE in present.metadata:
             return present
         document, messages = self._kept(session_id)
-        said, lost = self._log(session_id)
+        log = self._log(session_id)
         known = {message.id for message in messages}
-        whole = [*messages, *(message for message in said if message.id not in known)]
+        whole = [*messages, *(message for message in log.messages if message.id not in known)]
         session = present or self._begun(made, session_id, document, error)
         self._fill(session, whole)
         source = "session file" if messages else "log"
-        done: dict[str, Json] = {"messages": len(whole), "from": source, "damaged_events": lost}
+        done: dict[str, Json] = {
+            "messages": len(whole), "from": source, "damaged_events": log.damaged,
+            "erased_events": log.erased,
+        }  # fmt: skip
         return self._sessions.update_session(made, metadata={DONE: done})
 
     def _present(self, session_id: str) -> Session | None:
@@ -110,29 +122,50 @@ class Recovering:
         found = self._files.kept(self._tenant, session_id) if self._files else None
         return found or ({}, [])
 
-    def _log(self, session_id: str) -> tuple[list[Message], int]:
-        """Return the messages of the present generation that verify, and how many events do not."""
-        store, said, lost = self._engine.store, list[Message](), 0
-        for stored in self._events(session_id):
-            if stored is None:
-                lost += 1
-            elif stored.kind == SessionReset.kind:
-                said = []
+    def _log(self, session_id: str) -> _Log:
+        """Return what the log still says of a session's present generation."""
+        found = _Log()
+        for event in salvaging.events(self._engine.store, self._tenant, stream_of(session_id)):
+            if isinstance(event, salvaging.Damage):
+                found.damaged += 1
             else:
-                try:
-                    said += messages_of(store, self._tenant, [stored])
-                except (errors.Corrupt, errors.Erased):
-                    lost += 1
-        return said, lost
+                self._take(found, event)
+        return found
 
-    def _events(self, session_id: str) -> Iterator[StoredEvent | None]:
-        """Yield the events of a session one by one, None for each that is damaged."""
-        store, stream = self._engine.store, stream_of(session_id)
-        last = 0
-        with contextlib.suppress(errors.Corrupt):
-            last = store.version(self._tenant, stream)
-        for version in range(1, last + 1):
-            try:
-                yield from store.read(self._tenant, stream, after=version - 1, until=version)
-            except errors.Corrupt:
-                yield None
+    def _take(self, found: _Log, stored: StoredEvent) -> None:
+        found.erased += stored.erased
+        try:
+            (fact,) = facts(self._engine.store, self._tenant, (stored,))
+        except errors.Corrupt:
+            found.damaged += 1
+        except errors.Erased:
+            return
+        else:
+            found.take(fact.event)
+
+
+class _Log(msgspec.Struct):
+    """What those events of a session say that can be read: messages and title, and how many others there are.
+
+    Of one that was erased there are at most words that stand in for it: that is no damage.
+    """
+
+    messages: list[Message] = []
+    title: str | None = None
+    damaged: int = 0
+    erased: int = 0
+
+    def take(self, event: SessionEvent) -> None:
+        match event:
+            case MessageAdded():
+                self.messages.append(event.message)
+            case SessionUpdated(title=title) if title is not msgspec.UNSET:
+                self.title = title
+            case SessionCreated():
+                self.messages, self.title = [], event.title
+            case SessionForked():
+                self.title = event.state.title
+            case SessionReset() | SessionEnded(reason=EndReason.DELETED):
+                self.messages = []
+            case _:
+                pass
