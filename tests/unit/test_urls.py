@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -67,4 +68,19 @@ def test_a_manager_takes_a_folder_and_no_url(
     with pytest.raises(errors.InvalidRequest, match="connect") as caught:
         holdfast.SessionManager(url)
     assert "sesame" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_path_that_is_not_utf8_is_refused_and_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"\xff\xfe")
+    for open_ in (holdfast.connect, holdfast.SessionManager):
+        for given in (name, Path(name)):
+            with pytest.raises(errors.InvalidRequest, match="UTF-8") as info:
+                open_(given)
+            str(info.value).encode()
+    with pytest.raises(errors.InvalidRequest, match="UTF-8"):
+        holdfast.connect(f"files:{name}")
     assert not list(tmp_path.iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 from holdfast import errors
@@ -44,6 +45,24 @@ def check_path(name: str) -> None:
             f"{word}: is no beginning of a URL of a store, and is too close to {form} to be one of a path.",
             hint=f"Write {form}…, or ./{word}:… if it is a path.",
         )
+
+
+def place(path: str | Path) -> Path:
+    """Return where a path leads; raise InvalidRequest if no store can be there.
+
+    SQLite takes only names that are UTF-8.
+    """
+    try:
+        found = Path(path).expanduser().resolve()
+        str(found).encode()
+    except (RuntimeError, ValueError) as error:
+        # The name may hold what can't be printed.
+        named = str(path).encode(errors="backslashreplace").decode()
+        why = "it is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
+        raise errors.InvalidRequest(
+            f"{named} is not a place for a store: {why}.", hint="Choose another path."
+        ) from error
+    return found
 
 
 def shown(url: object) -> str:

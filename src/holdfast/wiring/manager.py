@@ -72,7 +72,7 @@ class SessionManager(Sessions):
         )
         if isinstance(base_path, str):
             _check_folder(base_path)
-        folder = Path(base_path).expanduser()
+        folder = urls.place(base_path)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -186,7 +186,7 @@ def _check_folder(name: str) -> None:
 def _url(folder: Path) -> str | Path:
     """Return the store of a folder of conversations: files, unless it holds a SQLite store already."""
     database = folder / "state.db"
-    return database if database.exists() else f"files:{quote(str(folder.resolve()))}"
+    return database if database.exists() else f"files:{quote(str(folder))}"
 
 
 def _close(engine: Engine, files: SessionFiles | None) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import apsw
 
-from holdfast import errors, limits
+from holdfast import limits
+from holdfast.store import urls
 from holdfast.store.erasure import Again
 from holdfast.store.files.folder import LOCK, Folder
 from holdfast.store.files.naming import safe_name
@@ -38,7 +39,7 @@ def open_store(
     Raises UnsafeStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy, Refused or InvalidRequest; in each case the
     journal is left as it was.
     """
-    place, used = _place(path), files or Files()
+    place, used = urls.place(path), files or Files()
     with translate.at(str(place)):
         opening.check_library(apsw.sqlite_lib_version())
         folder = Folder(used, place)
@@ -54,7 +55,7 @@ def is_store(path: str | Path) -> bool:
 
 def forget_index(path: str | Path, files: Files | None = None) -> None:
     """Throw an index away with all that it knows, so that the journal is taken as it is. Nobody may use the store."""
-    place, used = _place(path), files or Files()
+    place, used = urls.place(path), files or Files()
     with translate.at(str(place)):
         folder = Folder(used, place)
         turns = Turns(used, folder.journal / LOCK)
@@ -65,10 +66,3 @@ def forget_index(path: str | Path, files: Files | None = None) -> None:
             used.sync(folder.index)
         finally:
             turns.close()
-
-
-def _place(path: str | Path) -> Path:
-    try:
-        return Path(path).expanduser().resolve()
-    except RuntimeError as error:
-        raise errors.InvalidRequest(f"{path} is not a place for a folder: {error}") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import apsw
 
-from holdfast import errors
+from holdfast.store import urls
 from holdfast.store.erasure import Again
 from holdfast.store.sqlite import opening, translate
 from holdfast.store.sqlite.files import Files
@@ -41,11 +41,7 @@ def open_store(
     Raises UnsafeStore, NotAStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy or InvalidRequest; in
     each case the file is left as it was.
     """
-    try:
-        place = Path(path).expanduser().resolve()
-    except RuntimeError as error:
-        raise errors.InvalidRequest(f"{path} is not a place for a file: {error}") from error
-    used = files or Files()
+    place, used = urls.place(path), files or Files()
     with translate.at(str(place)):
         opening.check_library(apsw.sqlite_lib_version())
         opening.check_place(used, place)
