@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Message, MessageCategory, SessionManager, errors
+from holdfast import Message, MessageCategory, SessionManager, connect, errors
 
 EXAMPLE = """
 from holdfast import Message, MessageCategory, SessionManager
@@ -119,3 +119,20 @@ def test_without_an_interval_nothing_is_saved_by_time(tmp_path: Path):
         manager.create_session("s").add_message(Message("user", "x"))
         assert manager.save_session() is True
         assert manager.get_session("s").message_count == 1
+
+
+@pytest.mark.req("B-9")
+def test_a_folder_that_holds_a_sqlite_store_stays_one(tmp_path: Path):
+    folder = tmp_path / "conversations"
+    folder.mkdir()
+    with connect(folder / "state.db") as hf:
+        hf.sessions.create_session("before").add_message(Message("user", "kept"))
+    with SessionManager(base_path=folder) as manager:
+        session = manager.load_session("before")
+        assert session is not None and [m.content for m in session.messages] == ["kept"]
+        session.add_message(Message("user", "more"))
+        assert manager.save_session(session)
+    assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"state.db"}
+    with connect(folder / "state.db") as hf:
+        assert hf.admin.status()["backend"] == "sqlite"
+        assert hf.sessions.get_session("before").message_count == 2

@@ -142,3 +142,47 @@ def test_a_file_of_somebody_elses_is_never_written_over(folder: Path, name: str)
         assert documents.opened(theirs.read_bytes()) is not None
     kept = sorted(path.read_text() for path in theirs.parent.glob(f"{name}.other-*"))
     assert kept == ['{"mine": 1}', '{"mine": 2}']
+
+
+def saved_by_time(folder: Path, text: str) -> list[str]:
+    """Wait until an interval has written a text to the file of tides; return what that says."""
+    path, until = folder / "sessions" / "tides.json", time.monotonic() + 20
+    while time.monotonic() < until:
+        if path.exists() and text in path.read_text():
+            break
+        time.sleep(0.02)
+    return [message["content"] for message in json.loads(path.read_text())["messages"]]
+
+
+@pytest.mark.req("B-24")
+def test_after_a_trim_auto_save_writes_the_session_that_goes_on(folder: Path) -> None:
+    # Fault D-P2: the manager kept the session from before the trim, and auto-save wrote that one.
+    said = [f"m{at} {'and so on ' * 20}" for at in range(12)]
+    with SessionManager(base_path=folder, auto_save_interval=0.05) as manager:
+        before = manager.create_session("tides")
+        before.add_messages(map(say, said[:10]))
+        after = before.trimmed(200)
+        assert len(after.window(200).messages) < 10
+        for text in said[10:]:
+            after.add_message(say(text))
+        assert saved_by_time(folder, "m11") == said
+        assert manager.save_session(before) and manager.save_session()
+        assert saved_by_time(folder, "m11") == said
+    with SessionManager(base_path=folder) as manager:
+        assert texts(manager.get_session("tides")) == said
+
+
+@pytest.mark.req("B-24")
+def test_what_a_rewind_took_back_is_not_brought_back_by_auto_save(folder: Path) -> None:
+    # Fault D-P22: a rollback left the manager's own session as it was, and auto-save wrote that one.
+    with SessionManager(base_path=folder, auto_save_interval=0.05) as manager:
+        session = manager.create_session("tides")
+        session.add_messages([say("one"), say("two"), say("three")])
+        held = manager.get_session("tides")
+        assert saved_by_time(folder, "three") == ["one", "two", "three"]
+        manager.rewind_session("tides", 1).add_message(say("after the rewind"))
+        assert saved_by_time(folder, "after") == ["one", "after the rewind"]
+        assert manager.save_session(held) and manager.save_session(session)
+    with SessionManager(base_path=folder) as manager:
+        assert texts(manager.get_session("tides")) == ["one", "after the rewind"]
+    assert saved_by_time(folder, "after") == ["one", "after the rewind"]
