@@ -80,3 +80,21 @@ def test_a_deleted_session_of_the_same_id_is_not_recovered_along(tmp_path: Path)
     with holdfast.connect(path) as hf:
         session = hf.sessions.load_session("tides")
         assert session is not None and texts(session) == ["two"]
+
+
+def test_one_damaged_event_stops_one_sessions_file_and_is_said_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"s{at}" for at in range(6)]
+    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
+        for name in names:
+            hf.sessions.create_session(name).add_messages([say("one"), say("two")])
+        spoil(folder / ".index" / "state.db", 2, "s2")
+    assert {path.stem for path in (folder / "sessions").glob("s*.json")} == {*names} - {"s2"}
+    (said,) = [record.message for record in caplog.records if record.name == "holdfast.files"]
+    assert "position 8 " in said and "'default'" in said
+    caplog.clear()
+    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
+        hf.sessions.get_session("s4").add_message(say("three"))
+    assert "three" in (folder / "sessions" / "s4.json").read_text()
+    assert not caplog.records

@@ -2,7 +2,8 @@
 
 A file is written when its session is saved, in intervals, and at the end. Whoever saves after each message does not
 have the whole session written each time: once it is long, its file waits until there is an eighth more to say, or for
-the next interval. A file says which version of its session it shows, so that anybody can tell whether it lags.
+the next interval. A file says which version of its session it shows, so that anybody can tell whether it lags. Damage
+in the log keeps the files of those sessions from being written that rest on it, and no others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import threading
 from collections.abc import Mapping
 from typing import Final, cast
 
-from holdfast import errors, limits
+from holdfast import errors
+from holdfast.engine import salvaging
 from holdfast.engine.engine import Engine
 from holdfast.engine.messages import Messages, Reader
 from holdfast.engine.states import PREFIX, stream_of
@@ -41,6 +43,8 @@ class SessionFiles:
         self._documents = documents
         self._shown: dict[str, int] = {}
         self._new: dict[tuple[str, str], None] = {}
+        self._damaged: dict[tuple[str, str], None] = {}
+        self._told: set[tuple[str, str]] = set()
         self._index: dict[str, Json] = {}
         self._seal: bytes | None = None
         self._books = threading.RLock()
@@ -87,12 +91,11 @@ class SessionFiles:
                 after = after if after <= store.head(tenant) else 0
                 found, positions[tenant] = self._changed(tenant, after)
                 changed += [(tenant, session_id) for session_id in found]
+            # Each in a turn of its own: others do not wait for as many files as there may be.
+            for tenant, session_id in dict.fromkeys((*self._damaged, *changed)):
+                self._write_what_can_be(tenant, session_id)
             if not changed and not self._new:
                 return
-            # Each in a turn of its own: others do not wait for as many files as there may be.
-            for tenant, session_id in changed:
-                with contextlib.suppress(errors.Corrupt, errors.Erased), self._documents.turn():
-                    self._write(tenant, session_id)
             with self._documents.turn():
                 # An erasure that came meanwhile has dropped the list, and files: the next sweep looks at all.
                 kept = self._positions().keys() >= before.keys()
@@ -100,13 +103,38 @@ class SessionFiles:
 
     def _changed(self, tenant: str, after: int) -> tuple[list[str], int]:
         found: dict[str, None] = {}
-        with contextlib.suppress(errors.Corrupt):
-            while page := self._engine.store.feed(tenant, after=after, limit=limits.READ_CHUNK):
-                for stored in page:
-                    if stored.stream.startswith(PREFIX):
-                        found[stored.stream.removeprefix(PREFIX)] = None
-                after = page[-1].position
+        for event in salvaging.feed(self._engine.store, tenant, after=after):
+            if isinstance(event, salvaging.Damage):
+                # Whose it is can't be told; a session that rests on it is met when it is written.
+                self._tell(tenant, event.error)
+                after = event.at
+            else:
+                after = event.position
+                if event.stream.startswith(PREFIX):
+                    found[event.stream.removeprefix(PREFIX)] = None
         return list(found), after
+
+    def _write_what_can_be(self, tenant: str, session_id: str) -> None:
+        """Write a session's file; one that can't be read is tried again in the next sweep: it may be mended."""
+        self._damaged.pop((tenant, session_id), None)
+        try:
+            with self._documents.turn():
+                self._write(tenant, session_id)
+        except errors.Erased:
+            return
+        except errors.Corrupt as error:
+            self._damaged[tenant, session_id] = None
+            self._tell(tenant, error)
+
+    def _tell(self, tenant: str, error: errors.Corrupt) -> None:
+        """Say once that something is damaged."""
+        if (tenant, error.message) not in self._told:
+            self._told.add((tenant, error.message))
+            _log.warning(
+                "%s The files of sessions of tenant %r that rest on it are not written, the others are.",
+                error.message,
+                tenant,
+            )
 
     def _name(self, tenant: str, session_id: str) -> str:
         return self._documents.name(session_id, "" if tenant == DEFAULT else tenant)
@@ -144,15 +172,15 @@ class SessionFiles:
 
     def _write(self, tenant: str, session_id: str) -> None:
         name, state = self._name(tenant, session_id), self._state(tenant, session_id)
-        self._new[tenant, session_id] = None
         if state is None:
             self._documents.drop(name)
             self._shown.pop(name, None)
-            return
-        present = self._documents.primary(name)
-        if present is None or present.get("version") != state.version:
-            self._documents.put(name, self._document(tenant, state))
-        self._shown[name] = state.message_count
+        else:
+            present = self._documents.primary(name)
+            if present is None or present.get("version") != state.version:
+                self._documents.put(name, self._document(tenant, state))
+            self._shown[name] = state.message_count
+        self._new[tenant, session_id] = None
 
     def _state(self, tenant: str, session_id: str) -> SessionState | None:
         """Return a session's state as of now; None if there is no such session any more."""
