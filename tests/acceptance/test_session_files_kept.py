@@ -8,6 +8,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -186,3 +187,110 @@ def test_what_a_rewind_took_back_is_not_brought_back_by_auto_save(folder: Path) 
     with SessionManager(base_path=folder) as manager:
         assert texts(manager.get_session("tides")) == ["one", "after the rewind"]
     assert saved_by_time(folder, "after") == ["one", "after the rewind"]
+
+
+def words(folder: Path, text: str) -> list[str]:
+    """Return the files of a folder that have a text."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(path.name for path in files if text.encode() in path.read_bytes())
+
+
+def told(folder: Path) -> Path:
+    """Have a session of Ada's and one of Bob's, both with files; return where the files are."""
+    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
+        for user in ("ada", "bob"):
+            session = hf.sessions.create_session(f"of-{user}", user_id=user)
+            session.add_message(say(f"canary of {user}"))
+    return folder / "sessions"
+
+
+@pytest.mark.req("B-18")
+def test_an_erasure_touches_nothing_that_is_somebody_elses(tmp_path: Path, folder: Path) -> None:
+    sessions = told(folder)
+    outside = tmp_path / "outside.json"
+    outside.write_text('{"holdfast": "session", "of": "canary of ada, elsewhere"}')
+    (sessions / "mine" / "deep.json").mkdir(parents=True)
+    (sessions / "mine.json").mkdir()
+    (sessions / "x.json.abcd1234.new").mkdir()
+    (sessions / "link.json").symlink_to(outside)
+    (folder / "blobs" / "mine").mkdir()
+    texts = {
+        sessions / "NOTES.md": "mine",
+        sessions / "notes.json": '{"mine": "\\"holdfast\\": \\"session\\""}',
+        sessions / "tides.json.other-1": '{"mine": 1}',
+        sessions / "copies.json": '{"mine": [{"holdfast": "session"}]}',
+        sessions / "draft.new": "mine",
+        sessions / "mine" / "of-ada.json": '{"holdfast": "session"}',
+        folder / "blobs" / "README": "mine",
+        folder / "journal" / "draft.new": "mine",
+    }
+    for path, text in texts.items():
+        path.write_text(text)
+    for _ in range(2):
+        with holdfast.connect(f"files:{folder}") as hf:
+            receipt = hf.admin.erase(user_id="ada")
+            assert not receipt.pending
+            assert hf.admin.status()["session_files"]["others"] == 7
+    assert {path: path.read_text() for path in texts} == texts
+    assert outside.exists() and (sessions / "link.json").is_symlink()
+    assert words(folder, "canary of ada") == ["link.json"]
+    assert "of-bob.json" in words(folder, "canary of bob")
+
+
+@pytest.mark.req("B-18")
+def test_an_edited_copy_of_what_was_erased_goes_and_that_of_another_session_stays(
+    folder: Path,
+) -> None:
+    sessions = told(folder)
+    for user in ("ada", "bob"):
+        document = json.loads((sessions / f"of-{user}.json").read_text())
+        edited = json.dumps(dict(sorted(document.items())), indent=1)
+        (sessions / f"of-{user}.json").write_text(edited)
+        (sessions / f"of-{user}.json.other-7").write_text(edited)
+    (sessions / "torn.json.other-1").write_text((sessions / "of-ada.json").read_text()[:-9])
+    with holdfast.connect(f"files:{folder}") as hf:
+        hf.admin.erase(user_id="ada")
+        assert words(folder, "canary of ada") == []
+        assert set(words(sessions, "canary of bob")) >= {"of-bob.json", "of-bob.json.other-7"}
+
+
+@pytest.mark.req("B-18")
+def test_a_file_that_can_not_be_removed_leaves_the_erasure_pending_and_the_store_open(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = told(folder)
+    stuck = [sessions / "of-ada.json", sessions / "of-ada.json.abcd1234.new"]
+    stuck[1].write_text("canary of ada, half-made")
+    sound = Files.remove
+
+    def remove(self: Files, path: Path) -> None:
+        if path in stuck:
+            raise PermissionError(errno.EPERM, "not permitted", str(path))
+        sound(self, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "remove", remove)
+        with holdfast.connect(f"files:{folder}") as hf:
+            with pytest.raises(holdfast.StoreReadOnly, match=r"of-ada\.json") as info:
+                hf.admin.erase(user_id="ada")
+            assert cast("dict[str, object]", info.value.facts["receipt"])["pending"] is True
+            assert hf.sessions.load_session("of-ada") is None
+        assert words(folder, "canary of ada") == [path.name for path in stuck]
+        for _ in range(2):
+            with holdfast.connect(f"files:{folder}") as hf:
+                assert hf.sessions.get_session("of-bob").message_count == 1
+                assert any("of-ada.json" in note for note in hf.admin.status()["notes"])
+    with holdfast.connect(f"files:{folder}") as hf:
+        assert hf.admin.status()["notes"] == []
+    assert words(folder, "canary of ada") == [] and not (sessions / "of-ada.json").exists()
+
+
+def test_deleting_a_session_leaves_what_somebody_put_in_the_place_of_its_file(folder: Path) -> None:
+    filled(folder, "tides", "ebb")
+    theirs = folder / "sessions" / "tides.json"
+    theirs.write_text('{"mine": 1}')
+    (folder / "sessions" / "ebb.json").unlink()
+    (folder / "sessions" / "ebb.json").mkdir()
+    with SessionManager(folder) as manager:
+        assert manager.delete_session("tides") and manager.delete_session("ebb")
+    assert theirs.read_text() == '{"mine": 1}' and (folder / "sessions" / "ebb.json").is_dir()

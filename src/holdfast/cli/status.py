@@ -180,6 +180,8 @@ def _files(facts: Mapping[str, Json], dot: str) -> Iterator[tuple[str, str]]:
             told = [figures.count(files, "session file")]
             told += [f"{lagging:,} behind the log"] if lagging else []
             told += [f"{edited:,} changed by hand, or damaged"] if edited else []
+            others = int(facts["session_files"].get("others", 0))
+            told += [f"{others:,} beside them that Holdfast did not write"] if others else []
             yield "files", f" {dot} ".join(told)
         case _:
             return

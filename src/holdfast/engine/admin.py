@@ -175,7 +175,8 @@ class Admin:
         With none of them, what delete_session has hidden. When this returns, no file of the store has it; what
         stays is said in the receipt. A session that living forks still read is hidden and goes with the last of
         them. Raises UnknownSession, UnknownMessage; StoreBusy if it is gone for every reader, but somebody reads
-        for so long that traces stay in files (`facts["receipt"]`): the next erase() or opening removes them.
+        for so long that traces stay in files (`facts["receipt"]`), StoreReadOnly if a file can't be removed: the
+        next erase() or opening does it.
         """
         if message_id is not None and session_id is None:
             raise errors.InvalidRequest("a message is erased from a session: give its session_id.")

@@ -11,17 +11,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
-from holdfast import limits
+from holdfast import errors, limits
 from holdfast.store.documents import Documents
-from holdfast.store.files.folder import LOCK, is_ours
+from holdfast.store.files.folder import LOCK, half_made, is_ours, named, remove_all
 from holdfast.store.files.naming import safe_name
 from holdfast.store.sqlite import translate, turns
 from holdfast.store.sqlite.files import Files
@@ -31,6 +32,10 @@ _SEAL: Final = b',\n  "checksum": "'
 _END: Final = b'"\n}\n'
 _SUM_CHARS: Final = 64
 _OTHERS: Final = frozenset(("index.json",))
+_NAMES: Final = re.compile(r"[^.].*\.json(\.bak)?")
+_ASIDE: Final = re.compile(rf"({_NAMES.pattern})\.other-\d+")
+_SHAPE: Final = re.compile(rb'"holdfast"\s*:\s*"sessions?"')
+"""In every document, and quoted by none: within a text its quotes would be escaped."""
 
 
 def sealed(document: Mapping[str, Json]) -> bytes:
@@ -44,13 +49,27 @@ def opened(data: bytes) -> dict[str, Json] | None:
     end = len(_SEAL) + _SUM_CHARS + len(_END)
     body, seal = data[:-end], data[-end:]
     check = hashlib.sha256(body).hexdigest().encode()
-    if seal != _SEAL + check + _END:
-        return None
+    found = _decoded(data) if seal == _SEAL + check + _END else None
+    return found if isinstance(found, dict) else None
+
+
+def _decoded(data: bytes) -> dict[str, Json] | list[Json] | None:
+    """Return what a text says in JSON, if it is an object or an array; None for any other."""
     try:
-        found = cast("object", msgspec.json.decode(data))
+        return msgspec.json.decode(data, type=dict[str, Json] | list[Json])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return cast("dict[str, Json]", found) if isinstance(found, dict) else None
+
+
+def _is_document(data: bytes) -> bool:
+    """Whether this was written as a document, be it edited or damaged since. What quotes one is none."""
+    match _decoded(data):
+        case {"holdfast": "session" | "sessions"}:
+            return True
+        case None:
+            return _SHAPE.search(data) is not None
+        case _:
+            return False
 
 
 class FileDocuments:
@@ -78,7 +97,8 @@ class FileDocuments:
             fd = self._files.open_here(path)
             try:
                 self._lock(fd, path)
-                self._clear_leftovers()
+                if not self._cleared:
+                    self._clear_leftovers()
                 yield
             finally:
                 self._files.close(fd)
@@ -91,12 +111,10 @@ class FileDocuments:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, turns.LOOK_S_MAX)
 
-    def _clear_leftovers(self) -> None:
-        """Remove what a writer that died has left half-made, once: nobody else writes here now."""
-        if not self._cleared:
-            for leftover in self.folder.glob("*.new"):
-                self._files.remove(leftover)
-            self._cleared = True
+    def _clear_leftovers(self) -> list[Path]:
+        """Remove what a writer that died has left half-made; return what can't be. Nobody else writes here now."""
+        self._cleared = True
+        return remove_all(self._files, named(self.folder, half_made(_NAMES)))
 
     def put(self, name: str, document: Mapping[str, Json]) -> None:
         """Replace a document, whole or not at all; durable on return."""
@@ -135,36 +153,55 @@ class FileDocuments:
         return self._bytes(self._path(name), _SUM_CHARS + len(_END))
 
     def drop(self, name: str) -> None:
-        """Remove a document and its backup."""
-        paths = [path for path in (self._path(name), self._backup(name)) if path.exists()]
+        """Remove a document and its backup; what somebody else has put into their place stays."""
+        there = ((path, self._bytes(path)) for path in (self._path(name), self._backup(name)))
+        paths = [path for path, data in there if data is not None and _is_document(data)]
         for path in paths:
             self._files.remove(path)
         if paths:
             self._files.sync(self.folder)
 
-    def drop_unless(self, keeps: Callable[[Mapping[str, Json]], bool]) -> None:
-        """Remove every document and every backup but those that are to be kept. The caller has the turn."""
-        for path in self.folder.glob("[!.]*"):
-            document = self._opened(path)
-            if document is None or not keeps(document):
-                self._files.remove(path)
+    def drop_unless(self, keeps: Callable[[Mapping[str, Json]], bool]) -> list[Path]:
+        """Remove every document, backup and copy put aside but those to be kept; return what can't be. The caller has the turn.
+
+        What is no document of ours is somebody else's, whatever it is called, and stays.
+        """
+        left = self._clear_leftovers()
+        for path in (*named(self.folder, _NAMES), *named(self.folder, _ASIDE)):
+            try:
+                if self._goes(path, keeps):
+                    self._files.remove(path)
+            except (OSError, errors.Unavailable):
+                left.append(path)
         self._files.sync(self.folder)
+        return left
+
+    def _goes(self, path: Path, keeps: Callable[[Mapping[str, Json]], bool]) -> bool:
+        """Whether a file is a document, edited or not, that can't be told to be one of those to be kept."""
+        data = self._bytes(path)
+        if data is None or not _is_document(data):
+            return False
+        document = _decoded(data)
+        return not isinstance(document, dict) or not keeps(document)
 
     def survey(self, version: Callable[[str, str], int]) -> dict[str, int]:
         """Return how many documents there are, how many lag behind the log, and how many somebody has changed.
 
-        `version` says at which version a stream of a tenant is.
+        `others` is how much else lies there: what was put aside, and whatever somebody keeps there. `version` says at
+        which version a stream of a tenant is.
         """
-        found = {"files": 0, "lagging": 0, "edited": 0}
-        for path in sorted(self.folder.glob("*.json")):
-            if path.name in _OTHERS:
-                continue
-            found["files"] += 1
-            match self._opened(path):
-                case {"tenant": str(tenant), "stream": str(stream), "version": int(known)}:
-                    found["lagging"] += known != version(tenant, stream)
-                case _:
-                    found["edited"] += 1
+        found = {"files": 0, "lagging": 0, "edited": 0, "others": 0}
+        ours = set(named(self.folder, _NAMES))
+        for path in sorted(self.folder.glob("[!.]*")):
+            if path not in ours:
+                found["others"] += 1
+            elif path.suffix == ".json" and path.name not in _OTHERS:
+                found["files"] += 1
+                match self._opened(path):
+                    case {"tenant": str(tenant), "stream": str(stream), "version": int(known)}:
+                        found["lagging"] += known != version(tenant, stream)
+                    case _:
+                        found["edited"] += 1
         return found
 
     def _path(self, name: str) -> Path:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +27,38 @@ _IGNORED: Final = "/.index/\n.lock\n*.new\n*.bak\n"
 _EXACT: Final = "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
 """For git: lines end as they were written."""
 
+_FRESH: Final = r"\.[a-z0-9_]{8}\.new"
+"""How a file ends that `Files.fresh` has made."""
+
+_SEGMENTS: Final = re.compile(r"\d+\.jsonl|rewriting")
+_BLOBS: Final = re.compile(r"[0-9a-f]{64}")
 _HEAD: Final = re.compile(rb'\s*\{\s*"holdfast"\s*:\s*"sessions?"')
 _HEAD_BYTES: Final = 64
+_SHOWN: Final = 3
+"""Files that an error names."""
+
+
+def named(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
+    """Yield the files of a folder that have such a name. Folders and links never are the store's, whatever they are called."""
+    for found in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if names.fullmatch(found.name) and found.is_file(follow_symlinks=False):
+            yield folder / found.name
+
+
+def remove_all(files: Files, paths: Iterable[Path]) -> list[Path]:
+    """Remove files; return those that can't be."""
+    left: list[Path] = []
+    for path in paths:
+        try:
+            files.remove(path)
+        except OSError:
+            left.append(path)
+    return left
+
+
+def half_made(names: re.Pattern[str]) -> re.Pattern[str]:
+    """Return the names of what a writer of such files leaves that dies half-way."""
+    return re.compile(f"({names.pattern}){_FRESH}")
 
 
 def is_ours(path: Path) -> bool:
@@ -36,6 +67,17 @@ def is_ours(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return _HEAD.match(file.read(_HEAD_BYTES)) is not None
+
+
+def not_removed(paths: Sequence[Path]) -> errors.StoreReadOnly:
+    """Return the error for files that may have what was erased, and can't be removed."""
+    names = ", ".join(str(path) for path in paths[:_SHOWN])
+    more = f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else ""
+    return errors.StoreReadOnly(
+        f"what was erased can't be read any more from the store, but may be in files that can't be removed: {names}{more}.",
+        hint="Remove them, or let them be removed, then erase() once more; the next opening does it too.",
+        facts={"path": str(paths[0]), "files": len(paths), "pending": True},
+    )
 
 
 class Folder:
@@ -103,11 +145,21 @@ class Folder:
         else:
             self._files.sync(folder.parent)
 
-    def clear_leftovers(self) -> None:
-        """Remove what a writer of the log that died has left half-made. The caller holds the turn."""
-        for folder in (self.journal, self.blobs):
-            for leftover in folder.glob("*.new"):
-                self._files.remove(leftover)
+    def clear_leftovers(self) -> list[Path]:
+        """Remove what a writer of the log that died has left half-made; return what can't be. The caller holds the turn."""
+        leftovers = (
+            path
+            for folder, names in ((self.journal, _SEGMENTS), (self.blobs, _BLOBS))
+            for path in named(folder, half_made(names))
+        )
+        return remove_all(self._files, leftovers)
+
+    def drop_blobs(self, needed: Callable[[bytes], bool]) -> list[Path]:
+        """Remove the blobs that are not needed any more; return those that can't be. The caller holds the turn."""
+        found = (path for path in named(self.blobs, _BLOBS) if not needed(bytes.fromhex(path.name)))
+        left = remove_all(self._files, found)
+        self._files.sync(self.blobs)
+        return left
 
     @property
     def size_bytes(self) -> int:

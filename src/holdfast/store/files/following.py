@@ -21,7 +21,7 @@ from holdfast.store import port
 from holdfast.store.erasure import Again
 from holdfast.store.files import applying, journal
 from holdfast.store.files.documents import FileDocuments
-from holdfast.store.files.folder import LOCK, Folder
+from holdfast.store.files.folder import LOCK, Folder, not_removed
 from holdfast.store.files.journal import START, Journal, Point, Step
 from holdfast.store.files.proving import Proof
 from holdfast.store.files.recording import Recording
@@ -81,13 +81,16 @@ class Following(Witness):
             self.journal.begin(made)
         return found or made
 
-    def _clear_up(self, connection: apsw.Connection) -> None:
-        """Finish what was decided on, and remove what a writer that died has left half-made. No transaction is open."""
+    def _clear_up(self, connection: apsw.Connection) -> list[Path]:
+        """Finish what was decided on, and remove what a writer that died has left half-made; return what can't be.
+
+        No transaction is open.
+        """
         going = True
         while going:
             with connection:
                 going = self._finish(connection)
-        self._folder.clear_leftovers()
+        return self._folder.clear_leftovers()
 
     def _finish(self, connection: apsw.Connection) -> bool:
         """Put a journal into place that an erasure decided on; return whether the index moved along.
@@ -251,16 +254,20 @@ class Following(Witness):
         """Forget what the transaction had changed."""
         self._recording.clear()
 
-    def scrub(self, connection: apsw.Connection) -> None:
+    def scrub(self, connection: apsw.Connection) -> errors.Error | None:
         """Write the journal anew without what was erased, and drop files that may have some of it."""
-        self.rewrite(connection, Kept(connection))
-        for path in self._folder.blobs.iterdir():
-            if not self._is_needed(connection, path.name):
-                self._files.remove(path)
-        self._files.sync(self._folder.blobs)
+        left = self._clear_up(connection)
+        damage: errors.Corrupt | None = None
+        try:
+            self.rewrite(connection, Kept(connection))
+        except errors.Corrupt as error:
+            # A line that can't be read can't be written anew either: somebody has to put it back first.
+            damage = error
+        left += self._folder.drop_blobs(partial(self._is_needed, connection))
         # Whatever quotes what went has lost events, too. Those files are written again as they are needed.
         with self._documents.turn():
-            self._documents.drop_unless(partial(self._is_untouched, connection))
+            left += self._documents.drop_unless(partial(self._is_untouched, connection))
+        return damage or (not_removed(left) if left else None)
 
     def _is_untouched(self, connection: apsw.Connection, document: Mapping[str, Json]) -> bool:
         """Whether a document is of a stream that nothing was ever erased from, nor from what it goes on from."""
@@ -278,17 +285,11 @@ class Following(Witness):
 
     def rewrite(self, connection: apsw.Connection, edit: Edit) -> None:
         """Write every line of the journal anew; the index follows."""
-        # What one has left who died before it was decided may have what goes now.
-        self._folder.clear_leftovers()
         self._rewriting.decide(self._store_id, edit)
         self._clear_up(connection)
         self._point = self._stored_point(connection) or START
 
-    def _is_needed(self, connection: apsw.Connection, name: str) -> bool:
-        try:
-            hash_ = bytes.fromhex(name)
-        except ValueError:
-            return False
+    def _is_needed(self, connection: apsw.Connection, hash_: bytes) -> bool:
         return first(connection, self._sql["has_blob"], (hash_,)) is not None
 
     @property

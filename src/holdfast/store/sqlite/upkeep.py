@@ -156,14 +156,17 @@ class Upkeep(Looking):
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """Write the file anew and empty its log, blank the boxes, bring up the list; then nothing is pending."""
         with self.turn(), self._translated:
-            self._scrub(done, left)
+            waits = self._scrub(done, left)
+        if waits is not None:
+            raise waits
 
-    def _scrub(self, done: bytes, left: bytes) -> None:
+    def _scrub(self, done: bytes, left: bytes) -> errors.Error | None:
+        """Return what keeps it from being through, if all else is done."""
         listed, sql = self._witness.list_path(self.path), self._sql
         row = first(self._writer, sql["pending"], ())
         if row is None or not isinstance(row[0], bytes):
             self._take_over(left)
-            return
+            return None
         rest = left + row[0].removeprefix(done)
         self._leave()
         try:
@@ -172,7 +175,7 @@ class Upkeep(Looking):
             self._writer.execute(sql["set_pending"], (b"\n" + rest,))
             self._end()
             self._renew_readers()
-            self._witness.scrub(self._writer)
+            waits = self._witness.scrub(self._writer)
             scrubbing.rewrite(self._writer, self.path)
             # It is cut off by now; where commits are not synced nothing else would make sure of that.
             self._files.sync(Path(f"{self.path}-wal"))
@@ -181,6 +184,7 @@ class Upkeep(Looking):
             self._anchor.write({})
             self._enter()
             self._writer.execute(sql["put_listed"], (erasures.check_of(listed),))
+            rest = b"\n" + rest if waits else rest
             if rest:
                 self._writer.execute(sql["set_pending"], (rest,))
             else:
@@ -193,6 +197,7 @@ class Upkeep(Looking):
             raise
         finally:
             self._seen = None
+        return waits
 
     def _take_over(self, left: bytes) -> None:
         """Have something pending where nothing was, and so nothing is to be scrubbed."""
@@ -224,9 +229,12 @@ class Upkeep(Looking):
         pending = first(self._writer, sql["pending"], ())
         if pending is not None and (anew or pending[0] in (b"", b"\n")):
             try:
-                self._scrub(b"", b"")
+                waits = self._scrub(b"\n" if pending[0] == b"\n" else b"", b"")
             except errors.StoreBusy as error:
-                self.remarks = (*self.remarks, error.message)
+                waits = error
+            if waits is not None:
+                # It stays pending, and keeps nobody from what can be read.
+                self.remarks = (*self.remarks, waits.message)
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: path, size, versions, durability, counts."""

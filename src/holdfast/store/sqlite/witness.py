@@ -10,6 +10,7 @@ from pathlib import Path
 
 import apsw
 
+from holdfast import errors
 from holdfast.store.sqlite import erasures
 from holdfast.store.sqlite.opening import Synchronous
 
@@ -57,8 +58,13 @@ class Witness:
     def undone(self) -> None:
         """The open transaction never was."""
 
-    def scrub(self, connection: apsw.Connection) -> None:
-        """Keep nothing any more that the store does not have; durable on return. No transaction is open."""
+    def scrub(self, connection: apsw.Connection) -> errors.Error | None:
+        """Keep nothing any more that the store does not have; durable on return. No transaction is open.
+
+        Returns what keeps it from being through, if something does: all else is done.
+        """
+        del connection
+        return None
 
     def close(self) -> None:
         """Give back every file."""
