@@ -98,3 +98,100 @@ def test_one_damaged_event_stops_one_sessions_file_and_is_said_once(
         hf.sessions.get_session("s4").add_message(say("three"))
     assert "three" in (folder / "sessions" / "s4.json").read_text()
     assert not caplog.records
+
+
+BLOB = "canary in a blob " * 8_000
+
+
+def told(url: str | Path, count: int, *, framed: bool) -> None:
+    """Have a session of Ada's with so many messages and a large one, one of Bob's, and frames about Bob's."""
+    with holdfast.connect(url, auto_save_interval=0) as hf:
+        ada = hf.sessions.create_session("tides", user_id="ada", title="canary of a title")
+        ada.add_messages([say(f"canary {at}") for at in range(count)])
+        ada.add_message(say(BLOB))
+        hf.sessions.create_session("ebb", user_id="bob").add_message(say("of bob"))
+        if framed:
+            scope = holdfast.Scope(actor_id="planner", session_id="ebb")
+            hf.index.push_frame(scope, goal="plan", budget=holdfast.TokenBudget(total=100))
+
+
+def left(folder: Path) -> list[str]:
+    """Return the files that have words of Ada's."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(path.name for path in files if b"canary" in path.read_bytes())
+
+
+@pytest.mark.req("B-19")
+@pytest.mark.parametrize("backend", ["sqlite", "files"])
+@pytest.mark.parametrize("lost", ["", "row", "beginning"])
+def test_a_recovery_session_is_its_users_and_goes_with_the_user(
+    tmp_path: Path, backend: str, lost: str
+) -> None:
+    url = tmp_path / "state.db" if backend == "sqlite" else f"files:{tmp_path / 'state'}"
+    index = tmp_path / "state.db" if backend == "sqlite" else tmp_path / "state/.index/state.db"
+    told(url, 20, framed=True)
+    spoil(index, 1 if lost == "beginning" else 5)
+    if lost == "row":
+        with contextlib.closing(opening.connect(index, write=True)) as vandal:
+            vandal.execute("UPDATE projections SET owner = 'eve' WHERE id = 'tides'")
+    if backend == "files":
+        # Else the index would be made again from it.
+        path = tmp_path / "state" / "journal" / "000001.jsonl"
+        sound = path.read_bytes()
+        path.write_bytes(sound.replace(b'"canary 1"', b'"canary X"'))
+    with holdfast.connect(url, auto_save_interval=0) as hf:
+        session = hf.sessions.load_session("tides")
+        assert session is not None and session.id == recovery_id("tides")
+        assert session.user_id == "ada"
+        assert session.title == (
+            None if (lost, backend) == ("beginning", "sqlite") else "canary of a title"
+        )
+        assert session.id in {row["id"] for row in hf.sessions.list_sessions(user_id="ada")}
+
+
+@pytest.mark.req("B-19")
+@pytest.mark.parametrize("count", [20])
+@pytest.mark.parametrize("verb", ["user", "session", "forget"])
+def test_a_damaged_session_can_be_erased_with_its_recovery_session(
+    tmp_path: Path, count: int, verb: str
+) -> None:
+    path = tmp_path / "state.db"
+    told(path, count, framed=True)
+    spoil(path, 5)
+    with holdfast.connect(path) as hf:
+        session = hf.sessions.load_session("tides")
+        assert session is not None and list(session.messages)
+        if verb == "session":
+            for each in ("tides", recovery_id("tides")):
+                hf.admin.erase(session_id=each)
+        else:
+            receipt = hf.memory.forget("ada") if verb == "forget" else hf.admin.erase(user_id="ada")
+            assert receipt.sessions == 2 and receipt.blobs
+        assert hf.sessions.load_session("tides") is None
+        assert hf.admin.verify().ok
+        assert {row["id"] for row in hf.sessions.list_sessions()} == {"ebb"}
+    assert left(tmp_path) == []
+
+
+def test_what_is_erased_of_a_damaged_journal_stays_pending_until_it_is_put_back(
+    folder: Path,
+) -> None:
+    told(f"files:{folder}", 20, framed=False)
+    path = folder / "journal" / "000001.jsonl"
+    spoil(folder / ".index" / "state.db", 5)
+    path.write_bytes(path.read_bytes().replace(b'"canary 3"', b'"canary X"'))
+    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
+        session = hf.sessions.load_session("tides")
+        assert session is not None and session.user_id == "ada"
+        with pytest.raises(holdfast.Corrupt, match=r"000001\.jsonl") as info:
+            hf.admin.erase(user_id="ada")
+        assert info.value.facts["receipt"]["pending"] is True
+        assert [row["id"] for row in hf.sessions.list_sessions()] == ["ebb"]
+    assert "000001.jsonl" in left(folder)
+    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
+        assert any("000001.jsonl" in note for note in hf.admin.status()["notes"])
+        assert hf.sessions.get_session("ebb").message_count == 1
+    path.write_bytes(path.read_bytes().replace(b'"canary X"', b'"canary 3"'))
+    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
+        assert hf.admin.status()["notes"] == [] and hf.admin.verify().ok
+    assert left(folder) == []

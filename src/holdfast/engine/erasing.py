@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from holdfast import errors, limits
-from holdfast.engine import arriving, deriving, stand_ins, tracing, trees
+from holdfast.engine import arriving, deriving, salvaging, stand_ins, tracing, trees
 from holdfast.engine.engine import Engine
 from holdfast.engine.lineage import Lineage
 from holdfast.engine.listed import DELETED, KIND, rows
@@ -174,13 +174,19 @@ class Erasing:
         )
 
     def _of_session(self, session_id: str) -> Wish:
-        state = self._state(session_id)
+        user_id = self._owner(session_id)
+        owners = frozenset({user_id} if user_id is not None else ())
+        todo = Todo(self._tenant, user_id or "", session_id)
+        return Wish(what="session", whole=frozenset({session_id}), todo=(todo,), owners=owners)
+
+    def _owner(self, session_id: str) -> str | None:
+        try:
+            state = self._engine.states.current(self._tenant, session_id)
+        except errors.Corrupt:
+            return salvaging.owner(self._store, self._tenant, session_id)
         if state is None:
             raise rules.unknown(session_id)
-        owners = frozenset({state.user_id} if state.user_id is not None else ())
-        return Wish(
-            what="session", whole=frozenset({session_id}), todo=(self._todo(state),), owners=owners
-        )
+        return state.user_id
 
     def _of_outlived(self, states: Sequence[SessionState]) -> Wish:
         todo = (msgspec.structs.replace(self._todo(state), learnt=True) for state in states)
@@ -229,7 +235,10 @@ class Erasing:
         return Todo(self._tenant, state.user_id or "", state.id)
 
     def _state(self, session_id: str) -> SessionState | None:
-        return self._engine.states.current(self._tenant, session_id)
+        """Return the state of a session; None if there is none, or one that can't be read any more."""
+        with contextlib.suppress(errors.Corrupt):
+            return self._engine.states.current(self._tenant, session_id)
+        return None
 
     def _rows(self, query: port.Query) -> Iterator[port.Projection]:
         return rows(self._store, self._tenant, query)
@@ -250,7 +259,7 @@ class Erasing:
             self._hide(waiting)
             gone = tuple(lineage.going)
             roots = self._roots({*gone, *(wish.whole if wish.hide else ())})
-            shares = [*map(self._whole, map(stream_of, gone))]
+            shares = [*map(self._session, gone)]
             shares += map(self._whole, map(trees.stream_of, roots))
             left, told_of = self._left(wish, lineage)
             shares += self._shares(left)
@@ -298,6 +307,12 @@ class Erasing:
         version = self._store.version(self._tenant, stream)
         kind = stand_ins.notice_kind(stream)
         return Share(stream=stream, expected=version, kind=kind, whole=True)
+
+    def _session(self, session_id: str) -> Share:
+        """Return a session as what goes whole, with its rows: its events may be damaged."""
+        hidden = self._rows(port.Query(kind=DELETED, lookup=session_id))
+        rows = ((KIND, session_id), *((row.kind, row.id) for row in hidden))
+        return msgspec.structs.replace(self._whole(stream_of(session_id)), rows=rows)
 
     def _roots(self, sessions: set[str]) -> list[str]:
         """Return the trees in which any frame is about one of the sessions."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from holdfast import limits
+from holdfast import errors, limits
 from holdfast.engine import stand_ins
 from holdfast.engine.engine import Engine
 from holdfast.engine.finding import Log
+from holdfast.engine.listed import KIND
 from holdfast.engine.states import stream_of
 from holdfast.store import port
 from holdfast.store.erasure import StandIn, is_erased, is_notice
@@ -30,21 +31,32 @@ class Lineage:
         self._store = engine.store
         self._tenant = tenant
         self._states: dict[str, SessionState | None] = {}
-        wanted = {each for each in whole if self._state(each)}
+        self._damaged: dict[str, errors.Corrupt] = {}
+        wanted = {each for each in whole if self._is_there(each)}
         wanted |= {each for each in earlier if self._deleted(each)}
         self._recreated = sorted(
-            each for each in earlier if self._state(each) and not self._deleted(each)
+            each for each in earlier if self._is_there(each) and not self._deleted(each)
         )
         self.going = sorted(self._free(self._closed(wanted)))
         self.waiting = sorted(wanted - set(self.going))
 
     def _state(self, session_id: str) -> SessionState | None:
         if session_id not in self._states:
-            self._states[session_id] = self._engine.states.current(self._tenant, session_id)
+            self._states[session_id] = None
+            try:
+                self._states[session_id] = self._engine.states.current(self._tenant, session_id)
+            except errors.Corrupt as error:
+                # What can't be read any more can go all the same: there are rows that say enough of it.
+                self._damaged[session_id] = error
         return self._states[session_id]
+
+    def _is_there(self, session_id: str) -> bool:
+        return self._state(session_id) is not None or session_id in self._damaged
 
     def _deleted(self, session_id: str) -> bool:
         state = self._state(session_id)
+        if session_id in self._damaged:
+            return self._store.find(self._tenant, KIND, session_id) is None
         return state is not None and state.status is SessionStatus.DELETED
 
     def _forks(self, session_id: str) -> list[tuple[str, int]]:
@@ -77,6 +89,8 @@ class Lineage:
 
     def _before(self, session_id: str) -> list[StandIn]:
         state = self._state(session_id)
+        if session_id in self._damaged:
+            raise self._damaged[session_id]
         assert state is not None, "it was there when it was looked for"
         floor = Log(self._store, self._tenant, state).floor()
         going = set(self.going)

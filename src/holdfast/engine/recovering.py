@@ -81,7 +81,9 @@ class Recovering:
         log = self._log(session_id)
         known = {message.id for message in messages}
         whole = [*messages, *(message for message in log.messages if message.id not in known)]
-        session = present or self._begun(made, session_id, document, error)
+        session = present or self._begun(
+            made, session_id, document.get("title") or log.title, error
+        )
         self._fill(session, whole)
         source = "session file" if messages else "log"
         done: dict[str, Json] = {
@@ -97,17 +99,17 @@ class Recovering:
             return None
 
     def _begun(
-        self, made: str, session_id: str, document: dict[str, Json], error: errors.Corrupt
+        self, made: str, session_id: str, title: str | None, error: errors.Corrupt
     ) -> Session:
-        user, title = document.get("user_id"), document.get("title")
         notice = (
             f"This session replaces {session_id}, whose data is damaged ({error.message})"
             " What could be read of it follows."
         )
         return self._sessions.create_session(
             made,
-            user_id=user if isinstance(user, str) else None,
-            title=title if isinstance(title, str) else None,
+            # Whoever erases all of a user has to find it.
+            user_id=salvaging.owner(self._engine.store, self._tenant, session_id),
+            title=title,
             system=notice,
             metadata={"recovered_from": session_id},
         )

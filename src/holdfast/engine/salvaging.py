@@ -1,4 +1,4 @@
-"""What can still be read of a damaged log: event by event, past those that do not verify."""
+"""What can still be read of a damaged log: event by event, past those that do not verify; and whose it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from holdfast import errors, limits
+from holdfast.engine.listed import KIND
+from holdfast.engine.states import facts, stream_of
 from holdfast.store.port import Store, StoredEvent
+from holdfast.values.event import SessionCreated, SessionForked
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -35,6 +38,34 @@ def events(store: Store, tenant: str, stream: str) -> Iterator[StoredEvent | Dam
         0,
         last,
     )
+
+
+def owner(store: Store, tenant: str, session_id: str) -> str | None:
+    """Return whose a damaged session is, as its row says, else how it began. None: nobody's, or nobody can say."""
+    with contextlib.suppress(errors.Corrupt):
+        row = store.find(tenant, KIND, session_id)
+        if row is not None:
+            return row.owner or None
+    found: str | None = None
+    for event in events(store, tenant, stream_of(session_id)):
+        if isinstance(event, StoredEvent) and event.kind in (
+            SessionCreated.kind,
+            SessionForked.kind,
+        ):
+            with contextlib.suppress(errors.Corrupt, errors.Erased):
+                found = _begun_by(store, tenant, event)
+    return found
+
+
+def _begun_by(store: Store, tenant: str, stored: StoredEvent) -> str | None:
+    (fact,) = facts(store, tenant, (stored,))
+    match fact.event:
+        case SessionCreated(user_id=user_id):
+            return user_id
+        case SessionForked(state=state):
+            return state.user_id
+        case _:
+            return None
 
 
 def _each(

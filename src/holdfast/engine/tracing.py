@@ -119,12 +119,26 @@ def mentions(
         return session_id in sessions
 
     looking = Trees(covered, None, sessions)
-    for stored in _feed(store, tenant, 0):
-        ours = stored.stream.startswith(trees.PREFIX) and stored.stream not in known
-        if ours and stored.payload is not None and looking.concerns(stored):
-            made = stand_ins.made(stored, stored, lambda hashes: store.blobs(tenant, hashes))
-            found.setdefault(stored.stream, []).append(made)
+    for stream in _trees(store, tenant):
+        for stored in _stream(store, tenant, stream) if stream not in known else ():
+            if stored.payload is not None and looking.concerns(stored):
+                made = stand_ins.made(stored, stored, lambda hashes: store.blobs(tenant, hashes))
+                found.setdefault(stream, []).append(made)
     return found
+
+
+def _trees(store: port.Store, tenant: str) -> Iterator[str]:
+    query = port.Query(kind=trees.TREE, limit=limits.PAGE_SIZE_MAX)
+    while page := store.query(tenant, query):
+        yield from (trees.stream_of(row.id) for row in page)
+        query = msgspec.structs.replace(query, after=(page[-1].time_us, page[-1].id))
+
+
+def _stream(store: port.Store, tenant: str, stream: str) -> Iterator[port.StoredEvent]:
+    after = 0
+    while page := store.read(tenant, stream, after=after, limit=limits.READ_CHUNK):
+        yield from page
+        after = page[-1].version
 
 
 def _feed(store: port.Store, tenant: str, after: int) -> Iterator[port.StoredEvent]:

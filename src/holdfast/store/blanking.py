@@ -15,6 +15,7 @@ from holdfast.store.erasure import (
     Erasure,
     Share,
     StandIn,
+    derived_rows,
     erased_name,
     is_notice,
     notice,
@@ -98,8 +99,9 @@ class _Going:
     def _forget_derived(self, share: Share) -> None:
         books = self.books
         stream = books.streams[share.stream]
-        for row in books.derived_of(share.stream, self._derive).projections:
-            self._rows += books.projections.get(row.kind, {}).pop(row.id, None) is not None
+        rows, _ = derived_rows(share, lambda: books.derived_of(share.stream, self._derive))
+        for kind, id_ in rows:
+            self._rows += books.projections.get(kind, {}).pop(id_, None) is not None
         self._claims += sum(map(len, stream.claims.values()))
         stream.claims = {}
         for position in stream.positions:

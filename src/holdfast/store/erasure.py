@@ -9,11 +9,12 @@ in the same stream and names it, an event without payload is damage.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
+from holdfast import errors
 from holdfast.store.port import Blobs, Derived, NewEvent, StoredEvent
 
 NOTICE: Final = ".erased"
@@ -41,7 +42,9 @@ class StandIn(msgspec.Struct, frozen=True):
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """What goes of one stream, on condition that it is at version `expected`; `kind` is that of its notice.
 
-    The `whole` stream goes and gives its name back, or the events that `stand_ins` name, which are its own.
+    The `whole` stream goes and gives its name back, or the events that `stand_ins` name, which are its own. `rows` are
+    kind and id of all rows that are derived from a whole stream, if the caller knows them: then it goes even if its
+    events can't be read any more.
     """
 
     stream: str
@@ -49,6 +52,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     whole: bool = False
     stand_ins: tuple[StandIn, ...] = ()
+    rows: tuple[tuple[str, str], ...] | None = None
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +85,22 @@ class Told(msgspec.Struct, frozen=True):
 
     events: int
     digest: str
+
+
+def derived_rows(
+    share: Share, derive: Callable[[], Derived]
+) -> tuple[tuple[tuple[str, str], ...], Derived | None]:
+    """Return kind and id of the rows that are derived from a stream, and all that is; None if it can't be read.
+
+    Raises Corrupt if it can't be, and would have to be.
+    """
+    try:
+        found = derive()
+    except errors.Corrupt:
+        if not share.whole or share.rows is None:
+            raise
+        return share.rows, None
+    return tuple((row.kind, row.id) for row in found.projections), found
 
 
 def proof(gone: Iterable[tuple[int, bytes]]) -> Told:

@@ -295,7 +295,8 @@ class Store(Protocol):
         """Take payloads out of the log, and all that is derived from them; takes the turn itself.
 
         What remains is derived again. A stream that goes whole gives its name back; none may go on from it that
-        stays. Counts as a rebuild: whatever was cached does not hold any more. `scrub` has to follow.
+        stays. It may be damaged if it is said which rows go with it; Corrupt otherwise. Counts as a rebuild: whatever
+        was cached does not hold any more. `scrub` has to follow.
         """
         ...
 

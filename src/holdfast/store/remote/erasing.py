@@ -12,6 +12,7 @@ from holdfast.store.erasure import (
     Erasure,
     Share,
     StandIn,
+    derived_rows,
     erased_name,
     is_notice,
     notice,
@@ -79,9 +80,20 @@ class Going:
     def _forget_derived(self, share: Share, stream: Stream) -> None:
         """Note all that is derived from a stream, by deriving it once more."""
         events = Deriving(self._driver, self._tenant, stream, share.stream).events()
-        before = self._derive(share.stream, events, self._contents)
-        self._drops |= {(row.kind, row.id): None for row in before.projections}
-        self._hashes.update(hash_ for hash_, _ in before.blobs)
+        rows, before = derived_rows(
+            share, lambda: self._derive(share.stream, events, self._contents)
+        )
+        self._drops |= dict.fromkeys(rows)
+        used = (hash_ for hash_, _ in before.blobs) if before else self._used(stream)
+        self._hashes.update(used)
+
+    def _used(self, stream: Stream) -> Iterator[bytes]:
+        """Yield the blobs that a stream's events are said to refer to, whatever is in them."""
+        own = {kept.row.place.position for kept in reading.own(self._driver, self._tenant, stream)}
+        after = 0
+        while page := self._driver.uses(self._tenant, after=after):
+            yield from (hash_ for position, hash_ in page if position in own)
+            after = page[-1][0]
 
     def _contents(self, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         brought = {hash_: self._brought[hash_] for hash_ in hashes if hash_ in self._brought}

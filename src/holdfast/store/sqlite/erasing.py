@@ -15,6 +15,7 @@ from holdfast.store.erasure import (
     Erasure,
     Share,
     StandIn,
+    derived_rows,
     erased_name,
     is_notice,
     notice,
@@ -101,8 +102,8 @@ class Going:
 
     def _forget_derived(self, share: Share, key: int) -> None:
         """Drop all that is derived from a stream; its rows are known by deriving them once more."""
-        before = self._derived(share.stream, key)
-        self._drops |= {(row.kind, row.id): None for row in before.projections}
+        rows, _ = derived_rows(share, lambda: self._derived(share.stream, key))
+        self._drops |= dict.fromkeys(rows)
         run, sql = self._connection.execute, self._sql
         self._hashes.update(str(found) for (found,) in run(sql["hashes_of"], (key,)))
         stretches = [key, *(made for (made,) in run(sql["stretches_of"], (key,)))]

@@ -342,6 +342,22 @@ class Erasing(stage.Stage):
         assert shown(again) == before
         again.close()
 
+    def test_a_damaged_stream_goes_if_it_is_known_what_goes_with_it(self, store: Store) -> None:
+        self._told(store)
+        self.damage(store, 2)
+        erasure = whole(store, "a")
+        with pytest.raises(errors.Corrupt, match="position 2 "):
+            store.erase(erasure, derive)
+        assert store.version(TENANT, "a")
+        share = msgspec.structs.replace(erasure.shares[0], rows=(("row", "a"),))
+        gone = erased(store, msgspec.structs.replace(erasure, shares=(share,)))
+        assert (gone.events, gone.blobs) == (2, 1)
+        assert store.version(TENANT, "a") == 0 and store.find(TENANT, "row", "a") is None
+        hashes = [hash_of(LONE), hash_of(SHARED)]
+        assert list(store.blobs(TENANT, hashes)) == [hash_of(SHARED)]
+        store.scrub()
+        assert verified(store).ok
+
     def test_what_is_blank_for_no_reason_is_damage(self, store: Store) -> None:
         self._told(store)
         self.blank(store, 1)
