@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import holdfast
-from holdfast import Message, SessionManager
+from holdfast import Message, SessionManager, limits
 from holdfast.engine.recovering import recovery_id
 from holdfast.store.files import FilesStore
-from holdfast.store.port import Derive, Rebuilt
-from holdfast.store.sqlite import opening
+from holdfast.store.port import Derive, Rebuilt, StoredEvent
+from holdfast.store.sqlite import SQLiteStore, opening
 from tests.acceptance.test_session_files import damage, filled, say, texts
 
 
@@ -150,7 +151,7 @@ def test_a_recovery_session_is_its_users_and_goes_with_the_user(
 
 
 @pytest.mark.req("B-19")
-@pytest.mark.parametrize("count", [20])
+@pytest.mark.parametrize("count", [20, 300])
 @pytest.mark.parametrize("verb", ["user", "session", "forget"])
 def test_a_damaged_session_can_be_erased_with_its_recovery_session(
     tmp_path: Path, count: int, verb: str
@@ -185,7 +186,7 @@ def test_what_is_erased_of_a_damaged_journal_stays_pending_until_it_is_put_back(
         assert session is not None and session.user_id == "ada"
         with pytest.raises(holdfast.Corrupt, match=r"000001\.jsonl") as info:
             hf.admin.erase(user_id="ada")
-        assert info.value.facts["receipt"]["pending"] is True
+        assert cast("dict[str, object]", info.value.facts["receipt"])["pending"] is True
         assert [row["id"] for row in hf.sessions.list_sessions()] == ["ebb"]
     assert "000001.jsonl" in left(folder)
     with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
@@ -195,3 +196,134 @@ def test_what_is_erased_of_a_damaged_journal_stays_pending_until_it_is_put_back(
     with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
         assert hf.admin.status()["notes"] == [] and hf.admin.verify().ok
     assert left(folder) == []
+
+
+def place(tmp_path: Path, backend: str) -> tuple[str | Path, Path]:
+    """Return the URL of a store, and the database that answers for it."""
+    if backend == "sqlite":
+        return tmp_path / "state.db", tmp_path / "state.db"
+    return f"files:{tmp_path / 'state'}", tmp_path / "state" / ".index" / "state.db"
+
+
+def long(url: str | Path, count: int) -> None:
+    with holdfast.connect(url, auto_save_interval=0) as hf:
+        session = hf.sessions.create_session("tides", system="You know the sea.")
+        for at in range(0, count, 50):
+            session.add_messages([say(f"tides {at + each}") for each in range(50)])
+
+
+LOOKS: dict[str, Callable[[holdfast.Session], object]] = {
+    "messages": lambda session: list(session.messages),
+    "one": lambda session: session.messages[1],
+    "slice": lambda session: session.messages[0:5],
+    "window": lambda session: session.window(2_000),
+    "history": lambda session: session.get_formatted_history(),
+}
+
+
+@pytest.mark.req("B-19")
+@pytest.mark.parametrize("backend", ["sqlite", "files"])
+@pytest.mark.parametrize("look", LOOKS)
+def test_damage_before_the_last_snapshot_is_recovered_by_the_read_that_meets_it(
+    tmp_path: Path, backend: str, look: str
+) -> None:
+    url, index = place(tmp_path, backend)
+    long(url, 300)
+    # The system prompt, which every window has.
+    spoil(index, 2)
+    with holdfast.connect(url, auto_save_interval=0) as hf:
+        session = hf.sessions.load_session("tides")
+        assert session is not None and session.id == "tides"
+        held = session.messages
+        LOOKS[look](session)
+        assert len(texts(session)) == 300
+        if backend == "files":
+            assert session.id == "tides" and hf.admin.verify().ok
+            assert session.messages[0].content == "You know the sea."
+            return
+        assert session.id == recovery_id("tides")
+        assert session.metadata["recovered_from"] == "tides"
+        assert "tides" in str(session.messages[0].content)
+        assert list(held) == list(session.messages)
+        session.add_message(say("goes on"))
+    with holdfast.connect(url) as hf:
+        again = hf.sessions.load_session("tides")
+        assert again is not None and again.id == recovery_id("tides")
+        assert texts(again)[-1] == "goes on"
+        with pytest.raises(holdfast.Corrupt):
+            list(hf.sessions.get_session("tides").messages)
+
+
+@pytest.mark.req("B-19")
+@pytest.mark.parametrize("backend", ["sqlite", "files"])
+def test_damage_met_half_way_is_said_once_or_mended_unnoticed(tmp_path: Path, backend: str) -> None:
+    url, index = place(tmp_path, backend)
+    long(url, 700)
+    spoil(index, 502)
+    whole, seen = [f"tides {at}" for at in range(700)], list[object]()
+    with holdfast.connect(url, auto_save_interval=0) as hf:
+        session = hf.sessions.load_session("tides")
+        assert session is not None
+        with (
+            pytest.raises(holdfast.Corrupt)
+            if backend == "sqlite"
+            else contextlib.nullcontext() as info
+        ):
+            seen += (m.content for m in session.messages if m.role == "user")
+        if backend == "sqlite":
+            whole.remove("tides 499")
+            assert info is not None and info.value.facts["recovery"] == recovery_id("tides")
+        assert texts(session) == whole and seen == whole[: len(seen)]
+
+
+@pytest.mark.req("B-19")
+def test_loading_a_long_session_does_not_read_its_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = tmp_path / "state.db", list[int]()
+    long(path, 700)
+    sound = SQLiteStore.read
+
+    def noted(self: SQLiteStore, *args: Any, **options: Any) -> list[StoredEvent]:
+        found = sound(self, *args, **options)
+        read.append(len(found))
+        return found
+
+    with holdfast.connect(path) as hf:
+        monkeypatch.setattr(SQLiteStore, "read", noted)
+        assert hf.sessions.load_session("tides")
+    assert sum(read) <= limits.SNAPSHOT_EVERY
+
+
+@pytest.mark.req("B-19")
+def test_damage_elsewhere_makes_no_recovery_session(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with holdfast.connect(path, max_messages_per_session=10) as hf:
+        session = hf.sessions.create_session("tides")
+        for at in range(12):
+            session.add_message(say(f"tides {at}"))
+        following = session.id
+        assert following != "tides"
+    spoil(path, 2, following)
+    with holdfast.connect(path) as hf:
+        first = hf.sessions.load_session("tides")
+        assert first is not None
+        with pytest.raises(holdfast.Corrupt):
+            first.pending_calls()
+        assert first.id == "tides" and hf.sessions.load_session(recovery_id("tides")) is None
+
+
+@pytest.mark.req("B-19")
+def test_a_long_session_is_recovered_from_its_file_if_the_log_has_no_other_copy(
+    folder: Path,
+) -> None:
+    filled(folder, "tides", count=300)
+    damage(folder, "tides")
+    for _ in range(2):
+        with SessionManager(base_path=folder) as manager:
+            session = manager.load_session("tides")
+            assert session is not None
+            assert texts(session) == [f"tides {at}" for at in range(300)]
+            assert session.id == recovery_id("tides")
+            assert session.metadata["recovery"]["from"] == "session file"
+            assert manager.save_session(session)

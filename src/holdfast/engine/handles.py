@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import msgspec
 
 from holdfast.engine.engine import Engine
@@ -9,6 +12,8 @@ from holdfast.engine.messages import Reader
 from holdfast.values.frozen import EMPTY, Json, thaw
 from holdfast.values.policy import WindowPolicy
 from holdfast.values.session import SessionState, SessionStatus
+
+T = TypeVar("T")
 
 
 class PendingCall(msgspec.Struct, frozen=True):
@@ -97,7 +102,14 @@ class Handle:
         return self.state.policy
 
     def _reader(self) -> Reader:
-        return Reader(self._engine, self._tenant, self.state)
+        return self._reader_of(self.state)
+
+    def _reader_of(self, state: SessionState) -> Reader:
+        return Reader(self._engine, self._tenant, state)
+
+    def _looked(self, look: Callable[[SessionState], T]) -> T:
+        """Return what a look at the session finds. Every look at the log that a blocking verb takes goes this way."""
+        return look(self.state)
 
     def __len__(self) -> int:
         return self.message_count

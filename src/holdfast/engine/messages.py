@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar, overload
 
-from holdfast import limits
+from holdfast import errors, limits
 from holdfast.engine.engine import Engine
 from holdfast.engine.states import cut_short, messages_of, stream_of
 from holdfast.values.event import MessageAdded
 from holdfast.values.message import Message
 from holdfast.values.session import SessionState
+
+T = TypeVar("T")
 
 
 class Reader:
@@ -22,15 +24,21 @@ class Reader:
         self._state = state
         self._stream = stream_of(state.id)
 
+    @property
+    def session_id(self) -> str:
+        """Which session it reads."""
+        return self._state.id
+
     def count(self) -> int:
         """Return how many there are."""
         return self._state.message_count
 
     def at(self, index: int) -> Message:
-        """Return the message at an index counted from 0; raise IndexError past the end."""
-        found, _ = self.chunk(self._after(index), 1)
-        if not found:
+        """Return the message at an index, counted from 0 or back from the end; raise IndexError if there is none."""
+        place = index + self.count() if index < 0 else index
+        if not 0 <= place < self.count():
             raise IndexError("the session has no message at that index")
+        found, _ = self.chunk(self._after(place), 1)
         return found[0]
 
     def _after(self, index: int) -> int:
@@ -74,11 +82,29 @@ class Reader:
         return self._state.began
 
 
-class Messages(Sequence[Message]):
-    """The messages of a session as it was when this was asked for: len, index, slice, iterate."""
+Again = Callable[[str, errors.Corrupt], Reader]
+"""Recovers a session that a reader found damaged, and gives the reader of what there is then; raises if nothing can be done."""
 
-    def __init__(self, reader: Reader) -> None:
+
+class Messages(Sequence[Message]):
+    """The messages of a session as it was when this was asked for: len, index, slice, iterate.
+
+    With `again`, a read that meets damage before it has given anything is done once more on what was recovered. Of
+    one that is under way, what comes next may be another session's: it raises Corrupt, and the next one is done there.
+    """
+
+    def __init__(self, reader: Reader, again: Again | None = None) -> None:
         self._reader = reader
+        self._again = again
+
+    def _looked(self, look: Callable[[Reader], T]) -> T:
+        try:
+            return look(self._reader)
+        except errors.Corrupt as error:
+            if self._again is None:
+                raise
+            self._reader = self._again(self._reader.session_id, error)
+        return look(self._reader)
 
     def __len__(self) -> int:
         return self._reader.count()
@@ -89,18 +115,33 @@ class Messages(Sequence[Message]):
     def __getitem__(self, index: slice) -> list[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
         if isinstance(index, slice):
-            return self._reader.slice(index)
-        at = index + len(self) if index < 0 else index
-        if not 0 <= at < len(self):
-            raise IndexError("the session has no message at that index")
-        return self._reader.at(at)
+            return self._looked(lambda reader: reader.slice(index))
+        return self._looked(lambda reader: reader.at(index))
 
     def __iter__(self) -> Iterator[Message]:
-        after, remaining = self._reader.start(), len(self)
-        while remaining:
-            found, after = self._reader.chunk(after, min(remaining, limits.READ_CHUNK))
-            remaining -= len(found)
+        if not len(self):
+            return
+        found, after = self._looked(lambda reader: reader.chunk(reader.start(), limits.READ_CHUNK))
+        reader, remaining = self._reader, len(self)
+        while True:
             yield from found
+            remaining -= len(found)
+            if not remaining:
+                return
+            found, after = self._next(reader, after, min(remaining, limits.READ_CHUNK))
+
+    def _next(self, reader: Reader, after: int, limit: int) -> tuple[list[Message], int]:
+        try:
+            return reader.chunk(after, limit)
+        except errors.Corrupt as error:
+            if self._again is None:
+                raise
+            self._reader = self._again(reader.session_id, error)
+            if self._reader.session_id != reader.session_id:
+                error.hint = f"What can be read of it is in {self._reader.session_id}: read again, or load it again."
+                error.facts["recovery"] = self._reader.session_id
+                raise
+        return self._reader.chunk(after, limit)
 
     def __repr__(self) -> str:
         return f"<Messages {len(self):,}>"

@@ -136,14 +136,14 @@ class Recalling(Windowed):
         self, limit: int = limits.RECORDED_PAGE, *, before: int | None = None
     ) -> list[RecordedWindow]:
         """Return what was recorded of windows, newest first; those before an event, if one is given."""
-        return page(self._engine, self._tenant, self.state, limit, before)
+        return self._looked(lambda state: page(self._engine, self._tenant, state, limit, before))
 
     def recorded_window(self, version: int) -> RecordedWindow:
         """Return what was recorded with an event: the window's own, or that of the answer right after it.
 
         Raises UnknownWindow, which names the nearest events that have one.
         """
-        return one(self._engine, self._tenant, self.state, version)
+        return self._looked(lambda state: one(self._engine, self._tenant, state, version))
 
 
 class AsyncRecalling(AsyncWindowed):

@@ -7,6 +7,7 @@ that file, and every message of the log that still verifies. The damaged data st
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +31,7 @@ from holdfast.values.event import (
 )
 from holdfast.values.frozen import Json
 from holdfast.values.message import Message
-from holdfast.values.session import EndReason
+from holdfast.values.session import EndReason, SessionState
 
 if TYPE_CHECKING:
     from holdfast.engine.session_files import SessionFiles
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 DONE: Final = "recovery"
 """The key of a recovery session's metadata that says that it is complete, and how."""
+
+REPLACED: Final = "recovered_to"
+"""The key of a damaged session's metadata that names its recovery session, as far as it can still be said there."""
 
 
 def recovery_id(session_id: str) -> str:
@@ -60,6 +64,17 @@ class Recovering:
         """Whether a damaged session has its recovery session: then no other copy was of use, and none is looked at again."""
         present = self._present(recovery_id(session_id))
         return present is not None and DONE in present.metadata
+
+    def replacement(self, state: SessionState) -> SessionState | None:
+        """Return the recovery session of one that says that it has one; None if that is gone, or not complete."""
+        if state.metadata.get(REPLACED) != recovery_id(state.id):
+            return None
+        present = self._present(recovery_id(state.id))
+        return present.state if present is not None and DONE in present.metadata else None
+
+    def is_sound(self, session_id: str) -> bool:
+        """Whether everything of a session can be read. Reads all of it."""
+        return not self._log(session_id).damaged
 
     def mended(self) -> bool:
         """Make everything again from the other copy of the log, if there is one that is whole."""
@@ -90,7 +105,11 @@ class Recovering:
             "messages": len(whole), "from": source, "damaged_events": log.damaged,
             "erased_events": log.erased,
         }  # fmt: skip
-        return self._sessions.update_session(made, metadata={DONE: done})
+        recovered = self._sessions.update_session(made, metadata={DONE: done})
+        # It may have ended, or be damaged where its state is made from. Nothing goes on in it then.
+        with contextlib.suppress(errors.Corrupt, errors.Refused):
+            self._sessions.update_session(session_id, metadata={REPLACED: made})
+        return recovered
 
     def _present(self, session_id: str) -> Session | None:
         try:
@@ -105,7 +124,7 @@ class Recovering:
             f"This session replaces {session_id}, whose data is damaged ({error.message})"
             " What could be read of it follows."
         )
-        return self._sessions.create_session(
+        return self._sessions.get_or_create_session(
             made,
             # Whoever erases all of a user has to find it.
             user_id=salvaging.owner(self._engine.store, self._tenant, session_id),

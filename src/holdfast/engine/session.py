@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
+from holdfast import errors
 from holdfast.context.window import Window
 from holdfast.engine import handles
 from holdfast.engine.engine import Engine
@@ -21,15 +22,46 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions import Sessions
 
 
+T = TypeVar("T")
+Recover = Callable[[str, errors.Corrupt], SessionState]
+"""Recovers a session in which damage was met; returns its state, or that of its recovery session. Raises if it is not damaged."""
+
+
 class Session(Recalling):
-    """A handle on one session. `add_message` appends and moves the handle to the new state."""
+    """A handle on one session. `add_message` appends and moves the handle to the new state.
 
-    __slots__ = ("_behind", "_manager")
+    One that `recover` was given for has what its reads find damaged recovered, and moves to the state of what there
+    is then.
+    """
 
-    def __init__(self, manager: Sessions, engine: Engine, tenant: str, state: SessionState) -> None:
+    __slots__ = ("_behind", "_manager", "_recover")
+
+    def __init__(
+        self,
+        manager: Sessions,
+        engine: Engine,
+        tenant: str,
+        state: SessionState,
+        recover: Recover | None = None,
+    ) -> None:
         super().__init__(engine, tenant, state)
         self._manager = manager
         self._behind = False
+        self._recover = recover
+
+    def _looked(self, look: Callable[[SessionState], T]) -> T:
+        try:
+            return look(self.state)
+        except errors.Corrupt as error:
+            if self._recover is None:
+                raise
+            self._state = self._recover(self._state.id, error)
+        return look(self._state)
+
+    def _read_again(self, session_id: str, error: errors.Corrupt) -> Reader:
+        assert self._recover is not None, "given along only where there is one"
+        self._state = self._recover(session_id, error)
+        return self._reader()
 
     @property
     def state(self) -> SessionState:
@@ -47,7 +79,7 @@ class Session(Recalling):
     @property
     def messages(self) -> Messages:
         """Its messages, read from the store as they are asked for."""
-        return Messages(self._reader())
+        return Messages(self._reader(), self._read_again if self._recover else None)
 
     def add_message(
         self,
@@ -130,8 +162,10 @@ class Session(Recalling):
 
     def pending_calls(self) -> list[PendingCall]:
         """Return the tool calls that have no result yet, wherever the conversation is now."""
-        last = self._manager.last(self.state)
-        return handles.pending(Reader(self._engine, self._tenant, last), last)
+        return self._looked(lambda state: self._pending(self._manager.last(state)))
+
+    def _pending(self, last: SessionState) -> list[PendingCall]:
+        return handles.pending(self._reader_of(last), last)
 
     def close_pending_calls(
         self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME

@@ -228,14 +228,14 @@ class Windowed(Handle):
             budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
             least=min_compaction, stable=stable,
         )  # fmt: skip
-        return of_session(self._engine, self._tenant, self.state, wish)
+        return self._looked(lambda state: of_session(self._engine, self._tenant, state, wish))
 
     def window_of(self, message_id: str) -> Window:
         """Return what the model had seen that said a message, byte for byte, if it was recorded with it.
 
         Raises UnknownMessage, or NotFound if no window was.
         """
-        return of_message(self._engine, self._tenant, self.state, message_id)
+        return self._looked(lambda state: of_message(self._engine, self._tenant, state, message_id))
 
     def set_policy(self, policy: WindowPolicy | None) -> Self:
         """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
@@ -275,7 +275,11 @@ class Windowed(Handle):
         policy's, else English), or with the policy's `summary_prefix`.
         """
         language = shrinking.check_summarizer(summarizer, language, self.policy)
-        out = shrinking.out(self._reader(), self.state, written=summarizer is not None)
+        out = self._looked(
+            lambda state: shrinking.out(
+                self._reader_of(state), state, written=summarizer is not None
+            )
+        )
         if out is not None:
             text, author = None, ""
             if summarizer is not None:
@@ -290,7 +294,9 @@ class Windowed(Handle):
 
         Raises NotFound if there is no summary of messages here, InvalidRequest for numbers that there are not.
         """
-        return shrinking.expanded(self._reader(), self.state, first, last)
+        return self._looked(
+            lambda state: shrinking.expanded(self._reader_of(state), state, first, last)
+        )
 
 
 class AsyncWindowed(Handle):

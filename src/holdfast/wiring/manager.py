@@ -14,13 +14,14 @@ from urllib.parse import quote
 
 from holdfast import errors, limits
 from holdfast.engine.engine import Engine
-from holdfast.engine.recovering import Recovering
+from holdfast.engine.recovering import REPLACED, Recovering
 from holdfast.engine.requests import Settings, Write
 from holdfast.engine.session import Session
 from holdfast.engine.sessions import Sessions
 from holdfast.memory.port import MemoryEngine
 from holdfast.store import urls
 from holdfast.values.policy import WindowPolicy
+from holdfast.values.session import SessionState
 from holdfast.wiring.background import Background, Extras
 from holdfast.wiring.opened import close_both, files_of, open_engine
 from holdfast.wiring.stores import open_shelf
@@ -121,17 +122,33 @@ class SessionManager(Sessions):
         """Return the session by that id, which becomes the current one; None if there is none.
 
         If its data is damaged, it is restored from another copy that verifies; else this returns its recovery
-        session, which names it and holds every message that could be read, and from then on that one.
+        session, which names it and holds every message that could be read, and from then on that one. Loading does not
+        read the whole history: damage further back is met by the first read that comes to it, and the handle goes on
+        in the recovery session then.
         """
         try:
-            return super().load_session(session_id)
+            state = self._find(session_id)
         except errors.Corrupt as error:
-            damage = error
-        recovering = Recovering(self, self._engine, self._settings.tenant, self._files)
-        if not recovering.finished(session_id) and recovering.mended():
-            with contextlib.suppress(errors.Corrupt):
-                return super().load_session(session_id)
-        return self._remember(recovering.recovered(session_id, damage))
+            state = self._recovered(session_id, error)
+        if state is None:
+            return None
+        if REPLACED in state.metadata:
+            state = self._recovering().replacement(state) or state
+        tenant = self._settings.tenant
+        return self._remember(Session(self, self._engine, tenant, state, self._recovered))
+
+    def _recovering(self) -> Recovering:
+        return Recovering(self, self._engine, self._settings.tenant, self._files)
+
+    def _recovered(self, session_id: str, damage: errors.Corrupt) -> SessionState:
+        recovering = self._recovering()
+        if not recovering.finished(session_id):
+            if recovering.is_sound(session_id):
+                # What was met lies elsewhere.
+                raise damage
+            if recovering.mended() and recovering.is_sound(session_id):
+                return self.get_session(session_id).state
+        return recovering.recovered(session_id, damage).state
 
     def save_session(self, session: Session | None = None) -> bool:
         """Wait until all that was written to the session is on disk, or raise why not. False if there is no session.
