@@ -30,6 +30,7 @@
     ├── Unavailable    the store can't take it now: retry later, the same key is safe
     │   └── StoreBusy, StoreFull, StoreReadOnly
     └── Corrupt        stored data is not what was written: never repaired in silence
+        └── EventsLost
 
 A class docstring is the error's default message. `code` is stable and appears wherever the error does;
 `facts` holds the numbers and ids as data; `hint` says what to do next. No error carries message text.
@@ -344,3 +345,7 @@ class StoreReadOnly(Unavailable):
 
 class Corrupt(Error):
     """Stored data is not what was written. `holdfast verify` says how far the damage goes."""
+
+
+class EventsLost(Corrupt):
+    """The server has lost events that it had acknowledged. This is told once; then what it has counts."""

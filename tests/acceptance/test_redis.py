@@ -167,6 +167,45 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed():
             assert len(kept) > 20
 
 
+@pytest.mark.req("A-20")
+@pytest.mark.parametrize("since", [0, 3, 6])
+def test_a_server_that_lost_what_it_acknowledged_is_noticed_once(since: int):
+    """However many messages others have added to what it had left: fewer, as many, or more."""
+    with (
+        valkey.server(appendonly="no") as server,
+        holdfast.connect(server.url) as hf,
+    ):
+        session = hf.sessions.create_session("s", user_id="ada")
+        for number in range(3):
+            session.add_message(Message(role="user", content=f"kept {number}"))
+        with server.client() as client:
+            client.save()
+        for number in range(3):
+            session.add_message(Message(role="user", content=f"lost {number}"))
+        server.kill()
+        server.start()
+        with holdfast.connect(server.url) as other:
+            for number in range(since):
+                other.sessions.get_session("s").add_message(
+                    Message(role="user", content=f"new {number}")
+                )
+        if since % 2:
+            with pytest.raises(errors.EventsLost):
+                hf.sessions.load_session("s")
+        else:
+            with pytest.raises(errors.EventsLost):
+                session.add_message(Message(role="user", content="refused"))
+        there = [f"kept {n}" for n in range(3)] + [f"new {n}" for n in range(since)]
+        assert texts(hf.sessions.get_session("s")) == there
+        session.add_message(Message(role="user", content="at last"))
+        with holdfast.connect(server.url) as fresh:
+            assert texts(fresh.sessions.get_session("s")) == [*there, "at last"]
+            states = [each.admin._engine.states.current("default", "s") for each in (hf, fresh)]
+            assert states[0] == states[1]
+        assert [row["id"] for row in hf.sessions.list_sessions()] == ["s"], "nothing was recovered"
+        assert hf.admin.verify().ok
+
+
 def add_until_it_fails(session: holdfast.Session, name: str, kept: list[str]) -> None:
     for number in range(100_000):
         session.add_message(Message(role="user", content=f"{name}{number}"))

@@ -155,6 +155,11 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
         "",
         ("verify",),
     ),
+    errors.EventsLost: _Rule(
+        DAMAGE,
+        "Nothing was changed; what is there now is whole.",
+        "Bring a fuller copy back, or repeat the command.",
+    ),
     errors.Error: _Rule(FAILED, "Nothing more is known.", "holdfast --help"),
 }
 """The nearest ancestor of an error's class decides."""

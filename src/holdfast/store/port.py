@@ -284,7 +284,10 @@ class Store(Protocol):
         ...
 
     def rebuilt(self, tenant: str) -> int:
-        """Return how often it was rebuilt or erased from: what was cached of a tenant holds while that stays."""
+        """Return how often it was rebuilt or erased from: what was cached of a tenant holds while that stays.
+
+        Another number as well once a server was found to have lost what was acknowledged.
+        """
         ...
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:

@@ -124,7 +124,7 @@ class SessionManager(Sessions):
         If its data is damaged, it is restored from another copy that verifies; else this returns its recovery
         session, which names it and holds every message that could be read, and from then on that one. Loading does not
         read the whole history: damage further back is met by the first read that comes to it, and the handle goes on
-        in the recovery session then.
+        in the recovery session then. Raises EventsLost: nothing of what is there is damaged then.
         """
         try:
             state = self._find(session_id)
@@ -141,6 +141,8 @@ class SessionManager(Sessions):
         return Recovering(self, self._engine, self._settings.tenant, self._files)
 
     def _recovered(self, session_id: str, damage: errors.Corrupt) -> SessionState:
+        if isinstance(damage, errors.EventsLost):
+            raise damage
         recovering = self._recovering()
         if not recovering.finished(session_id):
             if recovering.is_sound(session_id):

@@ -261,11 +261,19 @@ class Batch:
         for snapshot in append.snapshots:
             stream = self._found(snapshot.stream, ask=True)
             assert stream is not None, "a snapshot is of what was written"
-            mark = marks.snapshot(self._tenant, stream.number, snapshot)
+            link = self._link_at(stream, snapshot.version)
+            mark = marks.snapshot(self._tenant, stream.number, snapshot, link)
             self._snapshots[stream.number] = KeptSnapshot(snapshot, mark)
         if append.key is not None:
             key, hash_ = append.key.key, append.key.command_hash
             self._keys[key] = port.RawKey(key, hash_, begin, self._position, append.time_us)
+
+    def _link_at(self, stream: Stream, version: int) -> bytes:
+        place = (stream.number, version)
+        for kept in reversed(self._rows):
+            if (kept.row.place.stream, kept.row.place.version) == place:
+                return kept.row.link
+        return reading.link(self._driver, self._tenant, stream.number, version)[1]
 
 
 def _stretch(stream: Stream) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from holdfast import errors
 from holdfast.store.paths import Span
+from holdfast.store.remote.acknowledged import Acknowledged
 from holdfast.store.remote.driver import Driver, Head, Stream
 
 TENANTS_MAX = 1_000
@@ -53,8 +54,10 @@ class Tenant:
 class Known:
     """The memory of one store object, and the guard of a tenant that others write to as well."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, acknowledged: Acknowledged) -> None:
         self._driver = driver
+        self._acknowledged = acknowledged
+        self._lost: dict[str, errors.EventsLost] = {}
         self._tenants: dict[str, Tenant] = {}
         self._crowd: dict[str, int] = {}
         self._guarded: str | None = None
@@ -88,6 +91,7 @@ class Known:
         if self._turns % TURNS == 0:
             self._forget_streams()
         self._pause_s = PAUSE_S
+        self._lost.clear()
         alone = not self._doubted
         self._doubted = False
         return alone
@@ -116,8 +120,19 @@ class Known:
                 self._guarded = tenant
                 if not self._driver.guard(tenant, GUARD_S):
                     self._guarded = None
-            found = self._tenants[tenant] = Tenant(self._driver.head(tenant))
+            found = self._tenants[tenant] = Tenant(self._head(tenant))
         return found
+
+    def _head(self, tenant: str) -> Head:
+        """Return a tenant's head; in a turn that has found it lost, nothing is decided on what it has now."""
+        if tenant not in self._lost:
+            try:
+                return self._acknowledged.look(tenant)
+            except errors.EventsLost as error:
+                self._lost[tenant] = error
+                self._doubted = True
+        told = self._lost[tenant]
+        raise errors.EventsLost(told.message, hint=told.hint, facts=told.facts)
 
     def looked_at(self, tenant: str) -> Tenant:
         """Return what is known of a tenant of which something is read now: what is read follows from its last head."""
@@ -129,6 +144,9 @@ class Known:
 
     def held(self, tenant: str) -> bool:
         """Look whether a tenant's head is the one that is known."""
+        if tenant in self._lost:
+            # That it is lost holds.
+            return True
         known = self.of(tenant)
         if known.moved is None:
             head = self._driver.head(tenant)

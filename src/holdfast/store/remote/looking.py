@@ -8,7 +8,8 @@ from collections.abc import Collection
 from holdfast.store import paths, port
 from holdfast.store.notes import check_note
 from holdfast.store.remote import marks, reading
-from holdfast.store.remote.driver import Driver, Stream
+from holdfast.store.remote.acknowledged import Acknowledged
+from holdfast.store.remote.driver import Driver, Head, Stream
 from holdfast.store.remote.known import Tenant
 from holdfast.store.remote.reading import LATEST
 from holdfast.store.remote.waiting import News
@@ -18,6 +19,7 @@ class Looking:
     """What a store finds on its server."""
 
     _driver: Driver
+    _acknowledged: Acknowledged
     _news: News
 
     @abstractmethod
@@ -79,16 +81,18 @@ class Looking:
 
     def head(self, tenant: str) -> int:
         """Return the position of the tenant's last event; 0 if it has none."""
-        known = self._looked_at(tenant)
-        head = known.head if known is not None else self._driver.head(tenant)
-        if not head.position and reading.beyond(self._driver, tenant, 0):
+        position = self._end(tenant).position
+        if not position and reading.beyond(self._driver, tenant, 0):
             raise reading.headless(tenant)
-        return head.position
+        return position
+
+    def _end(self, tenant: str) -> Head:
+        known = self._looked_at(tenant)
+        return known.head if known is not None else self._acknowledged.look(tenant)
 
     def rebuilt(self, tenant: str) -> int:
-        """Return how often it was rebuilt or erased from."""
-        known = self._looked_at(tenant)
-        return (known.head if known is not None else self._driver.head(tenant)).epoch
+        """Return how often it was rebuilt or erased from; another number, too, once its end was lost."""
+        return self._acknowledged.rebuilt(tenant, self._end(tenant))
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
@@ -128,11 +132,11 @@ class Looking:
         """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
         self._looked_at(tenant)
         kept = self._driver.snapshot(tenant, stream)
-        found = self._stream(tenant, stream) if kept is not None else None
-        if kept is None or found is None:
+        if kept is None:
             return None
         snapshot = kept.snapshot
-        if kept.mark != marks.snapshot(tenant, found.number, snapshot):
+        found, link = reading.link(self._driver, tenant, stream, snapshot.version)
+        if found is None or kept.mark != marks.snapshot(tenant, found.number, snapshot, link):
             return None
         spans = reading.path(self._driver, tenant, found, None)
         return snapshot if paths.within(spans, snapshot.version - 1, snapshot.version) else None

@@ -29,9 +29,12 @@ def projection(tenant: str, row: port.Projection) -> bytes:
     return _mark(tenant, row)
 
 
-def snapshot(tenant: str, number: int, snapshot: port.Snapshot) -> bytes:
-    """Return the mark of the snapshot of a stream, which is known by its number: its name may be given back."""
-    return _mark(tenant, number, snapshot.version, snapshot.fold, snapshot.state)
+def snapshot(tenant: str, number: int, snapshot: port.Snapshot, link: bytes) -> bytes:
+    """Return the mark of the snapshot of a stream, which is known by its number: its name may be given back.
+
+    The link of the event at its version is in it: a snapshot holds for what came before it, and for nothing else.
+    """
+    return _mark(tenant, number, snapshot.version, snapshot.fold, snapshot.state, link)
 
 
 def stream(tenant: str, stream: Stream) -> bytes:

@@ -171,6 +171,15 @@ def own(driver: Driver, tenant: str, stream: Stream) -> Iterator[Kept]:
         after = page[-1].row.place.version
 
 
+def link(
+    driver: Driver, tenant: str, stream: str | int, version: int
+) -> tuple[Stream | None, bytes]:
+    """Return a stream, and the link of its own event at a version; empty if it has none."""
+    there, own = driver.own(tenant, stream, low=version, high=version, limit=1)
+    found = None if there is None else _asked(tenant, there, stream)
+    return found, own[0].row.link if own else b""
+
+
 def claim(driver: Driver, tenant: str, spans: Sequence[Span], text: str) -> int:
     """Return the version at which a path has a claim; 0 if it has not."""
     if not spans:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast import errors, limits
 from holdfast.store import port
+from holdfast.store.remote.acknowledged import Acknowledged
 from holdfast.store.remote.committing import Batch
 from holdfast.store.remote.copying import Giving
 from holdfast.store.remote.driver import Driver, Moved, Taken
@@ -48,7 +49,8 @@ class RemoteStore(Upkeep):
     def __init__(self, driver: Driver, *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._driver = driver
         self._random = random
-        self._known = Known(driver)
+        self._acknowledged = Acknowledged(driver)
+        self._known = Known(driver, self._acknowledged)
         self._giving = Giving(driver)
         self._news = News(driver.listen)
         self._lock = threading.RLock()
@@ -159,6 +161,7 @@ class RemoteStore(Upkeep):
                 again[tenant] = groups[tenant]
             elif verdict is None:
                 batches[tenant].committed()
+                self._acknowledged.note(tenant, batches[tenant].after)
             else:
                 self._known.moved(tenant)
                 self._news.attend()

@@ -128,6 +128,7 @@ class Upkeep(Looking):
         if isinstance(verdict, Taken):
             raise taken(change.tenant)
         if verdict is None:
+            self._acknowledged.note(change.tenant, change.after)
             self._news.tell()
         return verdict is None
 

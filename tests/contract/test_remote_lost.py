@@ -1,0 +1,154 @@
+"""A server that has lost the end of its log: whoever has seen more says so once, then goes on with what is there."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import msgspec
+import pytest
+
+from holdfast import errors
+from holdfast.store.port import Appended, Snapshot, Stale
+from holdfast.store.remote import acknowledged
+from holdfast.store.remote.store import RemoteStore
+from holdfast.testing.contract import erasing
+from holdfast.testing.contract.erasing import event, said, whole
+from holdfast.testing.contract.stage import OTHER, TENANT, step, take, verified, write
+from tests.contract.ram_driver import Books, RamDriver, Server
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def mine(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteStore]:
+    with closing(RemoteStore(RamDriver(server))) as store:
+        # What is heard of others would be looked at first.
+        monkeypatch.setattr(store._news, "attend", lambda: None)
+        yield store
+
+
+@pytest.fixture
+def theirs(server: Server) -> Iterator[RemoteStore]:
+    with closing(RemoteStore(RamDriver(server))) as store:
+        yield store
+
+
+def kept(server: Server) -> Books:
+    return copy.deepcopy(server.books[TENANT])
+
+
+def lose(server: Server, before: Books) -> None:
+    """Put an earlier moment of a tenant back."""
+    server.books[TENANT] = before
+
+
+def filled(mine: RemoteStore, server: Server) -> Books:
+    """Have two events on the server's disk, and two more that it acknowledged."""
+    take(mine, step(write("a", 0, b"1", b"2")))
+    before = kept(server)
+    take(mine, step(write("a", 2, b"3", b"4")))
+    return before
+
+
+LOOKS: list[Callable[[RemoteStore], object]] = [
+    lambda store: store.head(TENANT),
+    lambda store: store.rebuilt(TENANT),
+]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("since", [0, 1, 2, 3])
+def test_what_is_lost_is_told_once_then_what_is_there_counts(
+    mine: RemoteStore, server: Server, look: Callable[[RemoteStore], object], since: int
+):
+    """Whether the log is shorter now, as long, or longer: others have gone on from what was left."""
+    before = filled(mine, server)
+    count = mine.rebuilt(TENANT)
+    lose(server, before)
+    with closing(RemoteStore(RamDriver(server))) as fresh:
+        for version in range(2, 2 + since):
+            take(fresh, step(write("a", version, b"other")))
+    with pytest.raises(errors.EventsLost, match="acknowledged events are gone") as caught:
+        look(mine)
+    assert caught.value.facts == {"tenant": TENANT, "acknowledged": 4, "there": 2 + since}
+    assert caught.value.hint
+    assert mine.head(TENANT) == 2 + since
+    assert mine.rebuilt(TENANT) != count, "nothing that was cached may be trusted"
+    with mine.turn():
+        assert mine.commit([step(write("a", 4, b"5"))]) == [Stale("", 2 + since)]
+    with mine.turn() as alone:
+        assert not alone
+        assert mine.version(TENANT, "a") == 2 + since
+        assert mine.commit([step(write("a", 2 + since, b"5"))]) == [Appended(3 + since, 3 + since)]
+    assert verified(mine).ok
+
+
+@pytest.mark.parametrize("since", [0, 1, 2, 3])
+def test_a_commit_on_what_is_lost_is_refused_and_whoever_decides_again_is_told(
+    mine: RemoteStore, theirs: RemoteStore, server: Server, since: int
+):
+    before = filled(mine, server)
+    lose(server, before)
+    for version in range(2, 2 + since):
+        take(theirs, step(write("a", version, b"other")))
+    with mine.turn():
+        assert mine.commit([step(write("a", 4, b"5"))]) == [Stale("", 2 + since)]
+        for _ in range(2):
+            with pytest.raises(errors.EventsLost):
+                mine.version(TENANT, "a")
+        assert mine.held(TENANT), "the verdict stands: nobody decides once more in this turn"
+        others = mine.commit([step(write("a", 0, b"1"), tenant=OTHER)])
+        assert others == [Appended(1, 1)], "another tenant has lost nothing"
+    with mine.turn() as alone:
+        assert not alone
+        assert mine.version(TENANT, "a") == 2 + since
+    assert verified(mine).ok
+
+
+def test_an_erasure_that_is_lost_is_told(mine: RemoteStore, server: Server):
+    said(mine, "a", event("c1", "one"))
+    erasing.erased(mine, whole(mine, "a"))
+    books = server.books[TENANT]
+    books.head = msgspec.structs.replace(books.head, epoch=0)
+    with pytest.raises(errors.EventsLost):
+        mine.rebuilt(TENANT)
+
+
+def test_who_goes_on_has_lost_nothing(mine: RemoteStore, theirs: RemoteStore):
+    said(mine, "a", event("c0", "x"))
+    for version in range(1, 5):
+        said(theirs, "a", event(f"c{version}", "x"))
+        assert mine.head(TENANT) == version + 1
+        assert mine.rebuilt(TENANT) == 0
+    list(theirs.rebuild(erasing.derive))
+    assert mine.rebuilt(TENANT) == 1
+
+
+def test_heads_are_not_remembered_for_ever(mine: RemoteStore, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(acknowledged, "HEADS_MAX", 3)
+    for at in range(20):
+        take(mine, step(write("a", 0, b"1"), tenant=f"t{at}"))
+    assert list(mine._acknowledged._heads) == ["t17", "t18", "t19"]
+
+
+def test_a_snapshot_holds_for_its_event_only(mine: RemoteStore, server: Server):
+    """Another event at its version, with the same number: what was folded is not what is there."""
+    take(mine, step(write("a", 0, b"1")))
+    before = kept(server)
+    take(mine, step(write("a", 1, b"2"), snapshots=(Snapshot("a", 2, 1, b"one two"),)))
+    assert mine.snapshot(TENANT, "a") == Snapshot("a", 2, 1, b"one two")
+    snapshots = server.books[TENANT].snapshots
+    lose(server, before)
+    with closing(RemoteStore(RamDriver(server))) as fresh:
+        take(fresh, step(write("a", 1, b"other")))
+        server.books[TENANT].snapshots |= snapshots
+        assert fresh.snapshot(TENANT, "a") is None
+
+
+def test_a_snapshot_of_an_earlier_version_is_read_too(mine: RemoteStore):
+    take(mine, step(write("a", 0, b"1", b"2")))
+    take(mine, step(write("a", 2, b"3"), snapshots=(Snapshot("a", 2, 1, b"one two"),)))
+    assert mine.snapshot(TENANT, "a") == Snapshot("a", 2, 1, b"one two")
