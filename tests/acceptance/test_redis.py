@@ -349,6 +349,27 @@ def test_a_durability_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPat
             erasing.said(store, "a", erasing.event("c3", "three"))
 
 
+def test_what_was_done_is_not_refused_when_its_durability_is_missed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    with (
+        valkey.server() as server,
+        server.client() as client,
+        contextlib.closing(ours.open_store(f"{server.url}?durability=power-loss")) as store,
+    ):
+        monkeypatch.setattr(store._news, "attend", lambda: None)
+        take(store, step(write("a", 0, b"1")))
+        client.config_set("appendfsync", "everysec")
+        client.client_kill_filter(_type="normal", skipme=True)
+        # Nothing is asked before it is written: the new connection is noticed by then.
+        with pytest.raises(errors.Unavailable, match="power-loss") as caught:
+            take(store, step(write("a", 1, b"2")))
+        assert isinstance(caught.value.__cause__, errors.UnsafeStore)
+        assert "same key" in caught.value.hint
+        client.config_set("appendfsync", "always")
+        assert store.version(TENANT, "a") == 2
+
+
 def test_where_settings_may_not_be_asked_the_snapshot_is_written_anew_too():
     with valkey.server(save="3600 1") as server:
         with server.client() as client:

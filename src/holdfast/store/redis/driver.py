@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
 
+from holdfast import errors
 from holdfast.store import port
 from holdfast.store.redis import packing, unpacking
 from holdfast.store.redis.guards import Guards
@@ -69,9 +70,22 @@ class RedisDriver(Reading):
             if change.todo is not None:
                 self._todo.announce(change.tenant, change.after.position)
         answers = self._servers.run([self._applied(change) for change in changes])
-        # It may have gone over a new connection: nothing is acknowledged that is held by less than was asked for.
-        self._settings.hold()
+        self._hold_still()
         return [_outcome(answer) for answer in answers]
+
+    def _hold_still(self) -> None:
+        """It may have gone over a new connection: nothing is acknowledged that is held by less than was asked for.
+
+        Nor is it refused: it is there.
+        """
+        try:
+            self._settings.hold()
+        except errors.Error as error:
+            raise errors.Unavailable(
+                f"it may be done, but not as durably as was asked: {error.message}",
+                hint=f"{error.hint} Then retry; with the same key it has one effect.".lstrip(),
+                facts=error.facts,
+            ) from error
 
     def _applied(self, change: driver.Change) -> Call:
         told = packing.news(change.tenant, change.after.position, self._names.sender)
