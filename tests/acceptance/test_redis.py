@@ -327,6 +327,37 @@ def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
         assert verified(store).ok
 
 
+def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pytest.MonkeyPatch):
+    """Neither what one has replaced, nor what another, still under way, has made by now."""
+    with valkey.server() as server, contextlib.closing(ours.open_store(server.url)) as store:
+        erasing.said(store, "a", erasing.event("canary-claim", "canary-word"))
+        erasing.said(store, "b", erasing.event("c1", "stays"))
+        # A process that died cleans nothing away.
+        monkeypatch.setattr(Rebuild, "_clean", lambda *_: None)
+        list(store.rebuild(erasing.derive))
+        driver = driver_of(store)
+        begun = driver.head(TENANT)
+        derived = tuple(driver.projections(TENANT))
+        at = f"{server.url}?prefix=holdfast"
+
+        def parts() -> Iterator[Change]:
+            part = Change(tenant=TENANT, before=begun, after=begun, projections=derived)
+            yield part
+            assert len(derived_keys(at)) == 3
+            erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
+            store.scrub(b"todo")
+            assert b"canary" not in server.files()
+            assert len(derived_keys(at)) == 1
+            yield part
+
+        assert not driver.replace({TENANT: begun}, parts()), "it has to stop"
+        # Nor may one begin that was derived before.
+        assert not driver.replace({TENANT: begun}, parts())
+        assert b"canary" not in server.files()
+        assert store.pending() is None
+        assert verified(store).ok
+
+
 def test_a_durability_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPatch):
     with (
         valkey.server() as server,
@@ -421,7 +452,7 @@ def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
         assert derived_keys(url) == {b"d0"}
         # A process that died can't clean up after itself.
         key = driver._names.head(TENANT)
-        number = driver._servers.script("build_begin", key)
+        number = driver._servers.script("build_begin", key, head.position, head.link, head.epoch)
         part = Change(tenant=TENANT, before=Head(), after=Head(), claims=((1, "left", 1),))
         assert driver._servers.script("build", key, str(number), packing.part(part)) == 1
         assert len(derived_keys(url)) == 2

@@ -35,9 +35,13 @@ class Rebuild:
     def replace(self, derived: Iterable[driver.Change]) -> bool:
         """Make it, and put it into place if no tenant has gone on; False, and nothing is changed, otherwise."""
         try:
-            for tenant in self._before:
+            for tenant, head in self._before.items():
                 self._clean_leftovers(tenant)
-                self._numbers[tenant] = unpacking.number(self._script("build_begin", tenant))
+                words = head.position, head.link, head.epoch
+                number = unpacking.number(self._script("build_begin", tenant, *words))
+                if not number:
+                    return False
+                self._numbers[tenant] = number
             for change in derived:
                 for part in _parts(change):
                     words = self._numbers[change.tenant], packing.part(part)
@@ -65,7 +69,7 @@ class Rebuild:
         for tenant in done:
             del self._numbers[tenant]
             with contextlib.suppress(errors.Unavailable):
-                # What is not cleaned away now is by the next rebuild.
+                # What is not cleaned away now is by the next rebuild, or the next erasure.
                 self._clean_leftovers(tenant)
         return len(done) == len(answers)
 
@@ -83,8 +87,19 @@ class Rebuild:
 
     def _clean(self, tenant: str, number: int) -> None:
         with contextlib.suppress(errors.Unavailable):
-            while self._script("clean", tenant, number, _PART):
-                pass
+            _clean(self._servers, self._names.head(tenant), number)
+
+
+def clean_every(servers: Servers, head: bytes) -> None:
+    """Clean away whatever rebuilds of a tenant, by its head's key, have left or are still making: those stop."""
+    builds = head.removesuffix(b"head") + b"builds"
+    for number in cast("list[bytes]", servers.command(builds, b"ZRANGE", builds, 0, -1)):
+        _clean(servers, head, int(number))
+
+
+def _clean(servers: Servers, head: bytes, number: int) -> None:
+    while servers.script("clean", head, number, _PART):
+        pass
 
 
 def _parts(change: driver.Change) -> Iterator[driver.Change]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from holdfast.store.redis import packing, unpacking
+from holdfast.store.redis import packing, rebuilding, unpacking
 from holdfast.store.redis.links import Call
 from holdfast.store.redis.names import Names
 from holdfast.store.redis.servers import Servers
@@ -65,6 +65,9 @@ class Todo:
         # Until it is through, an empty line more is pending.
         begun = [b"scrub \n", *(entry for entry in before if entry != b"scrub \n")]
         self._set(before, begun)
+        for head in dict.fromkeys(filter(None, map(_head, before))):
+            # It may have rows from before the erasure, and is not where that looks.
+            rebuilding.clean_every(self._servers, head)
         rewrite()
         rest = left + b"".join(map(_todo, begun[1:])).removeprefix(done)
         self._set(begun, [b"left " + rest] if rest else [])
@@ -82,6 +85,12 @@ def _announced(tenant: str, position: int) -> bytes:
 def _order(member: bytes) -> tuple[bytes, int]:
     position, _, tenant = member.partition(b" ")
     return tenant, int(position)
+
+
+def _head(entry: bytes) -> bytes:
+    """Return the key of the head of the tenant that an entry came from; empty if it is of no one tenant."""
+    base = entry.partition(b" ")[0].partition(b"/")[2]
+    return base + b"head" if base else b""
 
 
 def _todo(entry: bytes) -> bytes:
