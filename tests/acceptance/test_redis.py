@@ -327,6 +327,30 @@ def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
         assert verified(store).ok
 
 
+def test_a_scrub_that_was_broken_off_is_done_by_the_next(monkeypatch: pytest.MonkeyPatch):
+    with contextlib.closing(ours.open_store(valkey.fresh())) as store:
+        erasing.said(store, "a", erasing.event("c1", "one"))
+        erasing.erased(store, erasing.whole(store, "a", todo=b"first\n"))
+
+        def busy(_: settings.Settings) -> None:
+            raise errors.StoreBusy("it takes long.")
+
+        for _ in range(2):
+            with monkeypatch.context() as patch:
+                patch.setattr(settings.Settings, "rewrite", busy)
+                with pytest.raises(errors.StoreBusy):
+                    store.scrub(store.pending() or b"")
+            assert store.pending() == b"\nfirst\n"
+        erasing.said(store, "b", erasing.event("c2", "two"))
+        done = store.pending()
+        assert done is not None
+        erasing.erased(store, erasing.whole(store, "b", todo=b"second\n"))
+        store.scrub(done, b"left\n")
+        assert store.pending() == b"left\nsecond\n", "what came since stays"
+        store.scrub(store.pending() or b"")
+        assert store.pending() is None
+
+
 def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pytest.MonkeyPatch):
     """Neither what one has replaced, nor what another, still under way, has made by now."""
     with valkey.server() as server, contextlib.closing(ours.open_store(server.url)) as store:

@@ -69,7 +69,8 @@ class Todo:
             # It may have rows from before the erasure, and is not where that looks.
             rebuilding.clean_every(self._servers, head)
         rewrite()
-        rest = left + b"".join(map(_todo, begun[1:])).removeprefix(done)
+        # What was done is what was pending, with the empty line of one that was broken off.
+        rest = left + b"".join(map(_todo, before)).removeprefix(done)
         self._set(begun, [b"left " + rest] if rest else [])
 
     def _set(self, before: list[bytes], after: list[bytes]) -> None:
