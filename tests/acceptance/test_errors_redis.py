@@ -347,6 +347,21 @@ def test_the_level_is_what_the_settings_hold(
 
 
 @pytest.mark.req("A-20")
+def test_a_server_that_does_not_sync_while_it_writes_its_files_anew(own: valkey.Server):
+    with setting(own, no_appendfsync_on_rewrite="yes"):
+        with opened(own.url) as store:
+            assert store.durability == "process-crash"
+            assert store.status()["no-appendfsync-on-rewrite"] == "yes"
+        url = f"{own.url}?durability=power-loss"
+        refused(url, errors.UnsafeStore, "process-crash", "no-appendfsync-on-rewrite no")
+        with opened(f"{url}&waitaof=1") as store:
+            assert store.durability == "power-loss"
+    assert settings.level_of({"appendonly": "yes", "appendfsync": "always"}, synced=False) == (
+        "process-crash"
+    ), "what is not known is not claimed"
+
+
+@pytest.mark.req("A-20")
 def test_a_write_that_waits_for_the_disk_holds_through_a_power_loss():
     with valkey.server(appendfsync="everysec") as server:
         with opened(f"{server.url}?waitaof=1&durability=power-loss") as store:

@@ -23,7 +23,8 @@ _DURABILITY = {
 
 
 _SERVERS_SETTINGS = (
-    "fsync", "full_page_writes", "synchronous_commit", "appendonly", "appendfsync", "waitaof",
+    "fsync", "full_page_writes", "synchronous_commit", "appendonly", "appendfsync",
+    "no-appendfsync-on-rewrite", "waitaof",
 )  # fmt: skip
 
 _LIBRARIES = {

@@ -22,7 +22,10 @@ AGAIN_S: Final = 10.0
 
 _OLDEST: Final = (7, 0)
 _WAITS: Final = (7, 2)
-_NAMES: Final = (b"appendonly", b"appendfsync", b"maxmemory-policy", b"save")
+_UNSYNCED: Final = "no-appendfsync-on-rewrite"
+"""If it is on, the server does not sync while it writes its files anew, and every scrub has it do so."""
+
+_NAMES: Final = (b"appendonly", b"appendfsync", _UNSYNCED.encode(), b"maxmemory-policy", b"save")
 
 
 class Settings:
@@ -63,7 +66,7 @@ class Settings:
         if asked is not None and LEVELS.index(level) < LEVELS.index(asked):
             raise errors.UnsafeStore(
                 f"{place} can't hold the durability {asked}: its settings give {level}.",
-                hint="Set appendonly yes and appendfsync always on the server, or ask for less with"
+                hint=f"Set appendonly yes, appendfsync always and {_UNSYNCED} no on the server, or ask for less with"
                 f" ?durability={level}.",
                 facts={"server": place, "asked": asked, "durability": level},
             )
@@ -96,6 +99,7 @@ class Settings:
             "driver": redis.__version__,
             "appendonly": first.get("appendonly", "unknown"),
             "appendfsync": first.get("appendfsync", "unknown"),
+            _UNSYNCED: first.get(_UNSYNCED, "unknown"),
             "format": FORMAT,
         }
 
@@ -213,7 +217,8 @@ def level_of(found: Mapping[str, str], *, synced: bool) -> str:
     """Return what survives with these settings. `synced`: every write waits until it is on the disk."""
     if found.get("aof_enabled", "0") != "1" and found.get("appendonly") != "yes":
         return "none"
-    if synced or found.get("appendfsync") == "always":
+    always = found.get("appendfsync") == "always" and found.get(_UNSYNCED) == "no"
+    if synced or always:
         return "power-loss"
     # Without CONFIG it is not known whether the file is synced; that it is written is.
     return "process-crash"
