@@ -410,6 +410,35 @@ def test_slots_that_move_are_followed():
                 take(other, *(step(write("a", 2, b"3"), tenant=tenant) for tenant in tenants))
 
 
+@pytest.mark.req("A-20")
+def test_a_primary_that_vanishes_without_a_word_is_left():
+    """It takes connections still, and answers nothing. Its replica takes over, and is found."""
+    with valkey.cluster() as cluster, contextlib.ExitStack() as stack:
+        stores = [
+            stack.enter_context(opened(f"{cluster.url}?timeout_s=1&prefix={prefix}"))
+            for prefix in ("a", "b&durability=power-loss")
+        ]
+        for store in stores:
+            take(store, *(step(write("a", 0, b"1"), tenant=f"t{n}") for n in range(9)))
+        replica = cluster.replica(cluster.servers[0])
+        with cluster.servers[0].frozen():
+            for store in stores:
+                with pytest.raises(errors.Unavailable):
+                    take(store, *(step(write("a", 1, b"2"), tenant=f"t{n}") for n in range(9)))
+            until = time.monotonic() + valkey.READY_S
+            for store in stores:
+                for tenant in (f"t{n}" for n in range(9)):
+                    while True:
+                        assert time.monotonic() < until, "the one that took over is not found"
+                        with contextlib.suppress(errors.Unavailable):
+                            version = store.version(tenant, "a")
+                            take(store, step(write("a", version, b"3"), tenant=tenant))
+                            break
+                driver = store._driver  # pyright: ignore[reportAttributeAccessIssue]
+                ports = {link.place.port for link in driver._servers.every()}
+                assert replica.port in ports
+
+
 def _move(cluster: valkey.Cluster, key: bytes) -> None:
     """Move the slot of a key to another server, as people do."""
     with contextlib.ExitStack() as stack:

@@ -160,7 +160,9 @@ class Cluster:
     """Three servers that hold a third of the slots each."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.servers = [self._server(folder / str(number)) for number in range(3)]
+        self._replicas: list[Server] = []
 
     def _server(self, folder: Path) -> Server:
         folder.mkdir()
@@ -191,9 +193,34 @@ class Cluster:
             facts = cast("dict[str, str]", client.execute_command("CLUSTER INFO"))
         return facts["cluster_state"] == "ok" and facts["cluster_known_nodes"] == "3"
 
+    def replica(self, primary: Server) -> Server:
+        """Add a server that follows one of the three, and takes its place when that does not answer."""
+        made = self._server(self._folder / "replica").start()
+        self._replicas.append(made)
+        with primary.client() as client, made.client() as follower:
+            id_ = client.execute_command("CLUSTER MYID")
+            follower.execute_command("CLUSTER MEET", "127.0.0.1", primary.port)
+            until = time.monotonic() + READY_S
+            while True:
+                with contextlib.suppress(redis.ResponseError):
+                    follower.execute_command("CLUSTER REPLICATE", id_)
+                    break
+                assert time.monotonic() < until, "the replica does not meet its primary"
+                time.sleep(0.05)
+            while not self._followed(primary):
+                assert time.monotonic() < until, "the replica does not follow"
+                time.sleep(0.05)
+        return made
+
+    def _followed(self, primary: Server) -> bool:
+        with primary.client() as client:
+            facts = cast("dict[str, object]", client.info("replication"))
+        follower = cast("dict[str, object]", facts.get("slave0") or {})
+        return follower.get("offset") == facts["master_repl_offset"] != 0
+
     def stop(self) -> None:
         """End all."""
-        for server in self.servers:
+        for server in (*self.servers, *self._replicas):
             server.kill()
 
 

@@ -67,6 +67,7 @@ class News:
             try:
                 connection = link.connected()
             except translate.KINDS as error:
+                self._servers.forget(link)
                 failure = error
                 continue
             with self._lock:

@@ -26,6 +26,9 @@ _CLUSTER_WAIT_S: Final = 5.0
 _SENT_ANYWHERE = (MovedError, AskError, TryAgainError, NoScriptError, ClusterDownError)
 """Answers that say that nothing was done, and that it may be done elsewhere, later, or sent whole."""
 
+_CUT_OFF: Final = (redis.ConnectionError, redis.TimeoutError)
+"""A server of a cluster that vanishes without a word is not heard of any more: it may not be the primary by now."""
+
 _UNSENT = TryAgainError("TRYAGAIN nothing was sent yet")
 
 
@@ -83,9 +86,9 @@ class Servers:
                 asking = [isinstance(answers[index], AskError) for index in indexes]
                 try:
                     found = self._exchange(link, chosen, asking, write=write, whole=whole)
-                except redis.ConnectionError:
-                    self._forget()
-                    if not again:
+                except _CUT_OFF:
+                    self.forget(link)
+                    if not again or time.monotonic() >= until:
                         raise
                     again = False
                     continue
@@ -181,6 +184,14 @@ class Servers:
         with self._lock:
             self._slots = []
 
+    def forget(self, link: Link) -> None:
+        """A server does not answer: look again which one has which slots, and ask that one last."""
+        with self._lock:
+            self._slots = []
+            place = (link.place.host, link.place.port)
+            if place in self._links:
+                self._links[place] = self._links.pop(place)
+
     def _at(self, host: str, port: int) -> Link:
         with self._lock:
             link = self._links.get((host, port))
@@ -199,6 +210,7 @@ class Servers:
                 if isinstance(answer, Exception):
                     raise answer
             except translate.KINDS as error:
+                self.forget(link)
                 failure = failure or error
                 continue
             ranges = cast("list[list[list[bytes | int]]]", answer)

@@ -126,6 +126,7 @@ class Settings:
         try:
             return link.run(commands)
         except translate.KINDS as error:
+            self._servers.forget(link)
             raise translate.of(error, link.place.shown) from error
 
     def _check_role(self, found: Mapping[str, str], link: Link) -> None:
