@@ -1,12 +1,14 @@
 """What takes long on a server, and others that write or erase in the middle of it."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import msgspec
 import pytest
 
-from holdfast import errors
+from holdfast import errors, limits
 from holdfast.store.port import Rebuilt, Stale, StreamWrite
 from holdfast.store.remote.driver import Change, Head, Kept, Moved, Taken
 from holdfast.store.remote.store import RemoteStore
@@ -24,6 +26,7 @@ class Hooked(RamDriver):
     before_apply: Callable[[], object] | None = None
     before_replace: Callable[[], object] | None = None
     before_feed: Callable[[], object] | None = None
+    before_scrub: Callable[[], object] | None = None
 
     def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
         if self.before_apply:
@@ -34,6 +37,11 @@ class Hooked(RamDriver):
         if self.before_replace:
             self.before_replace()
         return super().replace(before, derived)
+
+    def scrub(self, done: bytes, left: bytes) -> None:
+        if self.before_scrub:
+            self.before_scrub()
+        super().scrub(done, left)
 
     def feed(self, tenant: str, *, after: int, limit: int) -> list[Kept]:
         if self.before_feed:
@@ -90,6 +98,47 @@ def test_a_rebuild_gives_up_when_others_write_every_time(
         list(mine.rebuild(derive))
     assert mine.rebuilt(TENANT) == 0
     assert verified(mine).ok
+
+
+def test_who_writes_is_not_held_up_by_a_proof(
+    mine: RemoteStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
+):
+    """Nor by what is put into place, until it was outrun so often that it could not be otherwise."""
+    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.2)
+    said(mine, "a", event("c1", "one"))
+    threads = ThreadPoolExecutor(1)
+    outrun, waited = itertools.count(), list[int]()
+
+    def interfere() -> None:
+        number = next(outrun)
+        try:
+            threads.submit(said, mine, "a", event(f"d{number}", "more")).result()
+        except errors.StoreBusy:
+            waited.append(number)
+
+    driver.before_feed = driver.before_replace = interfere
+    with threads:
+        *_, made = mine.rebuild(derive)
+    assert isinstance(made, Rebuilt)
+    assert len(waited) >= 1
+    assert next(outrun) >= 2 * len(waited), "most of them were not held up"
+    driver.before_feed = driver.before_replace = None
+    row = mine.find(TENANT, "row", "a")
+    assert row is not None and row.document == b" ".join([b"one", *[b"more"] * (made.events - 1)])
+    assert verified(mine).ok
+
+
+def test_who_writes_does_not_wait_for_a_scrub(
+    mine: RemoteStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.0)
+    said(mine, "a", event("c1", "one"))
+    erasing.erased(mine, whole(mine, "a", todo=b"todo"))
+    with ThreadPoolExecutor(1) as threads:
+        driver.before_scrub = lambda: threads.submit(said, mine, "b", event("", "more")).result()
+        mine.scrub(b"todo")
+    assert mine.pending() is None
+    assert mine.version(TENANT, "b") == 1
 
 
 def test_a_rebuild_of_one_tenant_does_not_wait_for_another(

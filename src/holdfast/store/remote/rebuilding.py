@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from typing import IO
 
 import msgspec
@@ -72,14 +73,23 @@ class Rebuilding:
         self._count(tenants=1)
         self._end = self._spool.tell()
 
-    def finish(self) -> Generator[int]:
-        """Put it all into place, then it is `done`. If others have written meanwhile, it is begun anew: yields as `steps`."""
-        for left in reversed(range(TRIES)):
-            self.done = self._driver.replace({self.tenant: self._head}, self._pieces())
-            if self.done:
+    def finish(self, turn: Callable[[], AbstractContextManager[bool]]) -> Generator[int]:
+        """Put it all into place, then it is `done`. If others have written meanwhile, it is begun anew: yields as `steps`.
+
+        The last time in a turn: those who write by the same store object wait then.
+        """
+        for _ in range(TRIES - 1):
+            if self._replaced():
                 return
-            if left:
+            yield from self.steps()
+        with turn():
+            if not self._replaced():
                 yield from self.steps()
+                self._replaced()
+
+    def _replaced(self) -> bool:
+        self.done = self._driver.replace({self.tenant: self._head}, self._pieces())
+        return self.done
 
     def _derived(self, tenant: str, stream: Stream, hashes: set[bytes]) -> Spread:
         events, spread = stream.version - stream.first + 1, Spread([], [], [])

@@ -39,20 +39,25 @@ class Upkeep(Looking):
         yield from proving.verify(self._driver)
 
     def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
-        """Prove all logs and derive from them, then put into place what is derived, tenant by tenant."""
+        """Prove all logs and derive from them, then put into place what is derived, tenant by tenant.
+
+        Who writes meanwhile is not held up, but for the last try of a tenant that was written to every time.
+        """
         self._check_open()
         done, made = 0, port.Rebuilt()
         moved: list[str] = []
-        with self.turn(), rebuilding.spool() as spool:
+        with rebuilding.spool() as spool:
             every: list[rebuilding.Rebuilding] = []
             for tenant in sorted({*self._driver.tenants(), *self._driver.adrift()}):
                 every.append(rebuilding.Rebuilding(self._driver, tenant, derive, spool))
                 for count in every[-1].steps():
                     done += count
                     yield done
-            self._known.doubt([going.tenant for going in every])
+            with self.turn():
+                # Told to nobody here: the next turn has to hear of it.
+                self._known.doubt([going.tenant for going in every])
             for going in every:
-                for _ in going.finish():
+                for _ in going.finish(self.turn):
                     yield done
                 made = rebuilding.together(made, going.made)
                 moved += [] if going.done else [going.tenant]
