@@ -223,6 +223,36 @@ def test_verify_looks_again_at_what_was_erased_meanwhile(
     assert verified(mine).ok
 
 
+@pytest.mark.parametrize("page", [0, 1])
+def test_a_rebuild_begins_anew_when_others_have_erased(
+    mine: RemoteStore, theirs: RemoteStore, driver: Hooked, page: int
+):
+    """Blanks may name a notice that was not there when the proof began."""
+    said(mine, "a", *(event("", f"w{n}") for n in range(600)))
+    said(mine, "b", event("c1", "stays"))
+    pages = iter(range(page + 1))
+
+    def erase_between() -> None:
+        if next(pages, None) == page:
+            erasing.erased(theirs, whole(theirs, "a"))
+
+    driver.before_feed = erase_between
+    *_, made = mine.rebuild(derive)
+    assert isinstance(made, Rebuilt) and made.projections == 1
+    assert verified(mine).ok
+
+
+def test_a_rebuild_of_what_is_damaged_is_refused_whatever_others_write(
+    mine: RemoteStore, theirs: RemoteStore, driver: Hooked, server: Server
+):
+    said(mine, "a", event("c1", "one"))
+    kept = server.books[TENANT].rows[0]
+    server.books[TENANT].rows[0] = replace(kept, row=replace(kept.row, payload=b"{}"))
+    driver.before_feed = lambda: said(theirs, "b", event("", "more"))
+    with pytest.raises(errors.Corrupt):
+        list(mine.rebuild(derive))
+
+
 def test_a_copy_gives_up_when_something_is_erased_every_time(
     mine: RemoteStore, driver: Hooked, server: Server
 ):

@@ -57,6 +57,17 @@ class Rebuilding:
 
     def steps(self) -> Generator[int]:
         """Prove and derive; yield events gone through at a time. Raises Corrupt if the log is not as it was written."""
+        for left in reversed(range(TRIES)):
+            try:
+                yield from self._steps()
+            except errors.Corrupt:
+                # What others have erased in the middle of it is no damage.
+                if not left or self._driver.head(self.tenant) == self._head:
+                    raise
+            else:
+                return
+
+    def _steps(self) -> Generator[int]:
         proof = Proof(self._driver, self.tenant)
         self._head, self.made = proof.head, port.Rebuilt()
         self._begin = self._spool.seek(0, os.SEEK_END)
