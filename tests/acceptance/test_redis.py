@@ -122,11 +122,33 @@ def test_whoever_listens_hears_of_others_and_is_told_when_news_may_have_been_mis
             assert next(heard) == ("", 0)
             for link in driver._servers.every():
                 link.run([(b"CLIENT", b"KILL", b"TYPE", b"PUBSUB")])
+        with pytest.raises(errors.Unavailable):
+            next(heard)
+        heard = driver.listen()
         assert next(heard) == ("", 0), "it was away"
         take(store, step(write("a", 1, b"2")))
         assert next(heard) == (TENANT, 2)
         driver.close()
         assert list(heard) == []
+
+
+def test_who_may_not_listen_says_so_once_and_looks(caplog: pytest.LogCaptureFixture):
+    with valkey.server() as server:
+        with server.client() as client:
+            client.acl_setuser("deaf", enabled=True, passwords=["+right"], categories=["+@all"], commands=["-subscribe"], keys=["*"], channels=["*"])  # fmt: skip
+        host = server.url.removeprefix("redis://")
+        with (
+            contextlib.closing(ours.open_store(f"redis://deaf:right@{host}")) as store,
+            contextlib.closing(ours.open_store(server.url)) as other,
+        ):
+            assert not store.wait(TENANT, 0, 1.0)
+            take(other, step(write("a", 0, b"1")))
+            assert store.wait(TENANT, 0, 5.0)
+    (told,) = [each for each in caplog.records if each.name == "holdfast.store"]
+    assert (told.__dict__["action"], told.__dict__["error"]) == (
+        "store.not_heard",
+        "store_read_only",
+    )
 
 
 def test_a_store_that_writes_alone_asks_nothing_before_it_writes(url: str):

@@ -9,7 +9,6 @@ from typing import Final, cast
 import msgspec
 import redis
 
-from holdfast import errors
 from holdfast.store.redis import translate
 from holdfast.store.redis.links import Wire, wake
 from holdfast.store.redis.names import Names
@@ -20,9 +19,6 @@ MISSED = ("", 0)
 
 _LOOK_S: Final = 1.0
 """How often whoever listens looks whether it is to stop."""
-
-_PAUSE_S: Final = 0.2
-"""How long it waits before it connects anew."""
 
 _decoder = msgspec.msgpack.Decoder(tuple[str, int, bytes])
 
@@ -44,21 +40,21 @@ class News:
         return -1 if self._servers.place.cluster else int(self._heard)
 
     def listen(self) -> Iterator[tuple[str, int]]:
-        """Yield tenant and position of every change by others, and MISSED whenever the connection is a new one."""
-        while not self._closed.is_set():
-            try:
-                connection = self._subscribed()
-                if connection is None:
-                    return
-                yield MISSED
-                while not self._closed.is_set():
-                    told = self._told(connection)
-                    if told is not None:
-                        yield told
-            except (*translate.KINDS, errors.Error):
-                self._closed.wait(_PAUSE_S)
-            finally:
-                self._drop()
+        """Yield MISSED, then tenant and position of every change by others. Raises if the server can't be heard."""
+        try:
+            connection = self._subscribed()
+            if connection is None:
+                return
+            yield MISSED
+            while not self._closed.is_set():
+                told = self._told(connection)
+                if told is not None:
+                    yield told
+        except translate.KINDS as error:
+            if not self._closed.is_set():
+                raise translate.of(error, self._servers.place.shown) from error
+        finally:
+            self._drop()
 
     def _subscribed(self) -> Wire | None:
         # Every server of a cluster hears what is told to any of them.
