@@ -21,7 +21,7 @@ from holdfast.store.port import (
     Replayed,
     Stale,
 )
-from holdfast.store.remote import known
+from holdfast.store.remote import known, waiting
 from holdfast.store.remote.driver import Change, Moved, Taken
 from holdfast.store.remote.store import RemoteStore
 from holdfast.store.remote.waiting import News
@@ -368,11 +368,52 @@ def test_a_fault_in_listening_is_told_and_it_is_listened_to_anew(
     assert listened.get(timeout=LONG_S) == 2
     assert isinstance(raised.get(timeout=LONG_S), ValueError)
     looks = iter((False, True))
-    assert news.wait(lambda: next(looks), LONG_S), "so is who waits"
+    assert news.wait("a", lambda: next(looks), LONG_S), "so is who waits"
     assert listened.get(timeout=LONG_S) == 3
     assert [r.__dict__["error"] for r in caplog.records] == ["ValueError"] * 2
     news.close()
     through.set()
+    news.join()
+
+
+def test_who_waits_looks_only_for_news_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(waiting, "FIRST_S", LONG_S)
+    monkeypatch.setattr(waiting, "LONGEST_S", LONG_S)
+    told: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
+    looks: queue.SimpleQueue[int] = queue.SimpleQueue()
+    there: list[str] = []
+
+    def listen() -> Iterator[tuple[str, int]]:
+        while (news := told.get()) is not None:
+            yield news
+
+    def look() -> bool:
+        looks.put(1)
+        return TENANT in there
+
+    news = News(listen)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(news.wait, TENANT, look, LONG_S)
+        for others in (50, 0):
+            looks.get()
+            for number in range(others):
+                told.put((OTHER, number + 1))
+                told.put((TENANT, 0))
+                news.tell((OTHER,))
+            there += [] if others else [TENANT]
+            told.put(("", 0) if others else (TENANT, 1))
+        assert found.result()
+        looks.get()
+        assert looks.empty(), "three: at first, when news may have been missed, and for its own"
+        there.clear()
+        found = pool.submit(news.wait, TENANT, look, LONG_S)
+        looks.get()
+        there.append(TENANT)
+        news.tell((OTHER, TENANT))
+        assert found.result()
+    assert not news._places
+    news.close()
+    told.put(None)
     news.join()
 
 

@@ -174,7 +174,7 @@ class Looking:
             self._check_open()
             return self._driver.head(tenant).position > after
 
-        return self._news.wait(there, timeout_s)
+        return self._news.wait(tenant, there, timeout_s)
 
     def tenants(self) -> list[str]:
         """Return every tenant that has events."""

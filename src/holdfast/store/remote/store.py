@@ -134,7 +134,7 @@ class RemoteStore(Upkeep):
         self._commits += 1
         if self._commits == COMMITS_QUIET:
             self._news.attend()
-        self._news.tell()
+        self._news.tell(groups)
         return [outcomes[at] for at in range(len(appends))]
 
     def _round(

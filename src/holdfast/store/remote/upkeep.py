@@ -134,7 +134,7 @@ class Upkeep(Looking):
             raise taken(change.tenant)
         if verdict is None:
             self._acknowledged.note(change.tenant, change.after)
-            self._news.tell()
+            self._news.tell((change.tenant,))
         return verdict is None
 
     def status(self) -> Mapping[str, Json]:

@@ -1,7 +1,8 @@
 """Waiting for commits: those of this store object wake at once, those of others are told by the server.
 
-A thread listens as soon as somebody waits, others were met, or commits come often. News that is lost only delays: who waits looks
-again after a while, and what is decided without it is refused by the server.
+A thread listens as soon as somebody waits, others were met, or commits come often. Who waits is woken by news of its own
+tenant, or if some may have been missed. News that is lost only delays: who waits looks again after a while, and what is
+decided without it is refused by the server.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from holdfast import errors
 
@@ -29,24 +30,44 @@ END_S = 5.0
 """How long closing waits for the thread that listens."""
 
 
+class _Place:
+    """Where those wait who wait for one tenant."""
+
+    __slots__ = ("changed", "told", "waiting")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.changed = threading.Condition(lock)
+        self.waiting = 0
+        self.told = 0
+
+    def wake(self) -> None:
+        self.told += 1
+        self.changed.notify_all()
+
+
 class News:
     """Those who wait, and those who have something to tell. Telling costs nothing while nobody waits."""
 
     def __init__(self, listen: Callable[[], Iterator[tuple[str, int]]]) -> None:
         self._listen = listen
-        self._changed = threading.Condition()
-        self._waiting = 0
-        self._told = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._places: dict[str, _Place] = {}
         self._heard: dict[str, int] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def tell(self) -> None:
-        """Wake everybody. Whoever begins to wait later looks first, so nothing is missed."""
-        if self._waiting:
-            with self._changed:
-                self._told += 1
-                self._changed.notify_all()
+    def tell(self, tenants: Iterable[str]) -> None:
+        """Wake those who wait for tenants. Whoever begins to wait later looks first, so nothing is missed."""
+        if self._places:
+            with self._lock:
+                for tenant in tenants:
+                    self._wake(tenant)
+
+    def _wake(self, tenant: str) -> None:
+        for place in self._places.values() if not tenant else [self._places.get(tenant)]:
+            if place is not None:
+                place.wake()
 
     def heard(self) -> dict[str, int]:
         """Return the positions that tenants are said to have reached since this was asked; 0: others want them.
@@ -71,33 +92,36 @@ class News:
                     )
                     self._thread.start()
 
-    def wait(self, there: Callable[[], bool], timeout_s: float) -> bool:
-        """Return True as soon as a look finds it there; False after a time."""
+    def wait(self, tenant: str, there: Callable[[], bool], timeout_s: float) -> bool:
+        """Return True as soon as a look finds it there; False after a time. Looks when there is news of a tenant."""
         until, pause = time.monotonic() + timeout_s, FIRST_S
-        with self._changed:
-            self._waiting += 1
+        with self._lock:
+            place = self._places.setdefault(tenant, _Place(self._lock))
+            place.waiting += 1
         try:
             while True:
-                told = self._told
+                told = place.told
                 if there():
                     return True
                 left = until - time.monotonic()
                 if left <= 0:
                     return False
                 self.attend()
-                with self._changed:
-                    if self._told == told:
-                        self._changed.wait(min(pause, left))
+                with self._lock:
+                    if place.told == told:
+                        place.changed.wait(min(pause, left))
                     pause = min(pause * 2, LONGEST_S)
         finally:
-            with self._changed:
-                self._waiting -= 1
+            with self._lock:
+                place.waiting -= 1
+                if not place.waiting:
+                    del self._places[tenant]
 
     def close(self) -> None:
         """Wake everybody, and listen no more."""
         with self._changed:
             self._closed = True
-            self._told += 1
+            self._wake("")
             self._changed.notify_all()
 
     def join(self) -> None:
@@ -143,5 +167,6 @@ class News:
             # Who wants it has more to say than whoever has added to it.
             before = self._heard.get(tenant, position)
             self._heard[tenant] = max(position, before) if position and before else 0
-            self._told += 1
-            self._changed.notify_all()
+            # Somebody who wants a tenant has added nothing to it yet.
+            if position or not tenant:
+                self._wake(tenant)
