@@ -8,35 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import cast
 
 import psycopg
 
 from holdfast.store.postgres import connections, names, opening, packing, scrubbing
 from holdfast.store.postgres.connections import Connection, Connections, Rows
 from holdfast.store.postgres.place import Place
-
-
-class Put(Protocol):
-    """A row to be there."""
-
-    @property
-    def book(self) -> str: ...
-    @property
-    def key(self) -> bytes: ...
-    @property
-    def value(self) -> bytes: ...
-
-
-class Drop(Protocol):
-    """Rows to be gone."""
-
-    @property
-    def book(self) -> str: ...
-    @property
-    def first(self) -> bytes: ...
-    @property
-    def last(self) -> bytes: ...
+from holdfast.store.shelving import Drop, Put
 
 
 class PostgresShelf:

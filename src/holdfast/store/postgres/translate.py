@@ -9,61 +9,51 @@ from collections.abc import Iterator, Mapping
 import psycopg
 
 from holdfast import errors
+from holdfast.store import cases
+from holdfast.store.cases import AGAIN, Case
 
-_AGAIN = "Retry; with the same key it has one effect."
-
-
-class _Case:
-    """An error of ours, what is said of the server, and the fix."""
-
-    def __init__(self, kind: type[errors.Error], what: str, hint: str) -> None:
-        self.kind = kind
-        self.what = what
-        self.hint = hint
-
-
-_LOGIN = _Case(
+_LOGIN = Case(
     errors.InvalidRequest,
     "does not let this user in",
     "Check user, password and database in the URL (or ~/.pgpass), and pg_hba.conf on the server.",
 )
-_NO_DATABASE = _Case(
+_NO_DATABASE = Case(
     errors.InvalidRequest, "has no such database", "Create it with: createdb NAME, or name another."
 )
-_CROWDED = _Case(
+_CROWDED = Case(
     errors.StoreBusy,
     "has no connection left",
     "Raise max_connections there, or give each process fewer with ?connections=4 in the URL.",
 )
-_STARTING = _Case(errors.Unavailable, "is starting, stopping or recovering", _AGAIN)
-_CUT = _Case(errors.Unavailable, "ended the connection", _AGAIN)
-_READ_ONLY = _Case(
+_STARTING = Case(errors.Unavailable, "is starting, stopping or recovering", AGAIN)
+_CUT = Case(errors.Unavailable, "ended the connection", AGAIN)
+_READ_ONLY = Case(
     errors.StoreReadOnly,
     "takes no writes: it is a replica, or was made read-only",
     "Name the primary in the URL, or all hosts and target_session_attrs=read-write.",
 )
-_SLOW = _Case(
+_SLOW = Case(
     errors.Unavailable,
     "did not answer in time",
     "Retry; with the same key it has one effect. ?timeout_s=60 in the URL waits longer.",
 )
-_RIGHTS = _Case(
+_RIGHTS = Case(
     errors.StoreReadOnly,
     "forbids it",
     "Let the store's owner open it once, or grant the rights that docs/how-to/use-postgres.md lists.",
 )
-_DAMAGED = _Case(
+_DAMAGED = Case(
     errors.Corrupt,
     "found damage",
     "Nothing was changed. `holdfast verify` says how far it goes; a backup can replace it.",
 )
-_GONE = _Case(
+_GONE = Case(
     errors.Corrupt,
     "has not all of the store's tables and functions",
     "Put them back from a backup; or, to begin anew, drop what is left of the schema.",
 )
 
-_FULL = _Case(
+_FULL = Case(
     errors.StoreFull,
     "has no space left on its disk",
     "Nothing was written; free some space there and retry.",
@@ -74,10 +64,10 @@ _CASES = {
     "53300": _CROWDED, "57P03": _STARTING, "57P01": _CUT, "57P02": _CUT, "57P05": _CUT, "08": _CUT,
     "25006": _READ_ONLY, "57014": _SLOW, "42501": _RIGHTS,
     "53100": _FULL,
-    "53": _Case(errors.Unavailable, "is short of memory or other resources", _AGAIN),
-    "55P03": _Case(errors.StoreBusy, "waited too long for a lock", "Retry; look for a long transaction in pg_stat_activity."),
-    "40": _Case(errors.Unavailable, "undid it in favour of another transaction", _AGAIN),
-    "58": _Case(errors.Unavailable, "could not read or write a file", "See the server's log; then retry."),
+    "53": Case(errors.Unavailable, "is short of memory or other resources", AGAIN),
+    "55P03": Case(errors.StoreBusy, "waited too long for a lock", "Retry; look for a long transaction in pg_stat_activity."),
+    "40": Case(errors.Unavailable, "undid it in favour of another transaction", AGAIN),
+    "58": Case(errors.Unavailable, "could not read or write a file", "See the server's log; then retry."),
     "58P01": _DAMAGED, "XX001": _DAMAGED, "XX002": _DAMAGED, "22": _DAMAGED, "23": _DAMAGED,
     "42P01": _GONE, "42703": _GONE, "42883": _GONE, "3F000": _GONE,
 }  # fmt: skip
@@ -100,27 +90,25 @@ _TEXTS = (
     (r"session is read-only|is not read-only|in hot standby mode|not accept", _READ_ONLY),
     (r"timeout expired", _SLOW),
 )
-_AWAY = _Case(
+_AWAY = Case(
     errors.Unavailable, "does not answer", "Check that it runs and that host and port are right."
 )
 
 
-def of(error: Exception, shown: str, cases: Mapping[str, _Case] = _CASES) -> errors.Error:
+def of(error: Exception, shown: str, table: Mapping[str, Case] = _CASES) -> errors.Error:
     """Return our error for one of PostgreSQL's or the system's."""
     code = getattr(error, "sqlstate", None) or ""
-    text = " ".join(str(error).split())
-    case = cases.get(code) or cases.get(code[:2]) if code else _by_text(error, text)
+    text = cases.said(error)
+    case = table.get(code) or table.get(code[:2]) if code else _by_text(error, text)
     facts: dict[str, object] = {"server": shown, "sqlstate": code} if code else {"server": shown}
     if code == _INTERNAL and re.search(_NO_ROOM, text):
         case = _FULL
-    if case is None:
-        return errors.Unavailable(f"{shown} could not do it: {text}.", hint=_AGAIN, facts=facts)
     if case is _CUT:
         facts["cut"] = True
-    return case.kind(f"{shown} {case.what}: {text.rstrip('.')}.", hint=case.hint, facts=facts)
+    return cases.of(case, shown, text, facts)
 
 
-def _by_text(error: Exception, text: str) -> _Case | None:
+def _by_text(error: Exception, text: str) -> Case | None:
     if isinstance(error, TimeoutError):
         return _SLOW
     if not isinstance(error, (psycopg.OperationalError, OSError)):
@@ -147,8 +135,8 @@ def at_upkeep(shown: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _translated(shown: str, cases: Mapping[str, _Case]) -> Iterator[None]:
+def _translated(shown: str, table: Mapping[str, Case]) -> Iterator[None]:
     try:
         yield
     except (psycopg.Error, OSError) as error:
-        raise of(error, shown, cases) from error
+        raise of(error, shown, table) from error

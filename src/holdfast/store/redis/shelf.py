@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import cast
 
 from holdfast.store.redis import packing, unpacking
 from holdfast.store.redis.links import Call
@@ -15,28 +15,7 @@ from holdfast.store.redis.names import encoded
 from holdfast.store.redis.place import Place
 from holdfast.store.redis.servers import Servers
 from holdfast.store.redis.settings import Settings
-
-
-class Put(Protocol):
-    """What a row to be there looks like; the shelf's own room has the type."""
-
-    @property
-    def book(self) -> str: ...
-    @property
-    def key(self) -> bytes: ...
-    @property
-    def value(self) -> bytes: ...
-
-
-class Drop(Protocol):
-    """What rows to be gone look like."""
-
-    @property
-    def book(self) -> str: ...
-    @property
-    def first(self) -> bytes: ...
-    @property
-    def last(self) -> bytes: ...
+from holdfast.store.shelving import Drop, Put
 
 
 class RedisShelf:

@@ -8,85 +8,76 @@ import redis
 from redis import exceptions
 
 from holdfast import errors
+from holdfast.store import cases
+from holdfast.store.cases import AGAIN, Case
 
 KINDS: Final = (redis.RedisError, OSError)
 """What the driver and the system raise."""
 
-_AGAIN: Final = "Retry; with the same key it has one effect."
 
-
-class _Case:
-    """An error of ours, what is said of the server, and the fix."""
-
-    def __init__(self, kind: type[errors.Error], what: str, hint: str) -> None:
-        self.kind = kind
-        self.what = what
-        self.hint = hint
-
-
-_LOGIN = _Case(
+_LOGIN = Case(
     errors.InvalidRequest,
     "does not let this user in",
     "Check user and password in the URL: redis://user:password@host:6379.",
 )
-_RIGHTS = _Case(
+_RIGHTS = Case(
     errors.StoreReadOnly,
     "forbids it to this user",
     "Grant it: ACL SETUSER name ~holdfast:* &holdfast:* +@all -@dangerous +info +config|get +bgrewriteaof +bgsave.",
 )
-_CROWDED = _Case(
+_CROWDED = Case(
     errors.StoreBusy,
     "has no connection left",
     "Raise maxclients there, or run fewer processes.",
 )
-_CERTIFICATE = _Case(
+_CERTIFICATE = Case(
     errors.InvalidRequest,
     "has a certificate that is not trusted here",
     "Name the file of the authority that signed it: rediss://host?ca=/path/ca.pem.",
 )
-_READ_ONLY = _Case(
+_READ_ONLY = Case(
     errors.StoreReadOnly,
     "takes no writes: it is a replica",
     "Name the primary in the URL.",
 )
-_MEMORY = _Case(
+_MEMORY = Case(
     errors.StoreFull,
     "has no memory left",
     "Nothing was written; reading goes on. Raise maxmemory there, then retry.",
 )
-_DISK = _Case(
+_DISK = Case(
     errors.StoreFull,
     "can't write to its disk",
     "Nothing was written. Free space on the server's disk, see its log, then retry.",
 )
-_SLOW = _Case(
+_SLOW = Case(
     errors.Unavailable,
     "did not answer in time",
-    f"{_AGAIN} ?timeout_s=60 in the URL waits longer.",
+    f"{AGAIN} ?timeout_s=60 in the URL waits longer.",
 )
-_LOADING = _Case(errors.Unavailable, "is starting and reads its files", _AGAIN)
-_BUSY = _Case(errors.Unavailable, "is busy with a script", _AGAIN)
-_CLUSTER = _Case(
+_LOADING = Case(errors.Unavailable, "is starting and reads its files", AGAIN)
+_BUSY = Case(errors.Unavailable, "is busy with a script", AGAIN)
+_CLUSTER = Case(
     errors.Unavailable,
     "is a cluster that does not hold together now",
-    f"{_AGAIN} CLUSTER INFO on the server says what is missing.",
+    f"{AGAIN} CLUSTER INFO on the server says what is missing.",
 )
-_ONE_OF_MANY = _Case(
+_ONE_OF_MANY = Case(
     errors.InvalidRequest,
     "is part of a cluster",
     "Write redis+cluster:// in the place of redis:// in the URL.",
 )
-_AWAY = _Case(
+_AWAY = Case(
     errors.Unavailable,
     "does not answer",
-    f"Check that it runs and that host and port are right. {_AGAIN}",
+    f"Check that it runs and that host and port are right. {AGAIN}",
 )
-_DAMAGED = _Case(
+_DAMAGED = Case(
     errors.Corrupt,
     "holds something else than was written",
     "`holdfast verify` says how far it goes; a backup can replace it.",
 )
-_UNKNOWN = _Case(
+_UNKNOWN = Case(
     errors.InvalidRequest,
     "does not know a command that is needed",
     "Holdfast needs Redis 7 or Valkey 8, with scripts and streams allowed.",
@@ -96,10 +87,10 @@ _CODES: Final = {
     "NOAUTH": _LOGIN, "WRONGPASS": _LOGIN, "NOPERM": _RIGHTS, "READONLY": _READ_ONLY, "OOM": _MEMORY,
     "MISCONF": _DISK, "LOADING": _LOADING, "BUSY": _BUSY, "CLUSTERDOWN": _CLUSTER, "TRYAGAIN": _CLUSTER,
     "MOVED": _ONE_OF_MANY, "ASK": _CLUSTER, "CROSSSLOT": _CLUSTER, "MASTERDOWN": _AWAY,
-    "WRONGTYPE": _DAMAGED, "HOLDFAST": _DAMAGED, "NOREPLICAS": _Case(errors.StoreReadOnly, "takes no writes without its replicas", "Bring its replicas back, or lower min-replicas-to-write."),
+    "WRONGTYPE": _DAMAGED, "HOLDFAST": _DAMAGED, "NOREPLICAS": Case(errors.StoreReadOnly, "takes no writes without its replicas", "Bring its replicas back, or lower min-replicas-to-write."),
 }  # fmt: skip
 
-_KINDS: Final[tuple[tuple[type[Exception], _Case], ...]] = (
+_KINDS: Final[tuple[tuple[type[Exception], Case], ...]] = (
     (exceptions.BusyLoadingError, _LOADING),
     (exceptions.AuthenticationError, _LOGIN),
     (exceptions.NoPermissionError, _RIGHTS),
@@ -133,15 +124,11 @@ _TEXTS: Final = (
 
 def of(error: Exception, shown: str) -> errors.Error:
     """Return our error for one of the driver's or the system's."""
-    text = " ".join(str(error).split())
-    case = _case(error, text)
-    facts = {"server": shown}
-    if case is None:
-        return errors.Unavailable(f"{shown} could not do it: {text}.", hint=_AGAIN, facts=facts)
-    return case.kind(f"{shown} {case.what}: {text.rstrip('.')}.", hint=case.hint, facts=facts)
+    text = cases.said(error)
+    return cases.of(_case(error, text), shown, text, {"server": shown})
 
 
-def _case(error: Exception, text: str) -> _Case | None:
+def _case(error: Exception, text: str) -> Case | None:
     for part, case in _TEXTS:
         if part in text:
             return case

@@ -20,27 +20,10 @@ from holdfast.store.remote.driver import Driver, Moved, Taken
 from holdfast.store.remote.known import Known, Tenant
 from holdfast.store.remote.upkeep import Upkeep, taken
 from holdfast.store.remote.waiting import News
+from holdfast.store.turning import Turn
 
 COMMITS_QUIET = 2
 """Commits after which others are listened to: whoever comes for one needs no connection more."""
-
-
-class Turn:
-    """A turn, for the body of a `with`. No generator: an interrupt could leave one between its halves."""
-
-    __slots__ = ("_leave", "_take")
-
-    def __init__(self, take: Callable[[], bool], leave: Callable[[], None]) -> None:
-        self._take = take
-        self._leave = leave
-
-    def __enter__(self) -> bool:
-        """Take the turn."""
-        return self._take()
-
-    def __exit__(self, *_: object) -> None:
-        """Give it back."""
-        self._leave()
 
 
 class RemoteStore(Upkeep):

@@ -15,39 +15,18 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import cast
 
 import apsw
 
 from holdfast import errors, limits
 from holdfast.store import statements
+from holdfast.store.shelving import Drop, Put
 from holdfast.store.sqlite import opening, translate
 from holdfast.store.sqlite.connections import Readers
 
 APPLICATION_ID = 0x48464D53
 _FEW = 8
-
-
-class Put(Protocol):
-    """A row to be there."""
-
-    @property
-    def book(self) -> str: ...
-    @property
-    def key(self) -> bytes: ...
-    @property
-    def value(self) -> bytes: ...
-
-
-class Drop(Protocol):
-    """Rows to be gone."""
-
-    @property
-    def book(self) -> str: ...
-    @property
-    def first(self) -> bytes: ...
-    @property
-    def last(self) -> bytes: ...
 
 
 @functools.cache

@@ -26,10 +26,11 @@ from holdfast.store.sqlite.place import Identity, Place
 from holdfast.store.sqlite.post import Post
 from holdfast.store.sqlite.rows import number
 from holdfast.store.sqlite.translate import Translated
-from holdfast.store.sqlite.turns import Turn, Turns
+from holdfast.store.sqlite.turns import Turns
 from holdfast.store.sqlite.upkeep import Upkeep
 from holdfast.store.sqlite.waiting import News
 from holdfast.store.sqlite.witness import Witness
+from holdfast.store.turning import Turn
 
 
 class SQLiteStore(Upkeep, Noting):

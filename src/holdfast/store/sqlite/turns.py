@@ -13,7 +13,6 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import errors
@@ -144,19 +143,3 @@ def busy(files: Files, fd: int, path: Path, timeout_s: float) -> errors.StoreBus
         hint=f"See whether it is stopped ({known}), and continue or end it; then retry.",
         facts={"holder": holder or "unknown", "timeout_s": timeout_s, "path": str(path)},
     )
-
-
-class Turn:
-    """A turn, for the body of a `with`. No generator: an interrupt could leave one between its halves."""
-
-    __slots__ = ("_leave", "_take")
-
-    def __init__(self, take: Callable[[], bool], leave: Callable[[], None]) -> None:
-        self._take = take
-        self._leave = leave
-
-    def __enter__(self) -> bool:
-        return self._take()
-
-    def __exit__(self, *_: object) -> None:
-        self._leave()

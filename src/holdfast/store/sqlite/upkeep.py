@@ -28,9 +28,9 @@ from holdfast.store.sqlite.looking import Looking
 from holdfast.store.sqlite.post import Post
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first
 from holdfast.store.sqlite.translate import Translated
-from holdfast.store.sqlite.turns import Turn
 from holdfast.store.sqlite.waiting import News
 from holdfast.store.sqlite.witness import Witness
+from holdfast.store.turning import Turn
 from holdfast.values.frozen import Json
 
 

@@ -1,0 +1,33 @@
+"""A server's failures as our errors: what each backend's table of them is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from holdfast import errors
+
+AGAIN: Final = "Retry; with the same key it has one effect."
+
+
+class Case:
+    """An error of ours, what is said of the server, and the fix."""
+
+    __slots__ = ("hint", "kind", "what")
+
+    def __init__(self, kind: type[errors.Error], what: str, hint: str) -> None:
+        self.kind = kind
+        self.what = what
+        self.hint = hint
+
+
+def said(error: Exception) -> str:
+    """Return what a driver's error says, in one line."""
+    return " ".join(str(error).split())
+
+
+def of(case: Case | None, shown: str, text: str, facts: Mapping[str, object]) -> errors.Error:
+    """Return our error for what a server said; without a case it is Unavailable."""
+    if case is None:
+        return errors.Unavailable(f"{shown} could not do it: {text}.", hint=AGAIN, facts=facts)
+    return case.kind(f"{shown} {case.what}: {text.rstrip('.')}.", hint=case.hint, facts=facts)
