@@ -104,11 +104,6 @@ class RecordingFiles(Files):
         self._root = root
         self._inodes: dict[int, int] = {}
 
-    def open(self, path: Path) -> int:
-        """Open, and log it if that made the file."""
-        existed = path.exists()
-        return self._opened(super().open(path), path, existed=existed)
-
     def open_here(self, path: Path) -> int:
         """Open, and log it if that made the file."""
         existed = path.exists()

@@ -19,7 +19,7 @@ from typing import Final
 from holdfast import errors
 from holdfast.store import chain
 from holdfast.store.files.journal import lost, name
-from holdfast.store.sqlite.files import NETWORK, Files
+from holdfast.store.sqlite.files import NETWORK, Files, read_here, reading
 
 LOCK: Final = ".lock"
 INDEX: Final = "state.db"
@@ -65,7 +65,7 @@ def is_ours(path: Path) -> bool:
     """Whether a file begins as a session's does, be it damaged or edited further on. A link is not ours."""
     if not path.is_file() or path.is_symlink():
         return False
-    with path.open("rb") as file:
+    with reading(path) as file:
         return _HEAD.match(file.read(_HEAD_BYTES)) is not None
 
 
@@ -175,14 +175,14 @@ class Folder:
     def keep_blob(self, hash_: bytes, content: bytes) -> None:
         """Have a blob's content on the disk."""
         path = self.blobs / hash_.hex()
-        if not (path.exists() and chain.is_blob(hash_, path.read_bytes())):
+        if not (path.exists() and chain.is_blob(hash_, read_here(path))):
             self._files.put(path, content)
 
     def blob(self, name: str) -> bytes:
         """Return a blob's content; raise Corrupt if it is not what was written."""
         hash_ = bytes.fromhex(name)
         try:
-            content = (self.blobs / hash_.hex()).read_bytes()
+            content = read_here(self.blobs / hash_.hex())
         except FileNotFoundError:
             raise errors.Corrupt(
                 f"the blob {name} is missing: {self.blobs / name} is not there.",

@@ -19,7 +19,7 @@ from holdfast import errors, limits
 from holdfast.store.files import lines
 from holdfast.store.files.lines import Bad, Change, Head
 from holdfast.store.sqlite import translate
-from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.files import Files, reading
 from holdfast.store.sqlite.place import tick_ns
 
 _NAME: Final = re.compile(r"(\d{6,})\.jsonl")
@@ -106,7 +106,7 @@ class Journal:
     def _lines(self, segment: int, offset: int = 0) -> Iterator[bytes]:
         """Yield the lines of a segment with their ends; the last may have none."""
         try:
-            with self.path(segment).open("rb") as file:
+            with reading(self.path(segment)) as file:
                 file.seek(offset)
                 yield from file
         except FileNotFoundError:
@@ -130,7 +130,7 @@ class Journal:
             return True
         width = 2 * lines.SUM_CHARS
         try:
-            with self.path(point.segment).open("rb") as file:
+            with reading(self.path(point.segment)) as file:
                 file.seek(max(0, point.offset - width))
                 end = file.read(min(width, point.offset))
                 return file.tell() == point.offset and lines.sum_of(end) == point.sum
@@ -169,7 +169,7 @@ class Journal:
             raise _damaged(self.path(after.segment), number, "it is not what was written")
 
     def _line_at(self, segment: int, offset: int) -> int:
-        with self.path(segment).open("rb") as file:
+        with reading(self.path(segment)) as file:
             return file.read(offset).count(b"\n")
 
     def _check_head(self, segment: int, line: bytes, n: int, before: str) -> None:

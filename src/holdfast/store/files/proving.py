@@ -32,7 +32,7 @@ class Proof:
         """Yield events checked so far, while others write: whatever seems wrong is left to `run`, which begins anew."""
         try:
             yield from self._run()
-        except errors.Corrupt:
+        except (errors.Corrupt, errors.NotAStore):
             # Whoever erases writes segments anew and removes blobs, so that this need not be damage.
             self._begin()
 

@@ -21,7 +21,7 @@ from holdfast import errors
 from holdfast.store.files import applying, lines
 from holdfast.store.files.journal import Journal, Point
 from holdfast.store.files.lines import Change, Head
-from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.files import Files, read_here
 from holdfast.store.sqlite.rows import TENANT_SHIFT, first
 
 DECIDED: Final = "rewriting"
@@ -51,7 +51,7 @@ class Rewriting:
         ends = (self._journal.first(),) * 2
         for content, ends in self._segments(store_id, edit):
             path = self._journal.path(ends[1].segment)
-            if moves or content != path.read_bytes():
+            if moves or content != read_here(path):
                 made = self._files.fresh(path)
                 self._fill(made, content)
                 moves.append((made.name, path.name))
@@ -93,7 +93,7 @@ class Rewriting:
         if not self._path.exists():
             return None
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=Decided)
+            found = msgspec.json.decode(read_here(self._path), type=Decided)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise _unreadable(self._path) from error
         for made, place in found.moves:

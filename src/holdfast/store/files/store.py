@@ -110,7 +110,7 @@ class FilesStore(SQLiteStore):
                 for _ in proof.run():
                     pass
                 yield from proof.differences(connection)
-            except errors.Corrupt as error:
+            except (errors.Corrupt, errors.NotAStore) as error:
                 yield error.message
 
     def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:

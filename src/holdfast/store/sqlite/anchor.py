@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.files import Files, reading
 
 SLOT_BYTES = 4096
 HEADS_MAX = 64
@@ -76,13 +76,15 @@ def acknowledged(path: Path) -> int:
     """Return how many events an anchor file knows of; 0 if there is none or it says nothing."""
     if not path.exists():
         return 0
-    newest = _newest(_halves(path.read_bytes()))
+    with reading(path) as file:
+        newest = _newest(_halves(file.read(2 * SLOT_BYTES)))
     return sum(head.position for head in newest.heads.values()) if newest else 0
 
 
 def is_ours(path: Path) -> bool:
     """Whether a file can be an anchor: of its size, and each slot blank or with its beginning."""
-    data = path.read_bytes()
+    with reading(path) as file:
+        data = file.read(2 * SLOT_BYTES + 1)
     whole = len(data) <= 2 * SLOT_BYTES
     return whole and all(not any(s[:8]) or s.startswith(_MAGIC) for s in _halves(data))
 
@@ -103,7 +105,7 @@ class Anchor:
     def __init__(self, files: Files, path: Path, store_id: bytes) -> None:
         self._files = files
         self._store_id = store_id
-        self._fd = files.open(path)
+        self._fd = files.open_here(path)
         # Its blocks are taken now: a full disk must not stop the anchor of a commit that went through.
         size = len(files.read(self._fd, 2 * SLOT_BYTES, 0))
         files.write(self._fd, bytes(2 * SLOT_BYTES - size), size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.store.sqlite import opening
-from holdfast.store.sqlite.files import Files
+from holdfast.store.sqlite.files import Files, read_here, reading
 from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT
 
 MAGIC: Final = b"HFERASE1"
@@ -53,7 +54,7 @@ def read(path: Path) -> list[Entry]:
     """Return the entries of a list, none if there is no file; raise Corrupt if it is not as it was written."""
     if not path.exists():
         return []
-    data = path.read_bytes()
+    data = read_here(path)
     body, check = data[:-_SUM_BYTES], data[-_SUM_BYTES:]
     if data.startswith(MAGIC) and hashlib.sha256(body).digest() == check:
         try:
@@ -71,8 +72,8 @@ def check_of(path: Path) -> bytes:
     """Return the checksum that a list ends with; nothing if there is none."""
     if not path.exists():
         return b""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _SUM_BYTES))
+    with reading(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _SUM_BYTES))
         return file.read()
 
 

@@ -6,11 +6,16 @@ One small class, so that a test can put another under the same store and record 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 import struct
 import sys
 from pathlib import Path
+from typing import BinaryIO
+
+from holdfast import errors
 
 NETWORK = frozenset(
     (
@@ -32,16 +37,49 @@ _CLAIM: tuple[int, int] | None = (
 """Locks that belong to an open file rather than to a process, and how they are asked for."""
 
 
+_NO_FILE = frozenset((errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO))
+"""What the system says when a link, a folder or a socket is to be opened as a file."""
+
+
+def reading(path: Path) -> BinaryIO:
+    """Open a file for reading, if it lies there itself: a link or a pipe raises NotAStore, and nothing waits for one."""
+    return os.fdopen(_opened(path, os.O_RDONLY), "rb")
+
+
+def read_here(path: Path) -> bytes:
+    """Return what is in such a file."""
+    with reading(path) as file:
+        return file.read()
+
+
+def _opened(path: Path, flags: int) -> int:
+    try:
+        # Without O_NONBLOCK, a pipe that nobody writes to would keep us for ever.
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise _in_the_way(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _in_the_way(path)
+    return fd
+
+
+def _in_the_way(path: Path) -> errors.NotAStore:
+    return errors.NotAStore(
+        f"{path} is in the way: a store needs a file of that name, and this is a link to one, or no file.",
+        hint="Remove it, and put the file back that belongs there. Nothing was changed.",
+        facts={"path": str(path)},
+    )
+
+
 class Files:
     """The real file system."""
 
-    def open(self, path: Path) -> int:
-        """Open a file for reading and writing, creating it for its owner only."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
     def open_here(self, path: Path) -> int:
-        """The same, but only a file that lies there itself: a link is refused."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """Open a file for reading and writing, creating it for its owner only; as `reading` does otherwise."""
+        return _opened(path, os.O_RDWR | os.O_CREAT)
 
     def close(self, fd: int) -> None:
         """Close a file."""
@@ -97,7 +135,7 @@ class Files:
     def put(self, path: Path, data: bytes) -> None:
         """Have a file with this content at a path, or the one before, whatever happens; durable on return."""
         fresh = self.fresh(path)
-        fd = self.open(fresh)
+        fd = self.open_here(fresh)
         try:
             self.write(fd, data, 0)
         finally:

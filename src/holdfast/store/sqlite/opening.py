@@ -18,7 +18,7 @@ import apsw
 from holdfast import errors, limits
 from holdfast.store import statements
 from holdfast.store.sqlite import anchor, post
-from holdfast.store.sqlite.files import NETWORK, Files
+from holdfast.store.sqlite.files import NETWORK, Files, reading
 
 APPLICATION_ID: Final = 0x48464453
 SCHEMA: Final = 5
@@ -235,7 +235,7 @@ def check_beside(path: Path) -> None:
         raise _others(kept)
     lock = Path(f"{path}-lock")
     if lock.exists():
-        with lock.open("rb") as file:
+        with reading(lock) as file:
             if not post.is_ours(file.read(len(post.MAGIC))):
                 raise _others(lock)
 

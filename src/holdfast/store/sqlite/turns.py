@@ -44,7 +44,7 @@ class Turns:
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
         self._path = path
-        self.fd = files.open(path)
+        self.fd = files.open_here(path)
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._wanted = self._granted = self._waiting = self._closed = False
