@@ -78,6 +78,8 @@ SNAPSHOT_EVERY: Final = 128
 """Events of a stream between two snapshots: a cold open folds at most this many."""
 IDEMPOTENCY_KEEP_S: Final = 7 * 86_400
 """How long a caller's idempotency key is remembered."""
+RETENTION_DAYS_MAX: Final = 1_000_000
+"""For how long ended sessions can be kept before they go: longer than any clock reaches is for ever."""
 
 CHECKPOINT_PAGES: Final = 1_000
 """Pages in the write-ahead log that trigger a checkpoint."""

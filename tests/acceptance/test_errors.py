@@ -118,6 +118,11 @@ MISUSES: dict[str, tuple[Misuse, type[errors.Error], str]] = {
         errors.NoCurrentSession, "create or load"),
     "an endless idle time": (
         lambda hf, s: hf.sessions.expire(idle_s=float("inf")), errors.InvalidRequest, "seconds"),
+    "an id in the place of a session": (
+        lambda hf, s: hf.sessions.save_session("s"),  # pyright: ignore[reportArgumentType] - on purpose
+        errors.InvalidRequest, "get_session"),
+    "more days than there are": (
+        lambda hf, s: hf.admin.retention(1e300), errors.InvalidRequest, "at most 1,000,000"),
 }  # fmt: skip
 
 

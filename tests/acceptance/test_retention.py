@@ -266,9 +266,10 @@ def test_a_session_that_an_open_frame_is_about_stays(fast_dir: Path):
 
 
 def test_keys_are_kept_as_long_as_they_were_promised(hf: Holdfast):
-    for days in (0, 6.9, -1, True, float("nan"), float("inf"), "30"):
+    for days in (0, 6.9, -1, True, float("nan"), float("inf"), 1e300, 10**400, "30"):
         with pytest.raises(errors.InvalidRequest, match="7 days"):
             hf.admin.retention(days)  # type: ignore[arg-type]
+    assert hf.admin.retention(limits.RETENTION_DAYS_MAX).gone == ()
     with pytest.raises(errors.InvalidRequest, match="7 days"):
         holdfast.connect("volatile:", keep_ended_days=1)
 

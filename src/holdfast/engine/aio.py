@@ -21,7 +21,7 @@ from holdfast.engine.handles import PendingCall
 from holdfast.engine.loops import Loop
 from holdfast.engine.recordings import AsyncRecalling
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Requests, Settings, When
-from holdfast.engine.session import Session
+from holdfast.engine.session import Session, checked_session
 from holdfast.engine.sessions import Sessions
 from holdfast.values import ids
 from holdfast.values.command import Request
@@ -231,7 +231,7 @@ class AsyncSessions:
     async def save_session(self, session: AsyncSession | None = None) -> bool:
         """Whether there is a session; what async verbs return is on disk already."""
         self._engine.check()
-        return session is not None
+        return checked_session(session, AsyncSession) is not None
 
     async def end_session(self, session_id: str, *, key: str | None = None) -> AsyncSession:
         """End the session. Its history stays readable; messages are no longer taken."""

@@ -7,7 +7,6 @@ an erased one does, out of every file; what memory has learnt stays.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -272,10 +271,11 @@ def checked_days(keep_days: object) -> float:
     """
     least = limits.IDEMPOTENCY_KEEP_S / 86_400
     days = keep_days if isinstance(keep_days, (int, float)) else -1.0
-    if isinstance(keep_days, bool) or not least <= days < math.inf:
+    most = limits.RETENTION_DAYS_MAX
+    if isinstance(keep_days, bool) or not least <= days <= most:
         raise errors.InvalidRequest(
-            f"ended sessions are kept for {least:g} days or more.",
+            f"ended sessions are kept for {least:g} days or more, and at most {most:,}.",
             hint="For so long a repeated call with the same idempotency key has one effect. Use delete_session for less.",
-            facts={"days_min": least},
+            facts={"days_min": least, "days_max": most},
         )
     return float(days)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from holdfast import errors
 from holdfast.context.window import Window
@@ -21,8 +21,18 @@ from holdfast.values.session import SessionState
 if TYPE_CHECKING:
     from holdfast.engine.sessions import Sessions
 
-
 T = TypeVar("T")
+
+
+def checked_session(value: T | None, kind: type[T]) -> T | None:
+    """Return a handle that was handed in, or None; raise InvalidRequest for anything else."""
+    if value is not None and not isinstance(cast("object", value), kind):
+        raise errors.InvalidRequest(
+            f"a session is handed in, not {type(value).__name__}.", hint="Get it with get_session."
+        )
+    return value
+
+
 Recover = Callable[[str, errors.Corrupt], SessionState]
 """Recovers a session in which damage was met; returns its state, or that of its recovery session. Raises if it is not damaged."""
 

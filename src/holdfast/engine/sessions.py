@@ -16,7 +16,7 @@ from holdfast.engine.commits import Answer
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Settings, When
-from holdfast.engine.session import Session
+from holdfast.engine.session import Session, checked_session
 from holdfast.history import continuation
 from holdfast.history import sessions as rules
 from holdfast.values import ids
@@ -227,7 +227,7 @@ class Sessions:
 
     def save_session(self, session: Session | None = None) -> bool:
         """Wait until all that was written to the session is on disk, or raise why not. False if there is no session."""
-        chosen = session or self.current_session
+        chosen = checked_session(session, Session) or self.current_session
         if chosen is None:
             return False
         self._engine.check()
