@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.store import urls
+from holdfast.store.postgres import place
 
 
 @pytest.mark.parametrize(
@@ -84,3 +86,69 @@ def test_a_path_that_is_not_utf8_is_refused_and_nothing_is_made(
     with pytest.raises(errors.InvalidRequest, match="UTF-8"):
         holdfast.connect(f"files:{name}")
     assert not list(tmp_path.iterdir())
+
+
+NO_PATHS = (
+    ("files:a%00b", "NUL"),
+    ("sqlite:///x%00", "NUL"),
+    ("files:%ff%fe", "UTF-8"),
+    ("files:a\udc80", "surrogate"),
+    ("\ud800.db", "surrogate"),
+    ("~nosuchuser/x", "user"),
+    ("files:~nosuchuser/x", "user"),
+    ("x" * 5_000, "too long"),
+    ("files:" + "x" * 5_000, "too long"),
+    ("files://[::1", "files:///"),
+    ("sqlite://[/x", "sqlite:///"),
+)
+"""What no file can be called, and what is said of it."""
+
+
+@pytest.mark.parametrize(("name", "why"), NO_PATHS)
+def test_what_no_file_can_be_called_is_refused(
+    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.InvalidRequest, match=why):
+        holdfast.connect(name)
+    with holdfast.connect("volatile:") as hf:
+        with pytest.raises(errors.InvalidRequest, match=why):
+            hf.admin.migrate(name)
+        if "%" not in name and "://" not in name:
+            for verb in (hf.admin.backup, hf.admin.export, hf.admin.import_):
+                with pytest.raises(errors.InvalidRequest):
+                    verb(name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "postgresql", "postgres"])
+@pytest.mark.parametrize("host", ["[", "[::1", "x" * 64, "a..b", "\ud800"])
+def test_what_no_host_can_be_called_is_refused(scheme: str, host: str):
+    with pytest.raises(errors.InvalidRequest, match="host"):
+        holdfast.connect(f"{scheme}://me:sesame@{host}/0")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:sesame%zz@127.0.0.1/x",
+        "postgresql://me:ses ame sesame@127.0.0.1/x",
+        "postgresql://me:sesame@[::1/x",
+        "redis://me:sesame@[::1",
+        "redis://me:sesame@host\u2100/0",
+        "redis://127.0.0.1:sesame",
+        "redis://127.0.0.1?sesame",
+    ],
+)
+def test_no_traceback_shows_a_password(url: str):
+    with pytest.raises(errors.InvalidRequest) as caught:
+        holdfast.connect(url)
+    assert "sesame" not in "".join(traceback.format_exception_only(caught.value))
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_many_hosts_are_each_a_host_and_a_socket_is_none():
+    hosts = ",".join(f"database-{number}" for number in range(20))
+    assert hosts in place.of(f"postgresql://{hosts}/x").shown
+    socket = f"/{'run/' * 20}postgresql"
+    assert socket in place.of(f"postgresql:///x?host={socket}").shown

@@ -144,7 +144,7 @@ def file_of(url: str) -> Path | None:
         from holdfast.wiring import stores  # noqa: PLC0415 - as above
 
         return stores.path_of(url)
-    return None if scheme else Path(url).expanduser()
+    return None if scheme else urls.local(url)
 
 
 def _missing(path: Path) -> exits.Problem:

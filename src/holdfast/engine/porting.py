@@ -17,6 +17,7 @@ from holdfast.engine import exporting, foreign, importing
 from holdfast.engine.engine import Engine
 from holdfast.engine.exporting import Exported, Sink
 from holdfast.engine.foreign import Notes, Skipped
+from holdfast.store import urls
 from holdfast.values.message import checked_id
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _path(value: str | Path) -> Path:
         raise errors.InvalidRequest("a file is named by its path.")
     if not str(value):
         raise errors.InvalidRequest("the path of the file is empty.", hint="Name a file.")
-    return Path(value).expanduser()
+    return urls.local(value)
 
 
 def _check_free(place: Path) -> None:

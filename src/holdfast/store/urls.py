@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast import errors
 
@@ -73,6 +75,67 @@ def shown(url: object) -> str:
     user, colon, _ = who.partition(":")
     hidden = f"{user}:***@{where}" if at and colon else rest
     return scheme + joint + _SECRET.sub(r"\1***", hidden) if joint else scheme
+
+
+def local(name: str | Path) -> Path:
+    """Return a path on this machine, ~ being a home; raise InvalidRequest for what no file can be called.
+
+    Whether something is there is not asked.
+    """
+    try:
+        str(name).encode()
+        path = Path(name).expanduser()
+    except UnicodeEncodeError:
+        raise _no_path("it has half of a surrogate pair, which is no text") from None
+    except RuntimeError:
+        raise _no_path("what stands after ~ is no user here") from None
+    try:
+        path.lstat()
+    except ValueError:
+        raise _no_path("it has a NUL in it") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise _no_path("it is too long") from None
+    return path
+
+
+def decoded(path: str) -> str:
+    """Return the path of a URL as it is meant; raise InvalidRequest if what is percent-encoded is no text."""
+    try:
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise _no_path("what is percent-encoded in it is not UTF-8") from None
+
+
+def _no_path(why: str) -> errors.InvalidRequest:
+    return errors.InvalidRequest(
+        f"this can't be the path of a file: {why}.", hint="Name another one, such as ./state.db."
+    )
+
+
+def parts(url: str) -> SplitResult:
+    """Take a URL of a server apart; raise InvalidRequest, which never quotes it, if that can't be done."""
+    try:
+        url.encode()
+        return urlsplit(url)
+    except ValueError:
+        # Its text may quote what stands beside the host, and that is the password.
+        raise _no_host() from None
+
+
+def check_host(host: str) -> None:
+    """Raise InvalidRequest for what is no name of a host, whatever its server would make of it."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise _no_host() from None
+
+
+def _no_host() -> errors.InvalidRequest:
+    return errors.InvalidRequest(
+        "the host in the URL of the store can't be one.",
+        hint="Write a name or an address after //, one of IPv6 in brackets: redis://[::1]:6379.",
+    )
 
 
 def check_user(url: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from holdfast import errors
 from holdfast.engine import deriving, stand_ins
@@ -55,12 +55,13 @@ def _server(url: str) -> Store:
 
 def _room(url: str) -> ModuleType:
     """Return the room of a server's scheme; raise NotInstalled, with what to do, if its driver is missing."""
-    name = _SERVERS[urlsplit(url).scheme]
+    scheme = urls.scheme(url)
+    name = _SERVERS[scheme]
     try:
         return importlib.import_module(f"holdfast.store.{name}")
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
-            f"a store at {urlsplit(url).scheme}:// needs a library that is not installed: {error.name}.",
+            f"a store at {scheme}:// needs a library that is not installed: {error.name}.",
             hint=f'Install it with: pip install "{_DRIVERS[name]}"',
             facts={"extra": name},
         ) from error
@@ -116,12 +117,12 @@ def open_store(url: str | Path) -> Store:
 
 def on_server(url: str) -> bool | None:
     """Whether there is a store on the server that a URL names, which is only looked at; None for what is no server's."""
-    return bool(_room(url).exists(url)) if urlsplit(url).scheme in _SERVERS else None
+    return bool(_room(url).exists(url)) if urls.scheme(url) in _SERVERS else None
 
 
 def is_folder(url: str | Path) -> bool:
     """Whether a path, or a URL, names a folder that holds a file store, or what is left of one."""
-    path = folder_of(str(url)) or (Path(url).expanduser() if "://" not in str(url) else None)
+    path = folder_of(str(url)) or (urls.local(url) if "://" not in str(url) else None)
     if path is None or not path.is_dir():
         return False
     from holdfast.store import files  # noqa: PLC0415 - as above
@@ -131,12 +132,12 @@ def is_folder(url: str | Path) -> bool:
 
 def folder_of(url: str) -> Path | None:
     """Return the folder that a files: URL names; None for others."""
-    return Path(_path(url, "files")).expanduser() if urls.scheme(url) == "files" else None
+    return _path(url, "files") if urls.scheme(url) == "files" else None
 
 
 def take_journal(url: str) -> bool:
     """Have the journal of a file store taken as it is, whatever its index knows; False for other stores."""
-    folder = folder_of(url) or (Path(url).expanduser() if is_folder(url) else None)
+    folder = folder_of(url) or (urls.local(url) if is_folder(url) else None)
     if folder is None:
         return False
     from holdfast.store import files  # noqa: PLC0415 - as above
@@ -149,15 +150,20 @@ def _is_path(url: str) -> bool:
     return not urls.scheme(url)
 
 
-def _path(url: str, scheme: str = "sqlite") -> str:
+def _path(url: str, scheme: str = "sqlite") -> Path:
     if urls.scheme(url) != scheme:
-        return url
-    parts, after = urlsplit(url), url[len(scheme) + 1 :]
+        return urls.local(url)
+    ways = "files:///absolute/folder, or files:folder" if scheme == "files" else ""
+    wrong = errors.InvalidRequest(f"write {ways or 'sqlite:///absolute/path, or just a path'}.")
+    try:
+        parts, after = urlsplit(url), url[len(scheme) + 1 :]
+    except ValueError:
+        # There is a bracket where a host would be.
+        raise wrong from None
     relative = scheme == "files" and not after.startswith("/")
     if parts.netloc or not parts.path or parts.query or parts.fragment:
-        ways = "files:///absolute/folder, or files:folder" if scheme == "files" else ""
-        raise errors.InvalidRequest(f"write {ways or 'sqlite:///absolute/path, or just a path'}.")
-    return unquote(parts.path if not relative else after)
+        raise wrong
+    return urls.local(urls.decoded(parts.path if not relative else after))
 
 
 def documents_of(store: Store) -> Documents | None:
@@ -168,17 +174,17 @@ def documents_of(store: Store) -> Documents | None:
 def path_of(url: str | Path) -> Path | None:
     """Return the file of SQLite that a URL or path names; None if it names something else."""
     named = isinstance(url, Path) or urls.scheme(url) in ("", "sqlite")
-    return Path(_path(str(url))).expanduser().resolve() if named and not is_folder(url) else None
+    return _path(str(url)).resolve() if named and not is_folder(url) else None
 
 
 def open_shelf(url: str | Path) -> Shelf:
     """Return the shelf beside the store that a URL names; one in RAM where it has neither files nor a server."""
     named, database = str(url), path_of(url)
     place = database and database.with_name(f"{database.name}-memory")
-    if folder := folder_of(named) or (Path(url).expanduser() if is_folder(url) else None):
+    if folder := folder_of(named) or (urls.local(url) if is_folder(url) else None):
         place = folder.resolve() / ".index" / "memory"
     if place is not None:
         from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
 
         return SQLiteShelf(place)
-    return _room(named).open_shelf(named) if urlsplit(named).scheme in _SERVERS else VolatileShelf()
+    return _room(named).open_shelf(named) if urls.scheme(named) in _SERVERS else VolatileShelf()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 import psycopg
@@ -43,19 +43,24 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def of(url: str) -> Place:
     """Return the place that a URL names; raise InvalidRequest for one that names none."""
     urls.check_user(url)
-    parts = urlsplit(url)
+    parts = urls.parts(url)
     asked = parse_qsl(parts.query, keep_blank_values=True)
     ours = {name: value for name, value in asked if name in _CHECKS}
     rest = urlencode([(name, value) for name, value in asked if name not in _CHECKS])
-    named = urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
+    # Put together by hand: urlunsplit leaves out the // where there is no host.
+    named = f"{parts.scheme}://{parts.netloc}{parts.path}" + (f"?{rest}" if rest else "")
     try:
         # What libpq is not told gets a bound: nothing waits for ever.
         told = {**_KEEPALIVE, **conninfo.conninfo_to_dict(named)}
     except (psycopg.Error, ValueError) as error:
+        # Without its cause: that quotes the URL with its password, and a traceback would show it.
         raise errors.InvalidRequest(
             f"this is no URL of a PostgreSQL database: {_without_secret(error, parts.password)}.",
             hint="Write postgresql://user@host:5432/database, with libpq's options after a ?.",
-        ) from error
+        ) from None
+    for host in str(told.get("host") or "").split(","):
+        if not host.startswith(("/", "@")):
+            urls.check_host(host)
     for name, value in ours.items():
         check, form = _CHECKS[name]
         if not re.fullmatch(check, value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
@@ -59,14 +59,20 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def of(url: str) -> Place:
     """Return the place that a URL names; raise InvalidRequest for what can't be one."""
     urls.check_user(url)
+    parts = urls.parts(url)
+    # Neither error is quoted, nor kept as the cause: what it quotes may be a password with a slip before it.
     try:
-        parts = urlsplit(url)
         port = parts.port or 6379
+    except ValueError:
+        raise _wrong("the port in the URL is no number up to 65535") from None
+    try:
         given = dict(
             parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         )
-    except ValueError as error:
-        raise _wrong(f"the URL can't be read: {error}") from error
+    except ValueError:
+        raise _wrong("an option in the URL is not written as name=value") from None
+    host = unquote(parts.hostname or "localhost")
+    urls.check_host(host)
     cluster = parts.scheme.endswith("+cluster")
     if unknown := sorted(set(given) - set(_OPTIONS)):
         raise _wrong(f"{unknown[0]!r} is no option of a Redis store")
@@ -74,7 +80,7 @@ def of(url: str) -> Place:
     if not secure and (extra := sorted(set(given) & set(_TLS))):
         raise _wrong(f"{extra[0]!r} is for rediss:// only")
     return Place(
-        host=unquote(parts.hostname or "localhost"),
+        host=host,
         port=port,
         database=_database(parts.path, cluster=cluster),
         user=unquote(parts.username) if parts.username else None,
