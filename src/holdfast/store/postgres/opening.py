@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -22,6 +23,8 @@ MIGRATIONS: Final = ("schema-1.sql",)
 SERVER_MIN: Final = 14
 TRIES_MAX: Final = 20
 """Times that a migration tries again for a lock that others hold."""
+
+_VERSION: Final = re.compile(rb"[1-9][0-9]{0,8}")
 
 OURS: Final = ("heads", "streams", "bases", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots", "notes")  # fmt: skip
 """The tables that hold what is a tenant's."""
@@ -99,7 +102,9 @@ def prepare(place: Place) -> Server:
     with connections.upkeep(place) as owner:
         server = look(owner)
         check(server, place)
-        if version(owner, place) < len(MIGRATIONS):
+        found = version(owner, place)
+        _check_might(owner, place, makes=not found)
+        if found < len(MIGRATIONS):
             lift(owner, place, {at: names.sql(file) for at, file in enumerate(MIGRATIONS, 1)})
         _check_role(owner, place)
     with translate.at(place.shown), contextlib.closing(connections.connect(place)) as user:
@@ -122,7 +127,16 @@ def version(connection: Connection, place: Place) -> int:
                 hint="Choose another with ?schema=NAME in the URL. Nothing was changed.",
             )
         return 0
-    found = int(bytes(_one(connection, "version")[0]))
+    row = connection.execute(_sql("version"), prepare=False).fetchone()
+    said = bytes(row[0]) if row else b""
+    if not _VERSION.fullmatch(said):
+        raise errors.Corrupt(
+            f"the schema {place.schema} of {place.shown} does not say which version it has.",
+            hint="Nothing was changed. Put the row 'schema' of its table store back from a backup;"
+            f" in a store that this Holdfast made it is {len(MIGRATIONS)}.",
+            facts={"schema": place.schema},
+        )
+    found = int(said)
     if found > len(MIGRATIONS):
         raise errors.NewerStore(
             f"the schema {place.schema} of {place.shown} has version {found}; this Holdfast knows {len(MIGRATIONS)}.",
@@ -228,6 +242,24 @@ def _no_role(place: Place, *, there: bool) -> errors.UnsafeStore:
     )
 
 
+def _check_might(owner: Connection, place: Place, *, makes: bool) -> None:
+    """Raise UnsafeStore, before anything is made, for a role that no policy binds. `makes`: tables will be this user's."""
+    statement = names.named("roles.sql")["might"].encode()
+    row = owner.execute(statement, {"role": place.role}, prepare=False).fetchone()
+    mighty, owns = row or (False, False)
+    if mighty or (makes and owns):
+        raise _not_apart(place, place.role, mighty=mighty)
+
+
+def _not_apart(place: Place, role: str, *, mighty: bool) -> errors.UnsafeStore:
+    if mighty:
+        wrong = f"the role {role} is a superuser or has BYPASSRLS"
+        fix = f"Name another with ?role=NAME in the URL, or run: ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"
+        return _unsafe(place, role, wrong, fix)
+    fix = "Name a role that owns nothing with ?role=NAME in the URL."
+    return _unsafe(place, role, f"the role {role} owns the store's tables", fix)
+
+
 def _check_role(owner: Connection, place: Place) -> None:
     roles = names.named("roles.sql")
     if not _found(owner, roles["role"], role=place.role):
@@ -238,14 +270,17 @@ def _check_role(owner: Connection, place: Place) -> None:
 
 def check_isolation(user: Connection, place: Place) -> None:
     """Try out that the role sees nothing as long as no tenant is named, and can't see to it that it does."""
-    who, mighty, owns, bare = _one(user, "isolation", tables=list(OURS))
-    if mighty:
-        wrong = f"the role {who} is a superuser or has BYPASSRLS"
-        fix = f"Run: ALTER ROLE {who} NOSUPERUSER NOBYPASSRLS"
-    elif owns:
-        wrong = f"the role {who} owns the store's tables"
-        fix = "Name a role that owns nothing with ?role=NAME in the URL."
-    elif bare:
+    who, mighty, owns, barred, bare = _one(user, "isolation", tables=list(OURS))
+    if mighty or owns:
+        raise _not_apart(place, str(who), mighty=mighty)
+    if barred:
+        raise errors.StoreReadOnly(
+            f"the role {who} may not use the schema {place.schema} of {place.shown}.",
+            hint="Name the role that the store was made for with ?role=NAME in the URL, or let its owner"
+            f" GRANT that role TO {who}.",
+            facts={"role": str(who)},
+        )
+    if bare:
         wrong = f"row-level security is not forced on {', '.join(bare)}"
         fix = f"Run: ALTER TABLE {place.schema}.{bare[0]} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
     elif _one(user, "anything")[0]:
@@ -253,10 +288,14 @@ def check_isolation(user: Connection, place: Place) -> None:
         fix = f"Drop every policy in {place.schema} that is not Holdfast's."
     else:
         return
-    raise errors.UnsafeStore(
+    raise _unsafe(place, str(who), wrong, fix)
+
+
+def _unsafe(place: Place, role: str, wrong: str, fix: str) -> errors.UnsafeStore:
+    return errors.UnsafeStore(
         f"tenants of {place.shown} would not be kept apart: {wrong}.",
         hint=fix,
-        facts={"role": str(who)},
+        facts={"role": role},
     )
 
 

@@ -28,6 +28,7 @@ SELECT pg_sleep(0.05 + random() * 0.2)
 SELECT current_user, r.rolsuper OR r.rolbypassrls,
        EXISTS (SELECT 1 FROM pg_class AS c WHERE c.relnamespace = current_schema()::regnamespace
                AND c.relkind IN ('r', 'p') AND pg_has_role(current_user, c.relowner, 'MEMBER')),
+       current_schema() IS NULL,
        ARRAY(SELECT t.name FROM unnest(%(tables)s::text[]) AS t (name)
              LEFT JOIN pg_class AS c ON c.relname = t.name AND c.relnamespace = current_schema()::regnamespace
              WHERE NOT coalesce(c.relrowsecurity AND c.relforcerowsecurity, false))

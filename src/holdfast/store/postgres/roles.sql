@@ -7,6 +7,8 @@ SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user
 -- name: may_set_role
 SELECT pg_has_role(current_user, %(role)s, CASE WHEN current_setting('server_version_num')::int >= 160000
                                                THEN 'SET' ELSE 'MEMBER' END)
+-- name: might
+SELECT rolsuper OR rolbypassrls, pg_has_role(rolname, current_user, 'MEMBER') FROM pg_roles WHERE rolname = %(role)s
 -- name: create_role
 CREATE ROLE {role} NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS
 -- name: join_role
