@@ -77,6 +77,10 @@ class Reader:
         found, _ = self.chunk(self._after(low), high - low + 1)
         return [found[i - low] for i in indices]
 
+    def ended(self) -> errors.Error:
+        """Return the error for a session whose log has fewer messages than its state."""
+        return cut_short(self._engine.store, self._tenant, self._stream, self._state.version)
+
     def start(self) -> int:
         """Return the version to read the first chunk after."""
         return self._state.began
@@ -124,6 +128,8 @@ class Messages(Sequence[Message]):
         found, after = self._looked(lambda reader: reader.chunk(reader.start(), limits.READ_CHUNK))
         reader, remaining = self._reader, len(self)
         while True:
+            if not found:
+                raise reader.ended()
             yield from found
             remaining -= len(found)
             if not remaining:

@@ -9,10 +9,10 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from holdfast import errors
 from holdfast.store import chain, port
 from holdfast.store.erasure import is_erased
 from holdfast.store.files import lines
+from holdfast.store.files.lines import place_of
 from holdfast.store.sqlite import erasing, opening, reading, writing
 from holdfast.store.sqlite.known import Known
 from holdfast.store.sqlite.rows import TENANT_SHIFT, first, mark
@@ -20,8 +20,6 @@ from holdfast.store.statements import named
 
 Fetch = Callable[[str], bytes]
 """From the hash of a blob to what its file holds. Raises Corrupt if that is not what was written."""
-
-_header = msgspec.json.Decoder(list[object])
 
 
 @functools.cache
@@ -78,17 +76,6 @@ def _apply_rest(connection: apsw.Connection, change: lines.Change) -> None:
         run(sql["put_todo"], (change.pending.bytes,))
     if change.dropped_pending:
         run(sql["clear_pending"])
-
-
-def place_of(event: lines.Event) -> chain.Place:
-    """Return where an event stands; raise Corrupt if its header does not say."""
-    match _header.decode(event.header):
-        case [int(), str(), int(), int(), int(position), int(stream), int(version), *_]:
-            return chain.Place(position, stream, version)
-        case _:
-            raise errors.Corrupt(
-                "the header of an event in the journal can't be read.", facts={"journal": "damaged"}
-            )
 
 
 def row_of(event: lines.Event) -> chain.Row:

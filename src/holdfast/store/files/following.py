@@ -28,7 +28,7 @@ from holdfast.store.files.recording import Recording
 from holdfast.store.files.rewriting import Edit, Kept, Rewriting
 from holdfast.store.sqlite import checks, opening, rebuilding
 from holdfast.store.sqlite.files import Files
-from holdfast.store.sqlite.rows import first
+from holdfast.store.sqlite.rows import NUMBER_MASK, first
 from holdfast.store.sqlite.witness import Witness
 from holdfast.values.frozen import Json
 
@@ -146,7 +146,12 @@ class Following(Witness):
         row = first(connection, self._sql["point"], ())
         if row is None or not isinstance(row[0], bytes):
             return None
-        return msgspec.json.decode(row[0], type=Point)
+        try:
+            return msgspec.json.decode(row[0], type=Point)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise errors.Corrupt(
+                f"the index of {self._folder.root} does not say how far it has come."
+            ) from None
 
     def _put_point(self, connection: apsw.Connection, point: Point) -> None:
         connection.execute(self._sql["put_point"], (msgspec.json.encode(point),))
@@ -159,6 +164,7 @@ class Following(Witness):
             last = self._filled(connection)
             if last is not None:
                 path = self._folder.root
+                self._prove(connection)
                 for _ in rebuilding.derive_all(connection, path, self.derive()):
                     pass
             self._point = last.end if last else self.journal.first()
@@ -173,6 +179,14 @@ class Following(Witness):
             for last in self.journal.walk():
                 applying.apply(connection, last.change, self._folder.blob)
         return last
+
+    def _prove(self, connection: apsw.Connection) -> None:
+        """Raise Corrupt unless what came from the journal is a log: checksums of lines show no more than that they fit."""
+        try:
+            rebuilding.refuse(self._folder.root, list(checks.log_faults(connection)))
+        except errors.Corrupt as error:
+            error.facts["journal"] = "damaged"
+            raise
 
     def _gone(self, point: Point) -> errors.Corrupt:
         if not self.journal.path(1).exists():
@@ -277,7 +291,7 @@ class Following(Witness):
                 "stream": str(stream),
                 "version": int(at),
                 "link": str(link),
-            }:
+            } if 0 < at <= NUMBER_MASK:
                 bindings = (tenant, stream, at, link)
                 return first(connection, self._sql["untouched"], bindings) == (1,)
             case _:

@@ -11,10 +11,13 @@ import base64
 import binascii
 import builtins
 import hashlib
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from holdfast.store import chain
+from holdfast.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT
 
 FORMAT: Final = 1
 """Of a journal; a number that is not known is refused."""
@@ -23,6 +26,26 @@ SUM_CHARS: Final = 32
 _END: Final = b'"}\n'
 _SUM: Final = b',"sum":"'
 _TAIL_BYTES: Final = len(_SUM) + SUM_CHARS + len(_END)
+_WAYS: Final = 3
+"""To write a content."""
+
+
+_INT_BITS: Final = 63
+"""Of a number in SQLite, without its sign."""
+
+Whose = Annotated[int, Meta(ge=1, lt=1 << (_INT_BITS - TENANT_SHIFT))]
+"""A tenant's number."""
+
+Number = Annotated[int, Meta(ge=1, le=NUMBER_MASK)]
+"""A position, a stream's number, a version: whatever counts within a tenant."""
+
+OrNone = Annotated[int, Meta(ge=0, le=NUMBER_MASK)]
+"""The same, or 0: none."""
+
+Moment = Annotated[int, Meta(ge=-(1 << _INT_BITS), le=(1 << _INT_BITS) - 1)]
+Hex = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{2})*\Z")]
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
 
 class Bad(Exception):
@@ -39,6 +62,12 @@ class Content(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     json: Raw | UnsetType = UNSET
     text: str | UnsetType = UNSET
     base64: str | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if (self.json is UNSET) + (self.text is UNSET) + (self.base64 is UNSET) != _WAYS - 1:
+            raise ValueError("a content is written in one way")
+        if self.base64 is not UNSET:
+            binascii.a2b_base64(self.base64, strict_mode=True)
 
     @property
     def bytes(self) -> bytes:
@@ -74,57 +103,61 @@ def read(content: Content | None) -> bytes | None:
 class Tenant(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     """A tenant's number."""
 
-    number: int
+    number: Whose
     name: str
 
 
 class Stream(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     """A stream's name; its number is the position of its first event."""
 
-    tenant: int
-    number: int
+    tenant: Whose
+    number: Number
     name: str
 
 
 class Event(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     """An event. Its header says position, number of its stream, and version; erased, it has no content and no salt."""
 
-    tenant: int
+    tenant: Whose
     stream: str
     payload: Content | None = None
     header: Raw
-    salt: str | None = None
-    digest: str
-    link: str
+    salt: Hex | None = None
+    digest: Sha256
+    link: Sha256
+
+    def __post_init__(self) -> None:
+        # A header that says no place is found where its line is read.
+        place_of(self)
 
 
 class Base(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     """The event at a position begins a stretch of its stream, which goes on from a version of another, or its own."""
 
-    tenant: int
-    position: int
-    stream: int
-    first: int
-    source: int
-    version: int
+    tenant: Whose
+    position: Number
+    stream: Number
+    first: Number
+    source: Number
+    version: OrNone
 
 
 class Key(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     """An idempotency key, and the positions of what was done under it."""
 
-    tenant: int
+    tenant: Whose
     key: str
-    command: str
-    first: int
-    last: int
-    time_us: int
+    command: Hex
+    first: Number
+    last: Number
+    time_us: Moment
 
 
 class Blob(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     """A blob by its hash. Without content it is in a file of that name."""
 
-    tenant: int
-    sha256: str
+    tenant: Whose
+    sha256: Sha256
     content: Content | None = None
 
 
@@ -133,17 +166,17 @@ class Note(_Entry, frozen=True, kw_only=True, omit_defaults=True):
 
     tenant: str
     name: str
-    version: int
+    version: OrNone
     value: Content
 
 
 class Gone(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     """An event that was erased: the positions of its notice and of its cause, and what is read in its place."""
 
-    tenant: int
-    position: int
-    notice: int
-    cause: int = 0
+    tenant: Whose
+    position: Number
+    notice: Number
+    cause: OrNone = 0
     stand_in: Content | None = None
 
 
@@ -160,8 +193,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     notes: tuple[Note, ...] = ()
     erased: tuple[Gone, ...] = ()
     pending: Content | None = None
-    dropped_keys: tuple[tuple[int, str], ...] = ()
-    dropped_blobs: tuple[tuple[int, str], ...] = ()
+    dropped_keys: tuple[tuple[Whose, str], ...] = ()
+    dropped_blobs: tuple[tuple[Whose, Sha256], ...] = ()
     dropped_notes: tuple[tuple[str, str], ...] = ()
     dropped_pending: bool = False
 
@@ -171,7 +204,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
     holdfast: str
     format: int
-    store: str
+    store: Id
     segment: int
     n: int
     after: str
@@ -179,6 +212,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 _encoder = msgspec.json.Encoder()
 _change = msgspec.json.Decoder(Change)
+_header = msgspec.json.Decoder(list[object])
 _head = msgspec.json.Decoder(Head)
 
 
@@ -206,11 +240,29 @@ def is_sound(line: bytes, before: str) -> bool:
     return bool(check) and line.endswith(_END) and _sum(before, line[:-_TAIL_BYTES]) == check
 
 
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def place_of(event: Event) -> chain.Place:
+    """Return where an event stands; raise ValueError if its header does not say."""
+    try:
+        match _header.decode(event.header):
+            case [int(), str(), int(), int(), int(position), int(stream), int(version), *_] if all(
+                0 < each <= NUMBER_MASK for each in (position, stream, version)
+            ):
+                return chain.Place(position, stream, version)
+            case _:
+                pass
+    except _UNREADABLE:
+        pass
+    raise ValueError("the header of an event says no place")
+
+
 def change_of(line: bytes) -> Change:
     """Return what a sound line says; raise Bad if it can't be read."""
     try:
         return _change.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error) as error:
+    except _UNREADABLE as error:
         raise Bad(f"it can't be read ({error})") from error
 
 
@@ -218,7 +270,7 @@ def head_of(line: bytes) -> Head:
     """Return what the first line of a segment says; raise Bad if it is none of ours."""
     try:
         head = _head.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise Bad(f"it does not begin as a segment does ({error})") from error
     if head.holdfast != "journal" or head.format < 1:
         raise Bad("it does not begin as a segment does")
