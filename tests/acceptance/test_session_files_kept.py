@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import time
@@ -294,3 +295,55 @@ def test_deleting_a_session_leaves_what_somebody_put_in_the_place_of_its_file(fo
     with SessionManager(folder) as manager:
         assert manager.delete_session("tides") and manager.delete_session("ebb")
     assert theirs.read_text() == '{"mine": 1}' and (folder / "sessions" / "ebb.json").is_dir()
+
+
+def forged(text: str) -> bytes:
+    """Return a document that somebody else wrote, with its checksum made right."""
+    body = f'{{\n  "holdfast": "sessions",\n  {text}'.encode()
+    check = hashlib.sha256(body).hexdigest()
+    return body + f',\n  "checksum": "{check}"\n}}\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("index", '"positions": {"default": "x"}, "sessions": {}'),
+        ("index", '"positions": [], "sessions": {}'),
+        ("index", '"positions": {"default": 0.5}, "sessions": {}'),
+        ("index", '"positions": {"default": -5}, "sessions": {}'),
+        ("index", f'"positions": {{"default": {2**70}}}, "sessions": {{}}'),
+        ("index", '"positions": {}, "sessions": [1, 2]'),
+        ("index", '"positions": {}, "sessions": {"a": 1}'),
+        ("index", '"positions": {}, "sessions": null'),
+        ("index", f'"positions": {"[" * 5_000}{"]" * 5_000}'),
+        (
+            "a",
+            f'"tenant": "default", "id": "a", "stream": "session/a", "version": {2**70}, "link": ""',
+        ),
+        (
+            "a",
+            '"tenant": "default", "id": "a", "stream": "session/a", "version": 2, "link": "", "messages": 5',
+        ),
+        ("a", f'"tenant": "default", "x": {"[" * 5_000}{"]" * 5_000}'),
+    ],
+)
+def test_a_forged_file_is_written_over_and_hinders_nobody(
+    folder: Path, name: str, text: str
+) -> None:
+    url, path = f"files:{folder}", folder / "sessions" / f"{name}.json"
+    with holdfast.connect(url) as hf:
+        hf.sessions.create_session("a", user_id="ada").add_message(Message("user", "hello"))
+    path.write_bytes(forged(text))
+    with holdfast.connect(url) as hf:
+        files = hf.sessions._files  # pyright: ignore[reportPrivateUsage] - as who recovers asks it
+        assert files is not None and (files.kept("default", "a") is None) == (name == "a")
+        session = hf.sessions.get_session("a").add_message(Message("user", "more"))
+        assert hf.sessions.save_session(session)
+    listed = json.loads((folder / "sessions" / "index.json").read_text(encoding="utf-8"))
+    assert listed["sessions"]["a"]["messages"] == 2 and listed["positions"] == {"default": 3}
+    path.write_bytes(forged(text))
+    with holdfast.connect(url) as hf:
+        assert not hf.memory.forget("ada").pending
+    assert "hello" not in "".join(
+        each.read_text() for each in (folder / "sessions").glob("*.json*")
+    )

@@ -12,7 +12,9 @@ import contextlib
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from holdfast import errors
 from holdfast.engine import salvaging
@@ -31,8 +33,25 @@ INDEX: Final = "index"
 SMALL: Final = 64
 """Messages of a session, or sessions of an index, that are written at once however little is new."""
 
+POSITION_MAX: Final = (1 << 62) - 1
+"""Above what any log reaches, and what every store can be asked for."""
+
 DEFAULT: Final = "default"
 """The tenant whose sessions have their files under their own ids."""
+
+
+class _Index(msgspec.Struct, kw_only=True):
+    """What the list of sessions says: up to which position each tenant's files were written, and a row for each file."""
+
+    positions: dict[str, Annotated[int, msgspec.Meta(ge=0, le=POSITION_MAX)]] = {}
+    sessions: dict[str, dict[str, Any]] = {}
+
+
+def _index_of(document: Mapping[str, Json] | None) -> _Index:
+    """Return a list that was read; an empty one if it is none of ours: it is made again, as all these files are."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(document or {}, _Index)
+    return _Index()
 
 
 class SessionFiles:
@@ -45,7 +64,7 @@ class SessionFiles:
         self._new: dict[tuple[str, str], None] = {}
         self._damaged: dict[tuple[str, str], None] = {}
         self._told: set[tuple[str, str]] = set()
-        self._index: dict[str, Json] = {}
+        self._index = _Index()
         self._seal: bytes | None = None
         self._books = threading.RLock()
         self._stop = threading.Event()
@@ -139,18 +158,18 @@ class SessionFiles:
     def _name(self, tenant: str, session_id: str) -> str:
         return self._documents.name(session_id, "" if tenant == DEFAULT else tenant)
 
-    def _read_index(self) -> dict[str, Json]:
+    def _read_index(self) -> _Index:
         # Another process may have written it, or somebody removed it; else it is as it was when last seen.
         seal = self._documents.seal(INDEX)
         if seal is None or seal != self._seal:
-            self._index, self._seal = self._documents.get(INDEX) or {}, seal
+            self._index, self._seal = _index_of(self._documents.get(INDEX)), seal
         return self._index
 
-    def _sessions(self) -> dict[str, Json]:
-        return cast("dict[str, Json]", self._read_index().get("sessions", {}))
+    def _sessions(self) -> dict[str, dict[str, Json]]:
+        return self._read_index().sessions
 
     def _positions(self) -> dict[str, int]:
-        return cast("dict[str, int]", self._read_index().get("positions", {}))
+        return self._read_index().positions
 
     def _write_index(self, positions: Mapping[str, int]) -> None:
         """Bring the index up to the files that were written since; other processes' entries stay."""
@@ -164,10 +183,13 @@ class SessionFiles:
                     rows[name] = _row(tenant, state)
         known = {**self._positions(), **positions}
         document: dict[str, Json] = {
-            "holdfast": "sessions", "format": FORMAT, "positions": known, "sessions": rows,
+            "holdfast": "sessions", "format": FORMAT, "positions": known, "sessions": {**rows},
         }  # fmt: skip
         self._documents.put(INDEX, document)
-        self._index, self._seal = document, self._documents.seal(INDEX)
+        self._index, self._seal = (
+            _Index(positions=known, sessions=rows),
+            self._documents.seal(INDEX),
+        )
         self._new = {}
 
     def _write(self, tenant: str, session_id: str) -> None:
@@ -217,16 +239,18 @@ class SessionFiles:
             return None
         if not self._is_of_log(tenant, document):
             return None
-        said = cast("list[dict[str, Json]]", document.get("messages", []))
         try:
+            said = msgspec.convert(document.get("messages", []), list[dict[str, Any]])
             return document, [Message.from_dict(each) for each in said]
-        except errors.Error:
+        except (errors.Error, msgspec.ValidationError):
             return None
 
     def _is_of_log(self, tenant: str, document: Mapping[str, Json]) -> bool:
         """Whether a document is not of another log: at its version this one has its link, or can't be read there."""
         match document:
-            case {"stream": str(stream), "version": int(version), "link": str(link)}:
+            case {"stream": str(stream), "version": int(version), "link": str(link)} if (
+                0 < version <= POSITION_MAX
+            ):
                 with contextlib.suppress(errors.Corrupt):
                     found = self._engine.store.read(
                         tenant, stream, after=version - 1, until=version, at=version

@@ -57,7 +57,7 @@ def _decoded(data: bytes) -> dict[str, Json] | list[Json] | None:
     """Return what a text says in JSON, if it is an object or an array; None for any other."""
     try:
         return msgspec.json.decode(data, type=dict[str, Json] | list[Json])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
