@@ -25,6 +25,9 @@ _WAITS: Final = (7, 2)
 _UNSYNCED: Final = "no-appendfsync-on-rewrite"
 """If it is on, the server does not sync while it writes its files anew, and every scrub has it do so."""
 
+_GOING: Final = ("in progress", "child process is active")
+"""What a server says that is to write its files anew and does so already, or writes others."""
+
 _NAMES: Final = (b"appendonly", b"appendfsync", _UNSYNCED.encode(), b"maxmemory-policy", b"save")
 
 
@@ -165,9 +168,14 @@ class Settings:
         until = time.monotonic() + limits.REDIS_REWRITE_S
         # One that runs already may have begun before the erasure: its end is waited for, then another one is begun.
         self._idle(link, (going, *waits), until)
-        (answer,) = self._run(link, (command,))
-        if isinstance(answer, Exception):
-            raise translate.of(answer, link.place.shown) from answer
+        while isinstance(answer := self._run(link, (command,))[0], Exception):
+            # Whoever else erases may have begun one since that look: then its end is waited for, too.
+            if not any(words in str(answer) for words in _GOING):
+                raise translate.of(answer, link.place.shown) from answer
+            if time.monotonic() > until:
+                raise _slow(link) from answer
+            time.sleep(PAUSE_S)
+            self._idle(link, (going, *waits), until)
         found = self._idle(link, (going, *waits), until)
         if found.get(status, "ok") != "ok":
             raise errors.Unavailable(
@@ -186,12 +194,16 @@ class Settings:
             if not any(found.get(name) == "1" for name in names):
                 return found
             if time.monotonic() > until:
-                raise errors.StoreBusy(
-                    f"{link.place.shown} takes long to write its files anew: what was erased may still be in them.",
-                    hint="Wait, then erase() once more; a worker does it too.",
-                    facts={"pending": True},
-                )
+                raise _slow(link)
             time.sleep(PAUSE_S)
+
+
+def _slow(link: Link) -> errors.StoreBusy:
+    return errors.StoreBusy(
+        f"{link.place.shown} takes long to write its files anew: what was erased may still be in them.",
+        hint="Wait, then erase() once more; a worker does it too.",
+        facts={"pending": True},
+    )
 
 
 def check_version(found: Mapping[str, str], shown: str, *, waitaof: bool = False) -> None:
