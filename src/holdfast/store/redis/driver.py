@@ -65,8 +65,7 @@ class RedisDriver(Reading):
         """Apply changes of different tenants, each by itself; None: it was applied."""
         self._settings.hold()
         for change in changes:
-            if not change.before.position:
-                self._list(self._names.tenants, change.tenant)
+            self._list(self._names.tenants, change.tenant)
             if change.todo is not None:
                 self._todo.announce(change.tenant, change.after.position)
         answers = self._servers.run([self._applied(change) for change in changes])
@@ -93,7 +92,10 @@ class RedisDriver(Reading):
         return Call(self._names.head(change.tenant), words, named("apply"))
 
     def _list(self, key: bytes, tenant: str) -> None:
-        """Have a tenant listed before it has anything, so that none that has something is ever missing."""
+        """Have a tenant listed before it has anything, so that none that has something is ever missing.
+
+        Once by each store, whatever the tenant has: a list that was lost comes back with whoever comes new.
+        """
         if (key, tenant) not in self._listed:
             self._servers.command(key, b"SADD", key, tenant, write=True)
             if len(self._listed) >= _LISTED_MAX:
