@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from urllib.parse import quote
 
 import msgspec
 import psycopg
@@ -77,6 +78,34 @@ def test_a_url_that_names_nothing():
         place.of("postgresql://ada:s3cret@h/d?nonsense=s3cret")
     assert "s3cret" not in str(caught.value)
     assert "s3cret" not in repr(place.of("postgresql://ada:s3cret@h/d"))
+
+
+def test_every_form_of_a_url_that_libpq_takes(
+    server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """With a socket, and with all or nothing from PG… variables."""
+    name, folder, port = url.rpartition("/")[2], server.folder, server.port
+    server.restart(f"unix_socket_directories={folder}")
+    try:
+        for form in (
+            f"postgresql:///{name}?host={folder}&port={port}&user=postgres",
+            f"postgresql://postgres@:{port}/{name}?host={folder}",
+            f"Postgres://postgres@/{name}?port={port}&host={folder}&schema=holdfast",
+            f"postgresql://postgres@{quote(str(folder), safe='')}:{port}/{name}",
+            f"postgresql://?host=127.0.0.1&port={port}&user=postgres&dbname={name}",
+            f"{url}?options=-c%20search_path%3Dpublic&application_name=a+b",
+        ):
+            with closing(open_(form)) as store:
+                assert store.status()["backend"] == "postgres", form
+        for variable, value in (
+            ("PGHOST", str(folder)), ("PGPORT", str(port)), ("PGUSER", "postgres"), ("PGDATABASE", name),
+        ):  # fmt: skip
+            monkeypatch.setenv(variable, value)
+        for form in ("postgresql://", f"postgresql:///{name}", "postgresql://?schema=holdfast"):
+            open_(form).close()
+            assert place.of(form).shown == f"PostgreSQL at {folder}:{port}/{name}"
+    finally:
+        server.restart()
 
 
 def test_a_server_that_is_away():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import unquote
 
 import msgspec
 import psycopg
@@ -43,19 +43,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def of(url: str) -> Place:
     """Return the place that a URL names; raise InvalidRequest for one that names none."""
     urls.check_user(url)
-    parts = urls.parts(url)
-    asked = parse_qsl(parts.query, keep_blank_values=True)
-    ours = {name: value for name, value in asked if name in _CHECKS}
-    rest = urlencode([(name, value) for name, value in asked if name not in _CHECKS])
-    # Put together by hand: urlunsplit leaves out the // where there is no host.
-    named = f"{parts.scheme}://{parts.netloc}{parts.path}" + (f"?{rest}" if rest else "")
+    urls.parts(url)
+    named, ours = _parted(url)
     try:
         # What libpq is not told gets a bound: nothing waits for ever.
         told = {**_KEEPALIVE, **conninfo.conninfo_to_dict(named)}
     except (psycopg.Error, ValueError) as error:
         # Without its cause: that quotes the URL with its password, and a traceback would show it.
         raise errors.InvalidRequest(
-            f"this is no URL of a PostgreSQL database: {_without_secret(error, parts.password)}.",
+            f"this is no URL of a PostgreSQL database: {_without_secret(error, named)}.",
             hint="Write postgresql://user@host:5432/database, with libpq's options after a ?.",
         ) from None
     for host in str(told.get("host") or "").split(","):
@@ -75,6 +71,21 @@ def of(url: str) -> Place:
         timeout_s=float(ours.get("timeout_s", limits.SERVER_ANSWER_S)),
         connections=int(ours.get("connections", limits.SERVER_CONNECTIONS)),
     )
+
+
+def _parted(url: str) -> tuple[str, dict[str, str]]:
+    """Return what of a URL is libpq's, letter by letter as it is written, and the options that are ours."""
+    before, _, query = url.partition("#")[0].partition("?")
+    ours: dict[str, str] = {}
+    theirs: list[str] = []
+    for option in query.split("&") if query else ():
+        name, _, value = option.partition("=")
+        if unquote(name) in _CHECKS:
+            ours[unquote(name)] = unquote(value)
+        else:
+            theirs.append(option)
+    scheme, joint, rest = before.partition("://")
+    return scheme.lower() + joint + rest + ("?" + "&".join(theirs) if theirs else ""), ours
 
 
 _CHECKS: Final = {
@@ -98,11 +109,23 @@ _KEEPALIVE: Final = {
 
 
 def _shown(told: Mapping[str, object]) -> str:
+    told = {**_surroundings(), **told}
     host = told.get("host") or told.get("hostaddr") or "the local socket"
     port = f":{told['port']}" if told.get("port") else ""
     return f"PostgreSQL at {host}{port}/{told.get('dbname') or ''}".rstrip("/")
 
 
-def _without_secret(error: Exception, password: str | None) -> str:
-    text = str(error).strip().rstrip(".")
+def _surroundings() -> dict[str, str]:
+    """Return what libpq takes from PG… variables where it is told nothing."""
+    options = psycopg.pq.Conninfo.get_defaults()
+    return {
+        option.keyword.decode(): option.val.decode(errors="replace")
+        for option in options
+        if option.envvar and option.val is not None and option.val != option.compiled
+    }
+
+
+def _without_secret(error: Exception, named: str) -> str:
+    text = str(error).strip().rstrip(".").replace(named, urls.shown(named))
+    password = named.partition("://")[2].rpartition("@")[0].partition(":")[2]
     return text.replace(password, "…") if password else text
