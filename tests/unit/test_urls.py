@@ -152,3 +152,44 @@ def test_many_hosts_are_each_a_host_and_a_socket_is_none():
     assert hosts in place.of(f"postgresql://{hosts}/x").shown
     socket = f"/{'run/' * 20}postgresql"
     assert socket in place.of(f"postgresql:///x?host={socket}").shown
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("sqlite://state.db", "Write just state.db, or sqlite:///"),
+        ("files://state", "Write files:state, or files:///"),
+        ("sqlite:///state.db?x=1", "%3F for a ?"),
+        ("postgress://host/db", "Did you mean postgres://?"),
+        ("reddis://host", "Did you mean redis://?"),
+        ("postgresql://host/db?schma=x", "Did you mean schema=?"),
+        ("postgresql://host/db?sslmod=x", "Did you mean sslmode=?"),
+        ("postgresql://host/db?nonsense=x", "options are schema, role,"),
+        ("postgresql://host/db?timeout_s=x", "For timeout_s write seconds"),
+        ("postgresql://host/db?connections=0", "For connections write a number from 2"),
+        ("postgresql://host/db?schema=Xy z", "For schema write up to 40 small letters"),
+        ("postgresql://host/db?schema=pg_x", "not begin with pg_"),
+        ("redis://host?prefx=x", "Did you mean prefix=?"),
+        ("redis://host?x=x", "Options are prefix,"),
+        ("redis://me:se@sa/me@host", "%40"),
+        ("redis://me:se@sa?m=e@host", "%40"),
+        ("me:sesame@host/db", "Did you mean postgresql://me:***@host/db"),
+        ("me:ses@me@host:5432/db", "Did you mean postgresql://me:***@host:5432/db"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_url_is_said_with_the_fix(
+    url: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((errors.InvalidRequest, errors.UnknownScheme)) as caught:
+        holdfast.connect(url)
+    assert words in caught.value.hint
+    assert not any(secret in str(caught.value) for secret in ("sesame", "se@", "ses@"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql:///db?host=@name", "postgresql://host/db?user=me@here", "redis://u:p%40@host"]
+)  # fmt: skip
+def test_an_at_sign_that_is_in_no_password_is_none(url: str):
+    urls.check_user(url)

@@ -50,6 +50,8 @@ def choose(given: str | None) -> str:
 def given(store: str | None, common: Common) -> str | None:
     """Return the store that a command was given, before its options or among them; raise Failure for two."""
     if store is not None and common.url is not None and store != common.url:
+        for each in (store, common.url):
+            urls.check_path(each)
         raise exits.Failure(
             exits.Problem(
                 exits.USAGE,

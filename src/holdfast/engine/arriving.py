@@ -53,7 +53,9 @@ class Marks:
         self._every.setdefault(tenant, put)
         if is_arriving(self._source, tenant):
             put_note(self._target, tenant, NOTE, None)
-            raise errors.InvalidRequest("source and target are the same store.")
+            raise errors.InvalidRequest(
+                "source and target are the same store.", hint="Name another store to copy to."
+            )
 
     def take_back(self, changed: Iterable[str]) -> None:
         """Let tenants be used again that could be before, but for those that were changed."""

@@ -26,8 +26,12 @@ def said(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def of(case: Case | None, shown: str, text: str, facts: Mapping[str, object]) -> errors.Error:
-    """Return our error for what a server said; without a case it is Unavailable."""
+def of(
+    case: Case | None, shown: str, text: str, facts: Mapping[str, object], hint: str = ""
+) -> errors.Error:
+    """Return our error for what a server said; without a case it is Unavailable. `hint` is in the place of the case's."""
+    text = text.rstrip(".")
+    told = text if text.endswith(("?", "!")) else f"{text}."
     if case is None:
-        return errors.Unavailable(f"{shown} could not do it: {text}.", hint=AGAIN, facts=facts)
-    return case.kind(f"{shown} {case.what}: {text.rstrip('.')}.", hint=case.hint, facts=facts)
+        return errors.Unavailable(f"{shown} could not do it: {told}", hint=AGAIN, facts=facts)
+    return case.kind(f"{shown} {case.what}: {told}", hint=hint or case.hint, facts=facts)

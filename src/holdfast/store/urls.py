@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -16,6 +17,8 @@ _CLOSE: Final = 0.8
 
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _END: Final = re.compile(r"[/?#]")
+_LOGIN: Final = re.compile(r"(?P<user>[^/@:\s]*):[^/\\\s]*@(?P<where>[\w.-]+(?::\d+)?(?:/.*)?)")
+"""What stands behind the // of a server's URL if there is a password in it."""
 
 
 SCHEMES: Final = (
@@ -34,15 +37,27 @@ def scheme(url: str) -> str:
     return word if "://" in url or (word in _BARE and ":" in url) else ""
 
 
+def meant(word: str, among: Iterable[str]) -> str:
+    """Return the name that a word was probably meant for; nothing if it is like none of them."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only slips need it
+
+    return next(iter(get_close_matches(word.lower(), list(among), 1, _CLOSE)), "")
+
+
 def check_path(name: str) -> None:
     """Raise InvalidRequest if what would be a path looks like a URL with a slip in it."""
     word, colon, _ = name.partition(":")
-    if not colon or not _WORD.fullmatch(word) or scheme(name):
+    if not colon or scheme(name):
         return
-    from difflib import get_close_matches  # noqa: PLC0415 - few names hold a colon
-
-    for meant in get_close_matches(word.lower(), SCHEMES, 1, _CLOSE):
-        form = f"{meant}:" if meant in _BARE else f"{meant}://"
+    if login := _LOGIN.fullmatch(name):
+        shown_ = f"{login['user']}:***@{login['where']}"
+        raise errors.InvalidRequest(
+            f"{shown_} looks like the URL of a server without its beginning.",
+            hint=f"Did you mean postgresql://{shown_}, or redis://…? If it is a path, write ./ in front of it.",
+        )
+    known = meant(word, SCHEMES) if _WORD.fullmatch(word) else ""
+    if known:
+        form = f"{known}:" if known in _BARE else f"{known}://"
         raise errors.InvalidRequest(
             f"{word}: is no beginning of a URL of a store, and is too close to {form} to be one of a path.",
             hint=f"Write {form}…, or ./{word}:… if it is a path.",
@@ -50,20 +65,17 @@ def check_path(name: str) -> None:
 
 
 def place(path: str | Path) -> Path:
-    """Return where a path leads; raise InvalidRequest if no store can be there.
+    """Return where a path leads, links followed; raise InvalidRequest if no store can be there.
 
     SQLite takes only names that are UTF-8.
     """
     try:
-        found = Path(path).expanduser().resolve()
+        found = local(path).resolve()
         str(found).encode()
-    except (RuntimeError, ValueError) as error:
-        # The name may hold what can't be printed.
-        named = str(path).encode(errors="backslashreplace").decode()
-        why = "it is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
-        raise errors.InvalidRequest(
-            f"{named} is not a place for a store: {why}.", hint="Choose another path."
-        ) from error
+    except UnicodeEncodeError:
+        raise _no_path("it leads to a folder whose name is not UTF-8") from None
+    except RuntimeError as error:
+        raise _no_path(str(error)) from error
     return found
 
 
@@ -86,7 +98,7 @@ def local(name: str | Path) -> Path:
         str(name).encode()
         path = Path(name).expanduser()
     except UnicodeEncodeError:
-        raise _no_path("it has half of a surrogate pair, which is no text") from None
+        raise _no_path("it is not UTF-8, since it has half of a surrogate pair") from None
     except RuntimeError:
         raise _no_path("what stands after ~ is no user here") from None
     try:
@@ -140,9 +152,17 @@ def _no_host() -> errors.InvalidRequest:
 
 def check_user(url: str) -> None:
     """Raise InvalidRequest if it is not clear where the user and the password of a URL end."""
-    rest = url.partition("://")[2]
-    authority = _END.split(rest, maxsplit=1)[0]
-    if authority.count("@") > 1 or ("@" in rest and "@" not in authority):
+    behind = url.partition("://")[2]
+    authority = _END.split(behind, maxsplit=1)[0]
+    path, _, query = behind[len(authority) :].partition("?")
+    names = [option.partition("=")[0] for option in query.split("&")]
+    if (
+        authority.count("@") > 1
+        or "@" in path
+        or any("@" in name for name in names)
+        # Behind a : may be a password, of which this may still be a part.
+        or ("@" in query and ":" in authority)
+    ):
         raise errors.InvalidRequest(
             "it is not clear where the password ends and the host begins in the URL of the store.",
             hint="Percent-encode what is special in a password: @ as %40, : as %3A, / as %2F, ? as %3F, # as %23.",

@@ -108,9 +108,11 @@ def open_store(url: str | Path) -> Store:
 
     for entry in metadata.entry_points(group=STORES, name=scheme):
         return entry.load()(url)
+    close = urls.meant(scheme, urls.SCHEMES)
+    ours = "Use a path such as state.db, files:///folder, postgresql://…, redis://…, or volatile:."
     raise errors.UnknownScheme(
         f"no store is registered for {scheme}://.",
-        hint="Use a path such as state.db, files:///folder, postgresql://…, redis://…, or volatile:.",
+        hint=f"Did you mean {close}://? {ours}" if close else ours,
         facts={"scheme": scheme},
     )
 
@@ -153,17 +155,25 @@ def _is_path(url: str) -> bool:
 def _path(url: str, scheme: str = "sqlite") -> Path:
     if urls.scheme(url) != scheme:
         return urls.local(url)
-    ways = "files:///absolute/folder, or files:folder" if scheme == "files" else ""
-    wrong = errors.InvalidRequest(f"write {ways or 'sqlite:///absolute/path, or just a path'}.")
     try:
         parts, after = urlsplit(url), url[len(scheme) + 1 :]
     except ValueError:
         # There is a bracket where a host would be.
-        raise wrong from None
+        raise _no_path(url, scheme, "") from None
     relative = scheme == "files" and not after.startswith("/")
     if parts.netloc or not parts.path or parts.query or parts.fragment:
-        raise wrong
+        raise _no_path(url, scheme, f"{parts.netloc}{parts.path}")
     return urls.local(urls.decoded(parts.path if not relative else after))
+
+
+def _no_path(url: str, scheme: str, named: str) -> errors.InvalidRequest:
+    kind, other = ("folder", "state") if scheme == "files" else ("file", "state.db")
+    meant = named.lstrip("/") or other
+    bare = f"files:{meant}" if scheme == "files" else f"just {meant}"
+    return errors.InvalidRequest(
+        f"{urls.shown(url)} names no {kind}: behind {scheme}: comes a path, and no host, ? or #.",
+        hint=f"Write {bare}, or {scheme}:///absolute/{kind}, with %3F for a ? and %23 for a #.",
+    )
 
 
 def documents_of(store: Store) -> Documents | None:

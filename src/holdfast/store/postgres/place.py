@@ -16,7 +16,7 @@ from holdfast.store import urls
 from holdfast.store.levels import LEVELS
 
 SCRUBS: Final = ("full", "plain")
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,39}")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ def of(url: str) -> Place:
         # Without its cause: that quotes the URL with its password, and a traceback would show it.
         raise errors.InvalidRequest(
             f"this is no URL of a PostgreSQL database: {_without_secret(error, named)}.",
-            hint="Write postgresql://user@host:5432/database, with libpq's options after a ?.",
+            hint=_slip(str(error)),
         ) from None
     for host in str(told.get("host") or "").split(","):
         if not host.startswith(("/", "@")):
@@ -60,7 +60,10 @@ def of(url: str) -> Place:
     for name, value in ours.items():
         check, form = _CHECKS[name]
         if not re.fullmatch(check, value):
-            raise errors.InvalidRequest(f"{name}={value} in the URL of the store: write {form}.")
+            raise errors.InvalidRequest(
+                f"{name}={value} in the URL of the store is not what it can be.",
+                hint=f"For {name} write {form}.",
+            )
     return Place(
         conninfo=conninfo.make_conninfo("", **told),
         shown=_shown(told),
@@ -88,9 +91,24 @@ def _parted(url: str) -> tuple[str, dict[str, str]]:
     return scheme.lower() + joint + rest + ("?" + "&".join(theirs) if theirs else ""), ours
 
 
+def _slip(said: str) -> str:
+    """Return what to write in the place of an option that nobody knows, or of a whole URL."""
+    unknown = re.search(r'query parameter: "([^"]*)"', said)
+    if unknown is None:
+        return "Write postgresql://user@host:5432/database, with libpq's options after a ?."
+    ours = f"Beside libpq's, options are {', '.join(_CHECKS)}."
+    close = urls.meant(unknown[1], (*_CHECKS, *_libpq()))
+    return f"Did you mean {close}=? {ours}" if close else ours
+
+
+def _libpq() -> list[str]:
+    return [option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()]
+
+
+_FORM: Final = "up to 40 small letters, digits and underscores that do not begin with pg_"
 _CHECKS: Final = {
-    "schema": (_NAME.pattern, "up to 40 small letters, digits and underscores"),
-    "role": (_NAME.pattern, "up to 40 small letters, digits and underscores"),
+    "schema": (_NAME.pattern, _FORM),
+    "role": (_NAME.pattern, _FORM),
     "durability": ("|".join(LEVELS), " or ".join(LEVELS)),
     "scrub": ("|".join(SCRUBS), " or ".join(SCRUBS)),
     "timeout_s": (r"[1-9][0-9]{0,4}(\.[0-9]+)?|0\.[0-9]*[1-9]", "seconds, such as 30"),

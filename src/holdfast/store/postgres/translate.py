@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 
 import psycopg
@@ -18,7 +19,25 @@ _LOGIN = Case(
     "Check user, password and database in the URL (or ~/.pgpass), and pg_hba.conf on the server.",
 )
 _NO_DATABASE = Case(
-    errors.InvalidRequest, "has no such database", "Create it with: createdb NAME, or name another."
+    errors.InvalidRequest,
+    "has no such database",
+    "Create it on that server with: createdb {name}, or name another in the URL.",
+)
+_URL = Case(
+    errors.InvalidRequest,
+    "can't be reached with this URL",
+    "Put right in the URL what it names: postgresql://user@host:5432/database?sslmode=require, for instance.",
+)
+_PLAIN = Case(
+    errors.InvalidRequest,
+    "speaks no TLS, and the URL asks for it",
+    "Leave sslmode= out of the URL, or set up ssl on the server.",
+)
+_OTHER = Case(errors.InvalidRequest, "is no PostgreSQL", "Check the host and the port in the URL.")
+_NOWHERE = Case(
+    errors.Unavailable,
+    "is not found by the name of its host",
+    "Check the host in the URL; where it is right, see to the network's names (DNS), then retry.",
 )
 _CROWDED = Case(
     errors.StoreBusy,
@@ -87,8 +106,18 @@ _TEXTS = (
         _LOGIN,
     ),
     (r"database .* does not exist", _NO_DATABASE),
+    (r"invalid (?:integer value|port number|\S+ value)", _URL),
+    (r"does not support SSL, but SSL was required", _PLAIN),
+    (r"invalid response to SSL|expected authentication request", _OTHER),
+    (r"failed to resolve host|could not translate host name", _NOWHERE),
     (r"session is read-only|is not read-only|in hot standby mode|not accept", _READ_ONLY),
     (r"timeout expired", _SLOW),
+)
+_NOISE = (
+    r"^connection (?:failed|is bad): ",
+    r'connection to server (?:at "[^"]*"(?: \([^)]*\))?, port \d+|on socket "[^"]*") failed: ',
+    r"^FATAL: +",
+    r" *Is the server running [^?]*\?",
 )
 _AWAY = Case(
     errors.Unavailable, "does not answer", "Check that it runs and that host and port are right."
@@ -105,7 +134,22 @@ def of(error: Exception, shown: str, table: Mapping[str, Case] = _CASES) -> erro
         case = _FULL
     if case is _CUT:
         facts["cut"] = True
-    return cases.of(case, shown, text, facts)
+    hint = _hint(case, text) if case is not None else ""
+    return cases.of(case, shown, _plain(text), facts, hint)
+
+
+def _plain(text: str) -> str:
+    """Return what was said, without what is said of the server anyhow."""
+    for noise in _NOISE:
+        text = re.sub(noise, "", text)
+    return text.strip()
+
+
+def _hint(case: Case, text: str) -> str:
+    if case is not _NO_DATABASE:
+        return case.hint
+    name = re.search(r'database "([^"]*)"', text)
+    return case.hint.format(name=shlex.quote(name[1]) if name else "NAME")
 
 
 def _by_text(error: Exception, text: str) -> Case | None:
@@ -117,7 +161,7 @@ def _by_text(error: Exception, text: str) -> Case | None:
     for said, case in _TEXTS:
         if re.search(said, refused):
             return case
-    return _AWAY if "connection failed" in text or "could not" in text else _CUT
+    return _AWAY if re.search("connection failed|connection to server|could not", text) else _CUT
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ class News:
                     yield told
         except translate.KINDS as error:
             if not self._closed.is_set():
-                raise translate.of(error, self._servers.place.shown) from error
+                raise translate.of(error, self._servers.place) from error
         finally:
             self._drop()
 

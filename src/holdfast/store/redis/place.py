@@ -75,7 +75,12 @@ def of(url: str) -> Place:
     urls.check_host(host)
     cluster = parts.scheme.endswith("+cluster")
     if unknown := sorted(set(given) - set(_OPTIONS)):
-        raise _wrong(f"{unknown[0]!r} is no option of a Redis store")
+        close = urls.meant(unknown[0], _OPTIONS)
+        ours = f"Options are {', '.join(_OPTIONS)}."
+        raise errors.InvalidRequest(
+            f"{unknown[0]!r} is no option of a Redis store.",
+            hint=f"Did you mean {close}=? {ours}" if close else ours,
+        )
     secure = parts.scheme.startswith("rediss")
     if not secure and (extra := sorted(set(given) & set(_TLS))):
         raise _wrong(f"{extra[0]!r} is for rediss:// only")
@@ -129,7 +134,7 @@ def _number(name: str, given: Mapping[str, str], default: float, most: float) ->
     except ValueError:
         number = 0.0
     if not 0 < number <= most:
-        raise _wrong(f"{name} is a number up to {most:g}")
+        raise _wrong(f"{name} is a number above 0, up to {most:g}")
     return number
 
 

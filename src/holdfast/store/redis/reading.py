@@ -59,7 +59,7 @@ class Reading:
                     [(b"SCAN", at, b"MATCH", self._names.logs, b"COUNT", _COUNTED)]
                 )
                 if isinstance(answer, Exception):
-                    raise translate.of(answer, self._servers.place.shown) from answer
+                    raise translate.of(answer, self._servers.place) from answer
                 at, keys = cast("tuple[bytes, list[bytes]]", answer)
                 yield from map(self._names.tenant, keys)
                 if at == b"0":

@@ -65,10 +65,10 @@ class Servers:
         try:
             answers = self._run(calls, write=write)
         except translate.KINDS as error:
-            raise translate.of(error, self.place.shown) from error
+            raise translate.of(error, self.place) from error
         for answer in answers:
             if isinstance(answer, Exception):
-                raise translate.of(answer, self.place.shown) from answer
+                raise translate.of(answer, self.place) from answer
         return answers
 
     def _run(self, calls: Sequence[Call], *, write: bool) -> list[Answer]:

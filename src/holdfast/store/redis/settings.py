@@ -110,7 +110,7 @@ class Settings:
         try:
             return self._servers.every()
         except translate.KINDS as error:
-            raise translate.of(error, self._servers.place.shown) from error
+            raise translate.of(error, self._servers.place) from error
 
     def _look(self, link: Link) -> dict[str, str]:
         """Return what INFO says, and CONFIG where it may be asked."""
@@ -119,7 +119,7 @@ class Settings:
         found: dict[str, str] = {}
         for answer in told:
             if isinstance(answer, Exception):
-                raise translate.of(answer, link.place.shown) from answer
+                raise translate.of(answer, link.place) from answer
             found |= unpacking.facts(answer)
         if not isinstance(config, Exception):
             found |= unpacking.settings(config)
@@ -130,7 +130,7 @@ class Settings:
             return link.run(commands)
         except translate.KINDS as error:
             self._servers.forget(link)
-            raise translate.of(error, link.place.shown) from error
+            raise translate.of(error, link.place) from error
 
     def _check_role(self, found: Mapping[str, str], link: Link) -> None:
         if found.get("role") == "slave":
@@ -171,7 +171,7 @@ class Settings:
         while isinstance(answer := self._run(link, (command,))[0], Exception):
             # Whoever else erases may have begun one since that look: then its end is waited for, too.
             if not any(words in str(answer) for words in _GOING):
-                raise translate.of(answer, link.place.shown) from answer
+                raise translate.of(answer, link.place) from answer
             if time.monotonic() > until:
                 raise _slow(link) from answer
             time.sleep(PAUSE_S)
@@ -189,7 +189,7 @@ class Settings:
         while True:
             (answer,) = self._run(link, (b"INFO", b"persistence"))
             if isinstance(answer, Exception):
-                raise translate.of(answer, link.place.shown) from answer
+                raise translate.of(answer, link.place) from answer
             found = unpacking.facts(answer)
             if not any(found.get(name) == "1" for name in names):
                 return found

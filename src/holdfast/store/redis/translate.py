@@ -10,6 +10,7 @@ from redis import exceptions
 from holdfast import errors
 from holdfast.store import cases
 from holdfast.store.cases import AGAIN, Case
+from holdfast.store.redis.place import Place
 
 KINDS: Final = (redis.RedisError, OSError)
 """What the driver and the system raise."""
@@ -23,7 +24,7 @@ _LOGIN = Case(
 _RIGHTS = Case(
     errors.StoreReadOnly,
     "forbids it to this user",
-    "Grant it: ACL SETUSER name ~holdfast:* &holdfast:* +@all -@dangerous +info +config|get +bgrewriteaof +bgsave.",
+    "Grant it: ACL SETUSER {user} ~{prefix}:* &{prefix}:* +@all -@dangerous +info +config|get +bgrewriteaof +bgsave",
 )
 _CROWDED = Case(
     errors.StoreBusy,
@@ -34,6 +35,26 @@ _CERTIFICATE = Case(
     errors.InvalidRequest,
     "has a certificate that is not trusted here",
     "Name the file of the authority that signed it: rediss://host?ca=/path/ca.pem.",
+)
+_NO_SUCH_NUMBER = Case(
+    errors.InvalidRequest,
+    "has no database of that number",
+    "Take another number at the end of the URL, such as /0, or raise databases on the server.",
+)
+_NO_CLUSTER = Case(
+    errors.InvalidRequest,
+    "is a single server, and no cluster",
+    "Write {single}:// in the place of {single}+cluster:// in the URL.",
+)
+_PLAIN = Case(
+    errors.InvalidRequest,
+    "speaks no TLS",
+    "Write redis:// in the place of rediss:// in the URL, or name the port that speaks it.",
+)
+_NOWHERE = Case(
+    errors.Unavailable,
+    "is not found by the name of its host",
+    "Check the host in the URL; where it is right, see to the network's names (DNS), then retry.",
 )
 _READ_ONLY = Case(
     errors.StoreReadOnly,
@@ -70,7 +91,7 @@ _ONE_OF_MANY = Case(
 _AWAY = Case(
     errors.Unavailable,
     "does not answer",
-    f"Check that it runs and that host and port are right. {AGAIN}",
+    f"Check that it runs, that host and port are right, and that Redis or Valkey listens there. {AGAIN}",
 )
 _DAMAGED = Case(
     errors.Corrupt,
@@ -107,6 +128,15 @@ _KINDS: Final[tuple[tuple[type[Exception], Case], ...]] = (
 """The driver takes the code off some messages, and tells it by the class."""
 
 _TEXTS: Final = (
+    ("DB index is out of range", _NO_SUCH_NUMBER),
+    ("cluster support disabled", _NO_CLUSTER),
+    ("WRONG_VERSION_NUMBER", _PLAIN),
+    ("wrong version number", _PLAIN),
+    ("record layer failure", _PLAIN),
+    ("Name or service not known", _NOWHERE),
+    ("nodename nor servname", _NOWHERE),
+    ("No address associated with hostname", _NOWHERE),
+    ("Temporary failure in name resolution", _NOWHERE),
     ("max number of clients", _CROWDED),
     ("Bad data format", _DAMAGED),
     ("CERTIFICATE_VERIFY_FAILED", _CERTIFICATE),
@@ -122,10 +152,21 @@ _TEXTS: Final = (
 )
 
 
-def of(error: Exception, shown: str) -> errors.Error:
+def of(error: Exception, place: Place) -> errors.Error:
     """Return our error for one of the driver's or the system's."""
     text = cases.said(error)
-    return cases.of(_case(error, text), shown, text, {"server": shown})
+    case = _case(error, text)
+    hint = _hint(case, place) if case is not None else ""
+    return cases.of(case, place.shown, text, {"server": place.shown}, hint)
+
+
+def _hint(case: Case, place: Place) -> str:
+    single = "redis" if place.tls is None else "rediss"
+    hint = case.hint.format(user=place.user or "default", prefix=place.prefix, single=single)
+    if case is _SLOW and place.tls is not None:
+        # One without TLS waits for the rest of what it takes for a command.
+        return f"{hint} If it speaks no TLS, write redis:// in the place of rediss://."
+    return hint
 
 
 def _case(error: Exception, text: str) -> Case | None:
