@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from holdfast.store.postgres import exists, place
 from holdfast.store.postgres import open_store as open_
-from holdfast.store.postgres import place
 from tests.servers import postgres
 
 
@@ -105,3 +105,49 @@ def test_wrong_names(url: str, user: str, database: str, words: str):
     )
     with pytest.raises(errors.InvalidRequest, match=words):
         open_(wrong)
+
+
+def test_one_without_the_grant_is_told_that_there_is_a_store(url: str):
+    postgres.run(url, "DROP ROLE IF EXISTS bob")
+    postgres.run(url, "CREATE ROLE bob LOGIN")
+    theirs = re.sub(r"//\w+@", "//bob@", url)
+    try:
+        for look in (open_, exists):
+            with pytest.raises(errors.UnsafeStore, match="bob may not look into it") as caught:
+                look(theirs)
+            assert caught.value.hint.endswith("GRANT holdfast_app TO bob")
+        postgres.run(url, caught.value.hint.rpartition(": ")[2])
+        open_(theirs).close()
+    finally:
+        postgres.run(url, "DROP ROLE bob")
+
+
+@pytest.mark.parametrize(
+    "columns", ["id int, name text", "name text, value text", "name text, value bytea, more int"]
+)
+def test_a_table_of_somebody_else_by_the_name_of_ours(server: postgres.Server, columns: str):
+    with postgres.database(server) as url:
+        postgres.run(url, f"CREATE TABLE public.store ({columns})")
+        for look in (open_, exists):
+            with pytest.raises(errors.NotAStore, match=r"schema public .* holds something else") as caught:  # fmt: skip
+                look(f"{url}?schema=public")
+            assert "drop" not in str(caught.value) and "?schema=" in caught.value.hint
+        assert postgres.run(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(1,)]  # fmt: skip
+
+
+def test_an_administrator_is_not_disarmed(url: str):
+    with pytest.raises(errors.UnsafeStore, match="is a superuser") as caught:
+        open_(f"{url}?role=postgres")
+    assert caught.value.hint.startswith("Leave ?role= out of the URL")
+    postgres.run(url, "ALTER ROLE holdfast_app BYPASSRLS")
+    try:
+        with pytest.raises(errors.UnsafeStore, match="ALTER ROLE holdfast_app NOSUPERUSER"):
+            open_(url)
+    finally:
+        postgres.run(url, "ALTER ROLE holdfast_app NOBYPASSRLS")
+
+
+def test_a_table_that_is_gone_is_named_as_gone(url: str):
+    postgres.run(url, "DROP TABLE holdfast.heads CASCADE")
+    with pytest.raises(errors.Corrupt, match="heads of the schema holdfast is missing"):
+        open_(url)

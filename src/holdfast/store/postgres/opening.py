@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -15,7 +15,7 @@ from holdfast import errors
 from holdfast.store.levels import LEVELS
 from holdfast.store.postgres import connections, names, translate
 from holdfast.store.postgres.connections import Connection
-from holdfast.store.postgres.place import Place
+from holdfast.store.postgres.place import ROLE, Place
 
 MIGRATIONS: Final = ("schema-1.sql",)
 """The files that lift a store by one version each, from nothing on."""
@@ -28,6 +28,10 @@ _VERSION: Final = re.compile(rb"[1-9][0-9]{0,8}")
 
 OURS: Final = ("heads", "streams", "bases", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots", "notes")  # fmt: skip
 """The tables that hold what is a tenant's."""
+
+
+_CREATE_ROLE: Final = "CREATE ROLE {role} NOLOGIN"
+_JOIN_ROLE: Final = "GRANT {role} TO {user}"
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -120,12 +124,11 @@ def exists(place: Place) -> bool:
 
 def version(connection: Connection, place: Place) -> int:
     """Return the schema's version, 0 if there is none; raise NewerStore for one that is not known here."""
-    if _one(connection, "is_there")[0] is None:
+    if not _one(connection, "is_there")[0]:
+        if _one(connection, "hidden", schema=place.schema)[0]:
+            raise _hidden(connection, place)
         if _one(connection, "is_used")[0]:
-            raise errors.NotAStore(
-                f"the schema {place.schema} of {place.shown} is in the way: it holds something else.",
-                hint="Choose another with ?schema=NAME in the URL. Nothing was changed.",
-            )
+            raise _in_the_way(place)
         return 0
     row = connection.execute(_sql("version"), prepare=False).fetchone()
     said = bytes(row[0]) if row else b""
@@ -146,14 +149,29 @@ def version(connection: Connection, place: Place) -> int:
     return found
 
 
+def _in_the_way(place: Place) -> errors.NotAStore:
+    return errors.NotAStore(
+        f"the schema {place.schema} of {place.shown} is in the way: it holds something else.",
+        hint="Choose another with ?schema=NAME in the URL. Nothing was changed.",
+    )
+
+
+def _hidden(connection: Connection, place: Place) -> errors.UnsafeStore:
+    user = _one(connection, "user")[0]
+    return errors.UnsafeStore(
+        f"{place.shown} has a schema {place.schema}, and {user} may not look into it.",
+        hint=f"If it is a store, let its owner or an administrator run: GRANT {place.role} TO {user}",
+        facts={"schema": place.schema, "role": place.role},
+    )
+
+
 def lift(owner: Connection, place: Place, steps: Mapping[int, str]) -> None:
     """Run what is missing, each step in a transaction of its own, one process at a time.
 
     Nobody is kept waiting for long: a step that does not get its locks at once gives way and tries again.
     """
     with connections.unhurried(owner), _alone(owner, place):
-        _make_schema(owner, place)
-        _make_role(owner, place)
+        _set_up(owner, place)
         for step in sorted(steps):
             for last in (*[False] * TRIES_MAX, True):
                 if version(owner, place) >= step or _stepped(
@@ -162,16 +180,16 @@ def lift(owner: Connection, place: Place, steps: Mapping[int, str]) -> None:
                     break
 
 
-def _make_schema(owner: Connection, place: Place) -> None:
-    if _found(owner, names.named("opening.sql")["schema"], name=place.schema):
-        return
-    try:
+def _set_up(owner: Connection, place: Place) -> None:
+    """Make the role and the schema; raise UnsafeStore with all that an administrator has to run, if not both can be."""
+    has_schema = _found(owner, names.named("opening.sql")["schema"], name=place.schema)
+    lacking = _make_role(owner, place)
+    if not has_schema and not _one(owner, "may_create_schema")[0]:
+        lacking.append("CREATE SCHEMA {schema} AUTHORIZATION {user}")
+    if lacking:
+        raise _not_set_up(owner, place, lacking)
+    if not has_schema:
         owner.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(place.schema)))
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise errors.StoreReadOnly(
-            f"there is no schema {place.schema} in {place.shown}, and this user may not create it.",
-            hint=f"Let an administrator run: CREATE SCHEMA {place.schema} AUTHORIZATION your_user",
-        ) from error
 
 
 def _stepped(owner: Connection, place: Place, step: int, text: str, *, last: bool) -> bool:
@@ -199,20 +217,21 @@ def _alone(owner: Connection, place: Place) -> Iterator[None]:
         owner.execute(_sql("unlock"), {"name": place.channel}, prepare=False)
 
 
-def _make_role(owner: Connection, place: Place) -> None:
-    """See to it that the role is there, and that this user may take it."""
+def _make_role(owner: Connection, place: Place) -> list[str]:
+    """See to it that the role is there, and that this user may take it; return what only others can do of it."""
     roles = names.named("roles.sql")
     if not _found(owner, roles["role"], role=place.role):
         if not _found(owner, roles["may_create_roles"]):
-            raise _no_role(place, there=False)
+            return [_CREATE_ROLE, _JOIN_ROLE]
         # Roles are one for all databases of a server: somebody may be at it in another one.
         with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
             owner.execute(_role_sql("create_role", place))
     if not _found(owner, roles["may_set_role"], role=place.role):
         try:
             owner.execute(_role_sql("join_role", place))
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise _no_role(place, there=True) from error
+        except psycopg.errors.InsufficientPrivilege:
+            return [_JOIN_ROLE]
+    return []
 
 
 def _grant(owner: Connection, place: Place) -> None:
@@ -231,14 +250,18 @@ def _role_sql(name: str, place: Place) -> sql.Composed:
     )
 
 
-def _no_role(place: Place, *, there: bool) -> errors.UnsafeStore:
-    join = f"Let an administrator run: GRANT {place.role} TO your_user"
-    make = f"Let an administrator run: CREATE ROLE {place.role} NOLOGIN; GRANT {place.role} TO your_user"
+def _not_set_up(owner: Connection, place: Place, lacking: Sequence[str]) -> errors.UnsafeStore:
+    user = _one(owner, "user")[0]
+    run = "; ".join(one.format(role=place.role, schema=place.schema, user=user) for one in lacking)
+    # Row-level security binds nobody who owns a table.
+    wanted = [f"a role {place.role} that {user} may take"] * (_JOIN_ROLE in lacking)
+    wanted += [f"a schema {place.schema} that {user} owns"] * any(
+        "SCHEMA" in one for one in lacking
+    )
     return errors.UnsafeStore(
-        f"{place.shown} has no role {place.role} that this user may take: without one that owns no table, "
-        "row-level security keeps nobody out.",
-        hint=join if there else make,
-        facts={"role": place.role},
+        f"{place.shown} is not set up for a store: it needs {' and '.join(wanted)}, which {user} may not make.",
+        hint=f"Let an administrator run in this database: {run}",
+        facts={"role": place.role, "schema": place.schema},
     )
 
 
@@ -254,7 +277,9 @@ def _check_might(owner: Connection, place: Place, *, makes: bool) -> None:
 def _not_apart(place: Place, role: str, *, mighty: bool) -> errors.UnsafeStore:
     if mighty:
         wrong = f"the role {role} is a superuser or has BYPASSRLS"
-        fix = f"Name another with ?role=NAME in the URL, or run: ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"
+        fix = "Leave ?role= out of the URL, or name a role there that is no superuser and has no BYPASSRLS."
+        if place.role == ROLE:
+            fix = f"Run: ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"
         return _unsafe(place, role, wrong, fix)
     fix = "Name a role that owns nothing with ?role=NAME in the URL."
     return _unsafe(place, role, f"the role {role} owns the store's tables", fix)
@@ -263,14 +288,14 @@ def _not_apart(place: Place, role: str, *, mighty: bool) -> errors.UnsafeStore:
 def _check_role(owner: Connection, place: Place) -> None:
     roles = names.named("roles.sql")
     if not _found(owner, roles["role"], role=place.role):
-        raise _no_role(place, there=False)
+        raise _not_set_up(owner, place, [_CREATE_ROLE, _JOIN_ROLE])
     if not _found(owner, roles["may_set_role"], role=place.role):
-        raise _no_role(place, there=True)
+        raise _not_set_up(owner, place, [_JOIN_ROLE])
 
 
 def check_isolation(user: Connection, place: Place) -> None:
     """Try out that the role sees nothing as long as no tenant is named, and can't see to it that it does."""
-    who, mighty, owns, barred, bare = _one(user, "isolation", tables=list(OURS))
+    who, mighty, owns, barred, bare, gone = _one(user, "isolation", tables=list(OURS))
     if mighty or owns:
         raise _not_apart(place, str(who), mighty=mighty)
     if barred:
@@ -279,6 +304,12 @@ def check_isolation(user: Connection, place: Place) -> None:
             hint="Name the role that the store was made for with ?role=NAME in the URL, or let its owner"
             f" GRANT that role TO {who}.",
             facts={"role": str(who)},
+        )
+    if gone:
+        raise errors.Corrupt(
+            f"{place.shown} has not all of the store's tables: {', '.join(gone)} of the schema {place.schema} is missing.",
+            hint="Nothing was changed. Restore a backup into a new store: holdfast restore BACKUP URL.",
+            facts={"missing": len(gone)},
         )
     if bare:
         wrong = f"row-level security is not forced on {', '.join(bare)}"

@@ -5,9 +5,18 @@ SELECT current_setting('server_version_num'), current_setting('server_encoding')
        current_setting('transaction_read_only')::boolean, current_setting('fsync')::boolean,
        current_setting('full_page_writes')::boolean, current_setting('synchronous_commit')
 -- name: is_there
-SELECT to_regclass('store')::text
+-- Somebody else may have a table by that name: ours is known by its columns.
+SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass('store') AND NOT attisdropped
+    AND (attname, atttypid) IN (('name', 'text'::regtype), ('value', 'bytea'::regtype))
 -- name: schema
 SELECT true FROM pg_namespace WHERE nspname = %(name)s
+-- name: hidden
+SELECT EXISTS (SELECT 1 FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
+               WHERE n.nspname = %(schema)s AND NOT has_schema_privilege(n.oid, 'USAGE'))
+-- name: user
+SELECT quote_ident(current_user)
+-- name: may_create_schema
+SELECT has_database_privilege(current_database(), 'CREATE')
 -- name: is_used
 SELECT EXISTS (SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
                WHERE n.nspname = current_schema())
@@ -30,8 +39,9 @@ SELECT current_user, r.rolsuper OR r.rolbypassrls,
                AND c.relkind IN ('r', 'p') AND pg_has_role(current_user, c.relowner, 'MEMBER')),
        current_schema() IS NULL,
        ARRAY(SELECT t.name FROM unnest(%(tables)s::text[]) AS t (name)
-             LEFT JOIN pg_class AS c ON c.relname = t.name AND c.relnamespace = current_schema()::regnamespace
-             WHERE NOT coalesce(c.relrowsecurity AND c.relforcerowsecurity, false))
+             JOIN pg_class AS c ON c.relname = t.name AND c.relnamespace = current_schema()::regnamespace
+             WHERE NOT (c.relrowsecurity AND c.relforcerowsecurity)),
+       ARRAY(SELECT t.name FROM unnest(%(tables)s::text[]) AS t (name) WHERE to_regclass(t.name) IS NULL)
 FROM pg_roles AS r WHERE r.rolname = current_user
 -- name: anything
 SELECT EXISTS (SELECT 1 FROM heads) OR EXISTS (SELECT 1 FROM streams) OR EXISTS (SELECT 1 FROM bases)

@@ -16,6 +16,7 @@ from holdfast.store import urls
 from holdfast.store.levels import LEVELS
 
 SCRUBS: Final = ("full", "plain")
+ROLE: Final = "holdfast_app"
 _NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,39}")
 
 
@@ -25,7 +26,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     conninfo: str
     shown: str
     schema: str = "holdfast"
-    role: str = "holdfast_app"
+    role: str = ROLE
     durability: str = "power-loss"
     scrub: str = "full"
     timeout_s: float = limits.SERVER_ANSWER_S
@@ -68,7 +69,7 @@ def of(url: str) -> Place:
         conninfo=conninfo.make_conninfo("", **told),
         shown=_shown(told),
         schema=ours.get("schema", "holdfast"),
-        role=ours.get("role", "holdfast_app"),
+        role=ours.get("role", ROLE),
         durability=ours.get("durability", "power-loss"),
         scrub=ours.get("scrub", "full"),
         timeout_s=float(ours.get("timeout_s", limits.SERVER_ANSWER_S)),
