@@ -41,11 +41,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Final
 
 _CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
 
 NO_FACTS: Mapping[str, object] = MappingProxyType({})
+
+RETRY: Final = "Retry; with the same key it has one effect."
+"""The hint for programs, where it is not known whether something was done. People have no key to give."""
 
 
 class Error(Exception):

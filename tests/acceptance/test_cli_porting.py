@@ -121,3 +121,17 @@ def test_names_that_name_no_file_are_a_matter_of_usage(
     done = run(*words, cwd=folder)
     assert (done.code, done.out) == (2, "") and told in done.err, done
     assert sorted(folder.iterdir()) == before
+
+
+def test_a_damaged_file_leaves_no_store_behind(tmp_path: Path):
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        hf.sessions.create_session("s").add_message({"role": "user", "content": "words"})
+        hf.admin.export(tmp_path / "whole.jsonl")
+    whole = (tmp_path / "whole.jsonl").read_bytes()
+    (tmp_path / "cut.jsonl").write_bytes(whole[:-40])
+    before = set(tmp_path.iterdir())
+    for url in ("new.db", "files:new"):
+        done = run("import", "whole.jsonl", "cut.jsonl", "--url", url, cwd=tmp_path)
+        assert (done.code, done.out) == (7, "")
+        assert set(tmp_path.iterdir()) == before
+    assert run("import", "whole.jsonl", "--url", "new.db", cwd=tmp_path).code == 0

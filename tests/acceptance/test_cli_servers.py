@@ -150,3 +150,23 @@ def test_status_says_of_a_server_what_it_says_of_a_file(kind: str, bare: str, tm
 
 def status(place: str, folder: Path) -> dict[str, Any]:
     return json.loads(run("status", place, "--json", cwd=folder).out)
+
+
+@pytest.mark.parametrize("words", [("erase", "s"), ("memory", "forget", "ada")])
+def test_an_erasure_that_is_not_through_is_not_told_as_nothing(
+    words: tuple[str, ...], bare: str, tmp_path: Path
+):
+    """Who does not own the tables can't write them anew, but what was erased is erased."""
+    with holdfast.connect(bare) as hf:
+        whole.said(hf, "s", "ada", "words")
+    postgres.run(bare, "DROP ROLE IF EXISTS bob")
+    postgres.run(bare, "CREATE ROLE bob LOGIN; GRANT holdfast_app TO bob")
+    theirs = bare.replace("//postgres@", "//bob@")
+    try:
+        done = run(*words, "--yes", "--url", theirs, cwd=tmp_path)
+        assert (done.code, done.out) == (9, "")
+        assert "It is erased for every reader (receipt erasure_" in done.err
+        assert "Nothing was" not in done.err and "SCHEMA holdfast TO bob" in done.err
+        assert run("sessions", "show", "s", "--url", theirs, cwd=tmp_path).code == 3
+    finally:
+        postgres.run(bare, "DROP ROLE bob")

@@ -76,7 +76,7 @@ def _system(error: OSError) -> exits.Problem:
         exits.FAILED,
         "system",
         f"the system refused: {error.strerror or error}{about}.",
-        f"It is error {error.errno} of the operating system; no store was changed by it.",
+        f"It is error {error.errno} of the operating system.",
         "Free or mend what it names, then repeat the command.",
     )
 

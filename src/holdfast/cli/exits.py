@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from holdfast import errors
 from holdfast.cli import again, visible
@@ -72,7 +72,9 @@ class Problem(NamedTuple):
         shown = [
             f"{name.replace('_', ' ')} {_shown(value)}"
             for name, value in self.facts.items()
-            if isinstance(value, str | int | float) and _shown(value) not in told
+            if isinstance(value, str | int | float)
+            and not isinstance(value, bool)
+            and _shown(value) not in told
         ]
         return f"{self.why} ({', '.join(shown)})" if shown else self.why
 
@@ -143,11 +145,11 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
     errors.NotAStore: _Rule(UNSAFE, "It was left as it is.", "Choose another path."),
     errors.NewerStore: _Rule(UNSAFE, "It was left as it is.", "pip install -U holdfast"),
     errors.DamagedFile: _Rule(
-        DAMAGE, "Nothing was written.", "Export again, or copy the file again."
+        DAMAGE, "Nothing of it was written.", "Export again, or copy the file again."
     ),
     errors.Refused: _Rule(FAILED, "The rules forbid it; nothing was changed.", "holdfast --help"),
     errors.Unavailable: _Rule(
-        UNAVAILABLE, "Nothing was changed; what is stored is not in doubt.", "Repeat the command."
+        UNAVAILABLE, "What was acknowledged before is safe.", "Repeat the command."
     ),
     errors.Corrupt: _Rule(
         DAMAGE,
@@ -168,12 +170,26 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
 def of_error(error: errors.Error) -> Problem:
     """Return how the command ends for one of the engine's errors."""
     rule = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+    code = UNSAFE if "exists" in error.facts else rule.exit
+    why = _effect(error) or rule.why
     if error.hint:
-        return Problem(rule.exit, error.code, error.message, rule.why, error.hint, error.facts)
+        then = error.hint.replace(errors.RETRY, "Repeat the command.")
+        return Problem(code, error.code, error.message, why, then, error.facts)
     then = rule.next
     if then.startswith("holdfast "):
         then = again.program() + then.removeprefix("holdfast")
-    return Problem(rule.exit, error.code, error.message, rule.why, then, error.facts, rule.command)
+    return Problem(code, error.code, error.message, why, then, error.facts, rule.command)
+
+
+def _effect(error: errors.Error) -> str:
+    """Return what was done before an error, where it says so; its kind tells what is so of all of its kind."""
+    receipt = error.facts.get("receipt")
+    if isinstance(receipt, dict):
+        told = cast("dict[str, object]", receipt)
+        return (
+            f"It is erased for every reader (receipt {told['id']}), but traces are left in files."
+        )
+    return ""
 
 
 def _shown(value: object) -> str:

@@ -34,6 +34,8 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
     for name in files:
         _check(name)
     started = time.monotonic()
+    if not wanted.dry_run:
+        _check_first(files, wanted, common)
     made: list[tuple[str, Imported]] = []
     with target.opened(common, create=not wanted.dry_run, writes=not wanted.dry_run) as hf:
         for name in files:
@@ -132,6 +134,22 @@ def _check(name: str) -> None:
         raise exits.Failure(_usage(told, "Save the pipe to a file first, and name that."))
     if not path.exists():
         raise exits.Failure(_missing(name))
+
+
+def _check_first(files: Sequence[str], wanted: Wanted, common: Common) -> None:
+    """Read the files through before a store is made for them: one that is damaged leaves nothing behind."""
+    try:
+        target.must_exist(target.choose(common.url))
+    except exits.Failure as failure:
+        if failure.problem.code != target.NO_STORE:
+            raise
+        from holdfast import wiring  # noqa: PLC0415 - only who makes a store so pays for it
+
+        with wiring.connect("volatile:") as nowhere:
+            for name in files:
+                nowhere.admin.import_(
+                    name, format=wanted.format, user_id=wanted.user, rename=wanted.rename, dry_run=True
+                )  # fmt: skip
 
 
 def _usage(what: str, then: str) -> exits.Problem:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from holdfast.wiring import Holdfast
 
 DEFAULT = "state.db"
+NO_STORE = "no_store"
+"""The code of a problem: there is none where it was looked for."""
 
 
 def choose(given: str | None) -> str:
@@ -163,7 +165,7 @@ def _missing(path: Path) -> exits.Problem:
         why = f"There is no folder {folder}."
     return exits.Problem(
         exits.NOT_FOUND,
-        "no_store",
+        NO_STORE,
         f"there is no store at {path}.",
         why,
         f"Check the path, or make a store to look at: {_demo()}",
@@ -173,7 +175,7 @@ def _missing(path: Path) -> exits.Problem:
 def _nowhere(url: str) -> exits.Problem:
     return exits.Problem(
         exits.NOT_FOUND,
-        "no_store",
+        NO_STORE,
         f"there is no store at {urls.shown(url)}.",
         "The server answers, but has no store by that name. Nothing was made.",
         "Check the host, the database, and ?schema= or ?prefix= in the URL.",

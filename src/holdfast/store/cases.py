@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast import errors
 
-AGAIN: Final = "Retry; with the same key it has one effect."
+AGAIN: Final = errors.RETRY
 
 
 class Case:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,6 +28,7 @@ def migrate(source: str, goal: str, printing: Printing, *, verify: bool) -> int:
         surface.repeatable(),
         target.opened(common) as hf,
         surface.progress("copying and checking events") as bar,
+        _cut_short("migrate", source, goal),
     ):
         moved = hf.admin.migrate(_named(goal), verify=verify, progress=bar)
     _show(surface, ("moved", source, goal), moved, time.monotonic() - started)
@@ -45,14 +48,35 @@ def restore(backup: str, goal: str, printing: Printing, *, verify: bool) -> int:
     surface = Surface(as_json=printing.json, quiet=printing.quiet)
     started = time.monotonic()
     target.must_exist(backup)
-    try:
-        with surface.repeatable(), surface.progress("copying and checking") as bar:
-            moved = moving.restore(backup, _named(goal), bar, verify=verify)
-    except errors.Error as error:
-        raise exits.Failure(exits.of_error(error)) from error
+    with (
+        surface.repeatable(),
+        _cut_short("restore", backup, goal),
+        surface.progress("copying and checking") as bar,
+    ):
+        moved = moving.restore(backup, _named(goal), bar, verify=verify)
     _show(surface, ("restored", backup, goal), moved, time.monotonic() - started)
     surface.note(f"See what it holds: {again.command('status', named=goal)}")
     return exits.DONE
+
+
+@contextlib.contextmanager
+def _cut_short(command: str, source: str, goal: str) -> Iterator[None]:
+    """Let an error that ends a copy say what it leaves, and how to go on."""
+    try:
+        yield
+    except errors.Unavailable as error:
+        problem = exits.of_error(error)
+        why = "What has come so far is kept; nobody can open the target until all of it is there."
+        before = problem.next.replace("Repeat the command.", "").strip()
+        then = (
+            f"{before} Run the same again, it goes on: {again.command(command, goal, named=source)}"
+        )
+        raise exits.Failure(problem._replace(why=why, next=then.lstrip(), command=())) from error
+    except errors.Conflict as error:
+        why = "The target is not empty: it has a log of its own. Nothing was changed."
+        raise exits.Failure(exits.of_error(error)._replace(why=why)) from error
+    except errors.Error as error:
+        raise exits.Failure(exits.of_error(error)) from error
 
 
 def _named(goal: str) -> str:

@@ -51,7 +51,7 @@ def _rewrite(owner: Connection, place: Place, part: str) -> None:
     if not _rows(owner, "may_vacuum", part=part)[0][0]:
         raise errors.StoreReadOnly(
             f"what was erased can't be read any more, but this user may not write {part} of {place.shown} anew.",
-            hint=f"Let its owner open the store, or run: GRANT MAINTAIN ON {place.schema}.{part} TO your_user",
+            hint=f"Let its owner open the store, or run: GRANT MAINTAIN ON ALL TABLES IN SCHEMA {place.schema} TO {owner.info.user}",
             facts={"pending": True},
         )
     options = sql.SQL("FULL, ANALYZE" if place.scrub == "full" else "ANALYZE, INDEX_CLEANUP ON")

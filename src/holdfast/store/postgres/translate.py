@@ -54,7 +54,7 @@ _READ_ONLY = Case(
 _SLOW = Case(
     errors.Unavailable,
     "did not answer in time",
-    "Retry; with the same key it has one effect. ?timeout_s=60 in the URL waits longer.",
+    f"{AGAIN} ?timeout_s=60 in the URL waits longer.",
 )
 _RIGHTS = Case(
     errors.StoreReadOnly,
