@@ -96,7 +96,9 @@ def backup(
         return
     if target.exists():
         raise errors.InvalidRequest(
-            f"{target} exists already.", hint="Name a new file; a backup never overwrites."
+            f"{target} exists already.",
+            hint="Name a new file; nothing is ever overwritten.",
+            facts={"exists": str(target)},
         )
     with aside.making(target) as part, closing(opener(part / "state.db")) as made:
         _check_same_store(source, made, part)
@@ -132,7 +134,7 @@ def _check_same_log(source: Store, target: Store, tenant: str) -> None:
     if head and link(source, tenant, head) != link(target, tenant, head):
         raise errors.Conflict(
             f"the target has other events of tenant {tenant!r}.",
-            hint="Migrate into a store that has none of this tenant, or only a part of the same log.",
+            hint="Name a target that has none of this tenant, or only a part of the same log.",
             facts={"tenant": tenant, "events": head},
         )
 

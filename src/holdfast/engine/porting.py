@@ -89,7 +89,9 @@ def _path(value: str | Path) -> Path:
 def _check_free(place: Path) -> None:
     if place.exists() or place.is_symlink():
         raise errors.InvalidRequest(
-            f"{place} exists already.", hint="Name a new file; an export never overwrites."
+            f"{place} exists already.",
+            hint="Name a new file; an export never overwrites.",
+            facts={"exists": str(place)},
         )
 
 

@@ -50,6 +50,7 @@ def _check_empty(source: Store, store: Store, shown: str) -> None:
         raise errors.InvalidRequest(
             f"{shown} is not empty.",
             hint="Restore into a new store. To bring two together, use holdfast migrate.",
+            facts={"exists": shown},
         )
 
 

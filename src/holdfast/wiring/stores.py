@@ -172,7 +172,7 @@ def _no_path(url: str, scheme: str, named: str) -> errors.InvalidRequest:
     bare = f"files:{meant}" if scheme == "files" else f"just {meant}"
     return errors.InvalidRequest(
         f"{urls.shown(url)} names no {kind}: behind {scheme}: comes a path, and no host, ? or #.",
-        hint=f"Write {bare}, or {scheme}:///absolute/{kind}, with %3F for a ? and %23 for a #.",
+        hint=f"Write {bare}, or {scheme}:///absolute/path, with %3F for a ? and %23 for a #.",
     )
 
 

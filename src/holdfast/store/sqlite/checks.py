@@ -303,9 +303,10 @@ def backup(files: Files, source: apsw.Connection, target: Path) -> Iterator[tupl
 def _begun(files: Files, target: Path) -> Iterator[Path]:
     """Yield an empty file in a folder beside the target, for one backup at a time; what a killed one left goes first."""
     folder = target.with_name(f"{target.name}.part")
-    folder.mkdir(mode=0o700, exist_ok=True)
     lock, fresh = folder / "lock", folder / "copy"
-    fd = files.open_here(lock)
+    with translate.at(str(target)):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        fd = files.open_here(lock)
     try:
         # Whoever was through just now has removed the file that this one may have opened.
         if not files.try_lock(fd) or files.identity(str(lock)) != files.identity_of(fd):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
+import shlex
 import threading
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -82,10 +83,18 @@ def check_library(version: str) -> None:
 
 def check_place(files: Files, path: Path) -> None:
     """Raise UnsafeStore on a network file system, InvalidRequest where no file can be."""
-    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
+    if not path.parent.is_dir():
         raise errors.InvalidRequest(
-            f"{path} is not a place for a file.",
-            hint=f"Name a file in an existing folder, for example {path.parent / 'state.db'}.",
+            f"{path} can't be made: there is no folder {path.parent}.",
+            hint=f"Make it first: mkdir -p {shlex.quote(str(path.parent))}",
+        )
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "no file"
+        raise errors.InvalidRequest(
+            f"{path} is {kind}, and a store of SQLite is a file.",
+            hint=f"Name a file, such as {path / 'state.db'}, or write files:{path} for a folder of files."
+            if path.is_dir()
+            else "Name a file.",
         )
     if path.exists() and path.stat().st_nlink > 1:
         raise errors.UnsafeStore(
@@ -230,20 +239,23 @@ def migrate(connection: apsw.Connection, version: int) -> None:
 
 def check_beside(path: Path) -> None:
     """Raise NotAStore if a file beside a store has the name of one of ours, but is another's."""
-    kept = Path(f"{path}-anchor")
+    kept, there = Path(f"{path}-anchor"), path.exists()
     if kept.exists() and not anchor.is_ours(kept):
-        raise _others(kept)
+        raise _others(kept, there=there)
     lock = Path(f"{path}-lock")
     if lock.exists():
         with reading(lock) as file:
             if not post.is_ours(file.read(len(post.MAGIC))):
-                raise _others(lock)
+                raise _others(lock, there=there)
 
 
-def _others(path: Path) -> errors.NotAStore:
+def _others(path: Path, *, there: bool) -> errors.NotAStore:
+    named = shlex.quote(str(path))
     return errors.NotAStore(
         f"{path} is in the way: a store needs a file of that name, but it is not Holdfast's.",
-        hint="Choose another name for the store. Nothing was changed.",
+        hint="Choose another name for the store. Nothing was changed."
+        if not there
+        else f"Nothing was changed. Move it away (mv {named} {named}.away); `holdfast verify` then says what can't be proved.",
     )
 
 

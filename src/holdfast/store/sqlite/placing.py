@@ -14,7 +14,9 @@ def refuse_present(target: Path) -> None:
     """Raise InvalidRequest if a store, or something that belongs to one, is at a path: nothing is overwritten."""
     for present in at(target):
         raise errors.InvalidRequest(
-            f"{present} exists already.", hint="Name a new file; a backup never overwrites."
+            f"{present} exists already.",
+            hint="Name a new file; nothing is ever overwritten.",
+            facts={"exists": str(present)},
         )
 
 
