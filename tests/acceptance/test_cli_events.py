@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import signal
 import subprocess
 import time
@@ -13,6 +15,7 @@ import pytest
 import holdfast
 from tests.acceptance import cli_runs, frame_scenes
 from tests.acceptance.cli_runs import on_terminal, run
+from tests.servers import postgres, valkey
 
 PLAIN = {"NO_COLOR": "1", "TZ": "UTC"}
 
@@ -88,3 +91,36 @@ def test_following(folder: Path, more: list[str]):
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", f"resumable: --since {last + 1}\n")
     assert tail(folder, "--since", str(last + 1)) == []
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "redis"])
+def test_following_goes_on_when_the_server_is_back(kind: str, tmp_path: Path):
+    with contextlib.ExitStack() as stack:
+        if kind == "redis":
+            server = stack.enter_context(valkey.server())
+            url = server.url
+        else:
+            server = stack.enter_context(contextlib.closing(postgres.Server()))
+            url = server.url(postgres.create(server))
+        with holdfast.connect(url) as hf:
+            hf.sessions.create_session("one")
+        process = stack.enter_context(
+            subprocess.Popen(
+                [*cli_runs.HOLDFAST, "events", "tail", "--follow", "--url", url],
+                cwd=tmp_path, env=cli_runs.environment(), text=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+        )  # fmt: skip
+        stack.callback(process.kill)
+        assert process.stdout is not None and process.stderr is not None
+        assert "one" in process.stdout.readline()
+        server.stop()
+        assert "Goes on after position 1 when it is back." in process.stderr.readline()
+        server.start()
+        with holdfast.connect(url) as hf:
+            hf.sessions.create_session("two")
+        assert "two" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert re.fullmatch(r"resumable: --since [12]\n", err), "nothing else was said"

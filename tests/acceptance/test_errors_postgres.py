@@ -447,4 +447,4 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(errors.NotInstalled) as caught:
         holdfast.connect("postgresql://h/d")
-    assert 'pip install "psycopg[binary]"' in caught.value.hint
+    assert f'{sys.executable} -m pip install "psycopg[binary]"' in caught.value.hint

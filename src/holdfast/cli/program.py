@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
+from cyclopts.exceptions import UnusedCliTokensError
 
 from holdfast.cli import again, exits, helptexts
 from holdfast.cli.frames import program as frames
@@ -55,8 +56,15 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def _misuse(error: CycloptsError) -> exits.Problem:
-    words = " ".join((again.program(), *(error.command_chain or ())))
+    chain = error.command_chain or ()
+    words = " ".join((again.program(), *chain))
     message = " ".join(str(error).split())
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        first = error.unused_tokens[0]
+        named = again.command(" ".join(chain), *again.option("--url", first))
+        told = f"{' '.join(error.unused_tokens)}: {words} takes no more arguments."
+        then = f"If it names the store: {named}; else see: {words} --help"
+        return exits.Problem(exits.USAGE, "usage", told, "Nothing was done.", then)
     return exits.Problem(exits.USAGE, "usage", message, "Nothing was done.", f"See: {words} --help")
 
 

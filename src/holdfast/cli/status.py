@@ -58,14 +58,13 @@ def read(hf: Holdfast, tenant: str = "default") -> dict[str, Json]:
     import holdfast  # noqa: PLC0415 - the package is still loading when this module is
 
     open_frames = len(hf.index.list_frames(limit=sys.maxsize))
-    facts: dict[str, Json] = {
-        **hf.admin.status(),
-        "open_frames": {tenant: open_frames},
-        "holdfast": holdfast.__version__,
-    }
+    facts: dict[str, Json] = {**hf.admin.status(), "holdfast": holdfast.__version__}
+    known = tenant == "default" or tenant in cast("Mapping[str, Json]", facts.get("heads") or {})
+    if known:
+        facts["open_frames"] = {tenant: open_frames}
     if found := _installed(str(facts.get("backend"))):
         facts["libraries"] = found
-    if behind := _behind(hf):
+    if known and (behind := _behind(hf)):
         facts["behind"] = {tenant: behind}
     return facts
 

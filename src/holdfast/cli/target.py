@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import errors
-from holdfast.cli import again, exits
+from holdfast.cli import again, exits, visible
 from holdfast.store import urls
 
 if TYPE_CHECKING:
@@ -87,6 +89,8 @@ def opened(
     """
     name = given(store, common)
     on = again.on(name, common.tenant)
+    # What it says of a connection that was lost we say ourselves.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
     try:
         url = choose(name)
         if opener is not None:
@@ -97,11 +101,34 @@ def opened(
             if opener
             else connect(url, tenant=tenant, create=create, writes=writes) as hf
         ):
+            _tell_of_tenants(hf, common, create=create)
             yield hf
     except exits.Failure as failure:
         raise exits.Failure(failure.problem._replace(on=on)) from failure
     except errors.Error as error:
         raise exits.Failure(exits.of_error(error)._replace(on=on)) from error
+
+
+def _tell_of_tenants(hf: Holdfast, common: Common, *, create: bool) -> None:
+    """Say on stderr that a tenant that was named is not there: a slip looks like an empty store otherwise."""
+    if common.tenant == "default" or common.quiet or create:
+        return
+    known = sorted(tenants(hf))
+    if common.tenant not in known:
+        there = (
+            f"there are: {', '.join(known[:5])}{' …' if len(known) > 5 else ''}"
+            if known
+            else "there is none yet"
+        )
+        print(
+            visible.line(f"There is no tenant {common.tenant} in this store; {there}."),
+            file=sys.stderr,
+        )
+
+
+def tenants(hf: Holdfast) -> Sequence[str]:
+    """Return the tenants of a store that have events."""
+    return list(hf.admin.status().get("heads") or ())
 
 
 def connect(url: str, *, tenant: str, create: bool = False, writes: bool = False) -> Holdfast:
@@ -141,6 +168,11 @@ def must_exist(url: str) -> None:
     raise exits.Failure(_missing(path))
 
 
+def is_server(given: str | None) -> bool:
+    """Whether the store that is chosen is on a server, which may go and come back."""
+    return urls.scheme(choose(given)) not in ("", "sqlite", "files", "volatile")
+
+
 def file_of(url: str) -> Path | None:
     """Return the file that a path or sqlite: URL names; None for other schemes. Raises InvalidRequest for a slip."""
     scheme = urls.scheme(url)
@@ -178,7 +210,8 @@ def _nowhere(url: str) -> exits.Problem:
         NO_STORE,
         f"there is no store at {urls.shown(url)}.",
         "The server answers, but has no store by that name. Nothing was made.",
-        "Check the host, the database, and ?schema= or ?prefix= in the URL.",
+        "Check the database, and ?schema= or ?prefix= in the URL. One is made by a program that opens it, or by: "
+        + again.command("migrate", url, named=DEFAULT),
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from holdfast import errors
-from holdfast.cli import exits, figures, target
+from holdfast.cli import again, exits, figures, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
 from holdfast.store import urls
@@ -96,21 +97,26 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
 
 
 def _advise(surface: Surface, url: str) -> None:
-    if stores.is_folder(url):
-        surface.note(
-            "Nothing was changed. Put what is damaged of journal and blobs back from git or a backup."
-        )
-        surface.note(
-            "If only the index is damaged, `holdfast rebuild` makes it again; if only the journal"
-        )
-        surface.note(f"is, `holdfast backup` copies what the index has.  (exit {exits.DAMAGE})")
+    shown = urls.shown(url)
+    if folder := stores.folder_of(url) or (stores.is_folder(url) and Path(url)):
+        index = str(folder / ".index" / "state.db")
+        saved = again.command("backup", "--url", index, named="saved.db")
+        told = [
+            "Nothing was changed. Put what is damaged of journal and blobs back from git or a backup.",
+            f"If only the index is damaged, this makes it again: {again.command('rebuild', named=url)}",
+            f"If only the journal is, this saves what the index has: {saved}",
+        ]
     elif target.file_of(url):
-        surface.note(
-            f"Nothing was changed. Keep {urls.shown(url)} and its -wal and -anchor files as they are,"
-        )
-        surface.note(
-            f"and put a backup in their place; `holdfast backup` makes one.  (exit {exits.DAMAGE})"
-        )
+        put_back = again.command("restore", "BACKUP", shown)
+        told = [
+            f"Nothing was changed. Keep {shown} and its -wal and -anchor files: move them away together,",
+            f"and put an earlier backup in their place: {put_back}",
+        ]
     else:
-        surface.note("Nothing was changed. Keep the data as it is, and restore a backup into a new")
-        surface.note(f"store: holdfast restore BACKUP URL.  (exit {exits.DAMAGE})")
+        told = [
+            "Nothing was changed. Keep the data as it is, and restore an earlier backup into a new",
+            f"store: {again.command('restore', 'BACKUP', 'URL')}",
+        ]
+    for line in told[:-1]:
+        surface.note(line)
+    surface.note(f"{told[-1]}  (exit {exits.DAMAGE})")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import shlex
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -62,7 +64,8 @@ def _room(url: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
             f"a store at {scheme}:// needs a library that is not installed: {error.name}.",
-            hint=f'Install it with: pip install "{_DRIVERS[name]}"',
+            # The pip that is found first may be another Python's.
+            hint=f'Install it with: {shlex.quote(sys.executable)} -m pip install "{_DRIVERS[name]}"',
             facts={"extra": name},
         ) from error
 

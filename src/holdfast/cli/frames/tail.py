@@ -163,7 +163,7 @@ def run(wanted: Wanted, common: Common) -> int:
         if not wanted.follow:
             return _once(tail, wanted, surface, common)
         try:
-            _follow(tail, wanted)
+            _follow(tail, wanted, surface, patient=target.is_server(common.url))
         except KeyboardInterrupt:
             print(f"resumable: --since {tail.seen}", file=sys.stderr)
             return exits.INTERRUPTED
@@ -195,16 +195,25 @@ def _following(wanted: Wanted, since: int, common: Common) -> str:
     return again.command("events tail", *words, on=common.on)
 
 
-def _follow(tail: Tail, wanted: Wanted) -> None:
+def _follow(tail: Tail, wanted: Wanted, surface: Surface, *, patient: bool) -> None:
     left = itertools.count() if wanted.limit is None else iter(range(wanted.limit))
     if wanted.since is None:
         for fact in tail.last(wanted.limit or TAIL):
             tail.print(fact)
         left = itertools.count()
+    away = False
     while True:
-        for fact in tail.new():
-            if next(left, None) is None:
-                return
-            tail.print(fact)
+        try:
+            for fact in tail.new():
+                if next(left, None) is None:
+                    return
+                tail.print(fact)
+                away = False
+        except errors.Unavailable as error:
+            if not patient:
+                raise
+            if not away:
+                surface.note(f"{error.message} Goes on after position {tail.seen} when it is back.")
+            away = True
         sys.stdout.flush()
         time.sleep(POLL_S)

@@ -154,7 +154,9 @@ class News:
                 # It is told again as soon as the server can be reached; until then those who wait look.
                 if not (silent or self._closed):
                     told = {"action": "store.not_heard", "error": error.code}
-                    _log.warning("news of the store can't be heard", extra=told)
+                    _log.warning(
+                        "news of the store can't be heard now: %s", error.message, extra=told
+                    )
                 silent = True
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, AGAIN_S)

@@ -1,0 +1,92 @@
+"""What the command line says to do next: it can be done, and it helps."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.acceptance import whole
+from tests.acceptance.cli_runs import run
+from tests.servers import valkey
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        whole.said(hf, "s", "ada", "words")
+    return tmp_path / "a.db"
+
+
+def told(err: str, begins: str) -> list[str]:
+    """The words of the command that a line ends with."""
+    line = next(line for line in err.splitlines() if begins in line)
+    return shlex.split(line.partition(begins)[2].partition("  (exit")[0])[1:]
+
+
+@pytest.mark.parametrize("url", ["state", "files:state"])
+def test_what_an_index_has_is_saved_from_a_journal_that_was_cut_off(url: str, tmp_path: Path):
+    with holdfast.connect(f"files:{tmp_path}/state") as hf:
+        whole.said(hf, "s", "ada", "words")
+    segment = max((tmp_path / "state" / "journal").iterdir(), key=lambda path: path.stat().st_size)
+    segment.write_bytes(segment.read_bytes()[:-30])
+    done = run("verify", url, cwd=tmp_path)
+    assert done.code == 7
+    words = told(done.err, "saves what the index has: ")
+    assert words == ["backup", "saved.db", "--url", "state/.index/state.db"]
+    assert run(*words, cwd=tmp_path).code == 0
+    assert json.loads(run("verify", "saved.db", "--json", cwd=tmp_path).out)["events"] == 3
+
+
+def test_a_damaged_file_is_put_back_from_an_earlier_backup(store: Path, tmp_path: Path):
+    assert run("backup", "b.db", "--url", "a.db", cwd=tmp_path).code == 0
+    store.write_bytes(store.read_bytes()[:20_000])
+    done = run("verify", "a.db", cwd=tmp_path)
+    assert done.code == 7 and "move them away together" in done.err
+    words = [word.replace("BACKUP", "b.db") for word in told(done.err, "in their place: ")]
+    assert words == ["restore", "b.db", "a.db"]
+    for part in tmp_path.glob("a.db*"):
+        part.rename(tmp_path / f"away-{part.name}")
+    assert run(*words, cwd=tmp_path).code == 0
+    assert run("verify", "a.db", cwd=tmp_path).code == 0
+
+
+def test_an_anchor_of_somebody_else_is_moved_away(store: Path, tmp_path: Path):
+    anchor = tmp_path / "a.db-anchor"
+    anchor.write_bytes(b"junk" * 100)
+    done = run("status", "a.db", cwd=tmp_path)
+    assert done.code == 8
+    assert f"mv {anchor} {anchor}.away" in done.err and "Choose another name" not in done.err
+    anchor.rename(f"{anchor}.away")
+    assert "there was no anchor" in run("verify", "a.db", cwd=tmp_path).out
+    store.unlink()
+    (tmp_path / "b.db-anchor").write_bytes(b"junk" * 100)
+    with pytest.raises(holdfast.NotAStore, match="Choose another name"):
+        holdfast.connect(tmp_path / "b.db")
+
+
+def test_a_tenant_that_is_not_there_is_said_to_be_none(store: Path, tmp_path: Path):
+    said = "There is no tenant nosuch in this store; there are: default.\n"
+    for words in (("status",), ("sessions", "list"), ("frames", "list")):
+        done = run(*words, "--url", "a.db", "--tenant", "nosuch", cwd=tmp_path)
+        assert (done.code, done.err) == (0, said)
+        assert "nosuch" not in done.out
+        assert not run(*words, "--url", "a.db", "--tenant", "nosuch", "-q", cwd=tmp_path).err
+    assert "open_frames.default\t0" in run("status", "a.db", cwd=tmp_path).out
+
+
+def test_a_store_that_is_named_where_none_is_taken(store: Path, tmp_path: Path):
+    done = run("sessions", "list", "a.db", cwd=tmp_path)
+    assert done.code == 2 and "Unused" not in done.err
+    words = told(done.err, "If it names the store: ")
+    assert run(*[word.rstrip(";") for word in words[:4]], cwd=tmp_path).out.startswith("s\t")
+
+
+def test_how_a_store_on_a_server_is_made_is_told(store: Path, tmp_path: Path):
+    url = valkey.fresh()
+    done = run("status", url, cwd=tmp_path)
+    assert done.code == 3
+    assert told(done.err, "or by: ") == ["migrate", "state.db", url]
