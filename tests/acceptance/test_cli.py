@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import holdfast.cli
 from holdfast import Message, ToolCallRequest
 from holdfast.cli import helptexts, listing
 from tests.acceptance import cli_runs
-from tests.acceptance.cli_runs import on_terminal, run
+from tests.acceptance.cli_runs import Done, on_terminal, run
 
 HOSTILE = (
     "\x1b[2J\x1b]0;owned\x07 nul:\x00 csi:\x9b31m bidi:\u202e tag:\U000e0041\ttab\r\nnext\u2028"
@@ -74,6 +75,25 @@ def test_first_screen_names_every_command(tmp_path: Path):
         group, _, verb = name.partition(" ")
         (line,) = [line for line in done.out.splitlines() if re.match(rf"  {group}  ", line)]
         assert re.search(rf"\b{verb}\b", line), name
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+@pytest.mark.parametrize("on", [run, on_terminal])
+def test_help_fills_the_lines_that_there_are(on: Callable[..., Done], columns: int, tmp_path: Path):
+    width: dict[str, Any] = {"columns": columns} if on is on_terminal else {}
+    env = {"COLUMNS": str(columns), "NO_COLOR": "1", "PYTHONUTF8": "1"}
+    shown = on("context", "--help", cwd=tmp_path, env=env, **width).out
+    about = shown.partition("SESSION")[2].partition("Example:")[0]
+    paragraphs = [
+        part.strip().splitlines() for part in about.split("\n\n") if "see" in part or "seen" in part
+    ]
+    assert len(paragraphs) == 2
+    for lines in paragraphs:
+        for line, following in itertools.pairwise(lines):
+            assert len(line.rstrip()) <= columns
+            assert len(line.rstrip()) + 1 + len(following.split()[0]) > columns, (
+                "it would have fitted"
+            )
 
 
 def test_first_screen_loads_no_terminal_library(tmp_path: Path):

@@ -29,7 +29,7 @@ holdfast: durable conversations for LLM agents. Begin here: holdfast demo
   version      versions of Holdfast, Python and SQLite
   help         help on a command or a topic: exit-codes, environment, json, ids
 
-The store: STORE, --url, HOLDFAST_URL or ./state.db; looking never creates one. Each takes --help, most --json."""
+Store: STORE, --url, HOLDFAST_URL or ./state.db; looking makes none. Each takes --help, most --json."""
 
 ENVIRONMENT: Final = """\
 HOLDFAST_URL     the store, if neither STORE nor --url is given: a path or a URL

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
 
-from holdfast.cli import again, exits, helptexts
+from holdfast.cli import again, exits, flowing, helptexts
 from holdfast.cli.frames import program as frames
 from holdfast.cli.memory import program as memory
 from holdfast.cli.options import Common, Flag, Positive, Printing
@@ -17,10 +17,10 @@ from holdfast.cli.upkeep import program as upkeep
 
 app = App(
     name="holdfast",
-    help="Durable conversations for LLM agents, on one file.",
+    help="Durable conversations for LLM agents.",
     version_flags=[],
     help_format="plaintext",
-    help_formatter="default" if sys.stdout.isatty() else "plain",
+    help_formatter=flowing.Framed() if sys.stdout.isatty() else flowing.Plain(),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
@@ -83,7 +83,7 @@ def status(store: str | None = None, /, *, common: Common = _COMMON) -> int:
     Parameters
     ----------
     store
-        A path or sqlite:///path.
+        A path, files:folder, postgresql://… or redis://….
     """
     from holdfast.cli import status as command  # noqa: PLC0415 - a command loads only what it needs
 
@@ -99,7 +99,7 @@ def verify(store: str | None = None, /, *, common: Common = _COMMON) -> int:
     Parameters
     ----------
     store
-        A path or sqlite:///path.
+        A path, files:folder, postgresql://… or redis://….
     """
     from holdfast.cli import verify as command  # noqa: PLC0415
 
@@ -122,7 +122,7 @@ def rebuild(
     Parameters
     ----------
     store
-        A path or sqlite:///path.
+        A path, files:folder, postgresql://… or redis://….
     accept_loss
         Of a folder whose journal lacks what was acknowledged: take the journal as it is. What only the index has is
         lost then.

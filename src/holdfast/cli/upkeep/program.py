@@ -26,7 +26,7 @@ def migrate(
     The target is created if nothing is there; what it has must be a part of the same log. Others may
     write to the source meanwhile: exit 5 if it has more by the end, and then repeat it.
 
-    Example: holdfast migrate state.db sqlite:///srv/state.db
+    Example: holdfast migrate state.db postgresql://user@host/database
 
     Parameters
     ----------
