@@ -13,7 +13,13 @@ NOTE: Final = "arriving"
 
 def is_arriving(store: Store, tenant: str) -> bool:
     """Whether a tenant is not all there yet."""
-    return store.note(tenant, NOTE) is not None
+    try:
+        return store.note(tenant, NOTE) is not None
+    except errors.EventsLost:
+        raise
+    except errors.Corrupt:
+        # A damaged note keeps nobody from what can be read; `verify` and whoever needs notes meet it.
+        return False
 
 
 def refuse(store: Store, tenant: str) -> None:
