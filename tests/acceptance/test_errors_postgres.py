@@ -211,43 +211,6 @@ def test_a_database_in_another_encoding(server: postgres.Server, url: str):
 
 
 @contextmanager
-def cramped(server: postgres.Server) -> Iterator[None]:
-    """Let no file of a server grow beyond a little more than a segment of its log takes, as a quota does."""
-    server.restart(file_bytes=17 * 2**20)
-    try:
-        yield
-    finally:
-        server.restart()
-
-
-def test_a_server_that_has_no_room_left(server: postgres.Server, url: str):
-    payload, size = os.urandom(1_000_000), 0
-
-    def put() -> object:
-        key = KeyUse(str(size), b"hash")
-        return commit(store, step(write("a", size, payload), key=key))[0]
-
-    with closing(open_(url)) as store:
-        with cramped(server):
-            assert again(store, "back")
-            full: errors.StoreFull | None = None
-            while full is None and size < 60:
-                try:
-                    assert isinstance(put(), Appended)
-                    size += 1
-                except errors.StoreFull as error:
-                    full = error
-            assert full is not None and size > 10
-            assert "no space left" in str(full) and "free some space" in full.hint
-            assert len([event for event in feed_all(store) if event.stream == "a"]) == size
-            assert verified(store).ok, "reading goes on"
-        assert again(store, "back")
-        assert isinstance(put(), Appended), "and so does writing, once there is room"
-        assert isinstance(put(), Replayed), "it had no effect before"
-        assert verified(store).ok
-
-
-@contextmanager
 def failing(url: str, code: str) -> Iterator[None]:
     """Let every event that is written fail on the server with a code."""
     postgres.run(

@@ -9,18 +9,17 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import Message, SessionManager
-from holdfast.engine.deferred import Writes
 from holdfast.engine.recovering import recovery_id
 from holdfast.engine.requests import Write
 from holdfast.store.files import Files, FilesStore, documents
-from holdfast.store.port import Append, Derive, Outcome, Rebuilt
+from holdfast.store.port import Derive, Rebuilt
 from holdfast.store.sqlite import opening
 
 
@@ -266,39 +265,6 @@ def test_threads_that_save_one_session_at_once_fail_nobody_and_tear_nothing(fold
                 faults.append("a reader saw half a file")
         assert faults == []
         assert len(texts(manager.get_session("busy"))) == 40
-
-
-@pytest.mark.req("B-23")
-def test_what_is_not_yet_saved_is_saved_before_a_session_leaves_memory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is committed until somebody waits for it: whoever lets the session go has to."""
-    awaited, settle, commit = threading.Event(), Writes.settle, FilesStore.commit
-
-    def settling(self: Writes, session_id: str | None = None) -> None:
-        if session_id in (None, "leaving"):
-            awaited.set()
-        settle(self, session_id)
-
-    def committing(self: FilesStore, appends: Sequence[Append]) -> list[Outcome]:
-        assert awaited.wait(60)
-        return commit(self, appends)
-
-    def journal() -> str:
-        return "".join(path.read_text() for path in sorted((folder / "journal").iterdir()))
-
-    with SessionManager(base_path=folder, max_sessions_in_memory=1, write="deferred") as manager:
-        for each in ("next", "leaving"):
-            manager.create_session(each).add_message(say("before"))
-        manager.save_session()
-        leaving = manager.get_session("leaving")
-        monkeypatch.setattr(Writes, "settle", settling)
-        monkeypatch.setattr(FilesStore, "commit", committing)
-        leaving.add_message(say("kept"))
-        assert "kept" not in journal()
-        assert manager.load_session("next") is not None
-        assert list(manager.sessions) == ["next"]
-        assert "kept" in journal()
 
 
 @pytest.mark.req("B-23")

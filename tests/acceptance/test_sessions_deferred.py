@@ -5,12 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import Holdfast, SessionManager, errors
+from holdfast.engine.deferred import Writes
+from holdfast.store.files import FilesStore
+from holdfast.store.port import Append, Outcome
 from tests.acceptance.scenes import (
     Opener,
     answer,
@@ -156,6 +160,40 @@ def test_eviction_waits_for_what_is_under_way(hf: Holdfast):
     assert "first" not in hf.sessions.sessions
     assert not hf.sessions._deferred._under_way.get("first")
     assert texts(hf.sessions.get_session("first")) == ["kept"]
+
+
+@pytest.mark.req("B-23")
+def test_what_is_not_yet_saved_is_saved_before_a_session_leaves_memory(
+    fast_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Nothing is committed until somebody waits for it: whoever lets the session go has to."""
+    folder = fast_dir / "folder"
+    awaited, settle, commit = threading.Event(), Writes.settle, FilesStore.commit
+
+    def settling(self: Writes, session_id: str | None = None) -> None:
+        if session_id in (None, "leaving"):
+            awaited.set()
+        settle(self, session_id)
+
+    def committing(self: FilesStore, appends: Sequence[Append]) -> list[Outcome]:
+        assert awaited.wait(60)
+        return commit(self, appends)
+
+    def journal() -> str:
+        return "".join(path.read_text() for path in sorted((folder / "journal").iterdir()))
+
+    with SessionManager(base_path=folder, max_sessions_in_memory=1, write="deferred") as manager:
+        for each in ("next", "leaving"):
+            manager.create_session(each).add_message(user("before"))
+        manager.save_session()
+        leaving = manager.get_session("leaving")
+        monkeypatch.setattr(Writes, "settle", settling)
+        monkeypatch.setattr(FilesStore, "commit", committing)
+        leaving.add_message(user("kept"))
+        assert "kept" not in journal()
+        assert manager.load_session("next") is not None
+        assert list(manager.sessions) == ["next"]
+        assert "kept" in journal()
 
 
 @pytest.mark.req("B-24")

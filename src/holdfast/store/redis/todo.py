@@ -65,12 +65,13 @@ class Todo:
         # Until it is through, an empty line more is pending.
         begun = [b"scrub \n", *(entry for entry in before if entry != b"scrub \n")]
         self._set(before, begun)
-        for head in dict.fromkeys(filter(None, map(_head, before))):
+        for head in {head: None for entry in before if (head := _head(entry))}:
             # It may have rows from before the erasure, and is not where that looks.
             rebuilding.clean_every(self._servers, head)
         rewrite()
-        # What was done is what was pending, with the empty line of one that was broken off.
-        rest = left + b"".join(map(_todo, before)).removeprefix(done)
+        # What was done may have been looked at before or after another one was broken off, which left the line.
+        pending = b"".join(map(_todo, before)).removeprefix(b"\n")
+        rest = left + pending.removeprefix(done.removeprefix(b"\n"))
         self._set(begun, [b"left " + rest] if rest else [])
 
     def _set(self, before: list[bytes], after: list[bytes]) -> None:

@@ -84,23 +84,24 @@ class Rebuilding:
         self._count(tenants=1)
         self._end = self._spool.tell()
 
-    def finish(self, turn: Callable[[], AbstractContextManager[bool]]) -> Generator[int]:
+    def finish(
+        self, turn: Callable[[], AbstractContextManager[bool]], doubt: Callable[[list[str]], None]
+    ) -> Generator[int]:
         """Put it all into place, then it is `done`. If others have written meanwhile, it is begun anew: yields as `steps`.
 
-        The last time in a turn: those who write by the same store object wait then.
+        In a turn, in which all that is known is doubted; where it was outrun every time, the last proof is in one, too.
         """
-        for _ in range(TRIES - 1):
-            if self._replaced():
+        for left in reversed(range(TRIES)):
+            with turn():
+                if not left:
+                    yield from self.steps()
+                # Told to nobody here: the next turn has to hear of it.
+                doubt([self.tenant])
+                self.done = self._driver.replace({self.tenant: self._head}, self._pieces())
+            if self.done:
                 return
-            yield from self.steps()
-        with turn():
-            if not self._replaced():
+            if left > 1:
                 yield from self.steps()
-                self._replaced()
-
-    def _replaced(self) -> bool:
-        self.done = self._driver.replace({self.tenant: self._head}, self._pieces())
-        return self.done
 
     def _derived(self, tenant: str, stream: Stream, hashes: set[bytes]) -> Spread:
         events, spread = stream.version - stream.first + 1, Spread([], [], [])

@@ -41,7 +41,7 @@ class Upkeep(Looking):
     def rebuild(self, derive: port.Derive) -> Generator[int | port.Rebuilt]:
         """Prove all logs and derive from them, then put into place what is derived, tenant by tenant.
 
-        Who writes meanwhile is not held up, but for the last try of a tenant that was written to every time.
+        Who writes is held up while it is put into place, and for the last proof of a tenant that was written to every time.
         """
         self._check_open()
         done, made = 0, port.Rebuilt()
@@ -53,11 +53,8 @@ class Upkeep(Looking):
                 for count in every[-1].steps():
                     done += count
                     yield done
-            with self.turn():
-                # Told to nobody here: the next turn has to hear of it.
-                self._known.doubt([going.tenant for going in every])
             for going in every:
-                for _ in going.finish(self.turn):
+                for _ in going.finish(self.turn, self._known.doubt):
                     yield done
                 made = rebuilding.together(made, going.made)
                 moved += [] if going.done else [going.tenant]
