@@ -272,54 +272,6 @@ def test_links_in_the_folder_are_refused_and_not_followed(
         holdfast.connect(url).sessions.create_session("x")
 
 
-@pytest.mark.parametrize(
-    "name", [".index/state.db-anchor", "journal/.lock", "journal/rewriting", "erased.list"]
-)
-def test_a_link_in_the_place_of_a_file_leads_nowhere(
-    tmp_path: Path, folder: Path, url: str, name: str
-) -> None:
-    filled(url)
-    victim = tmp_path / "victim"
-    victim.write_text("nobody's business\n")
-    (folder / name).unlink(missing_ok=True)
-    (folder / name).symlink_to(victim)
-    with pytest.raises(holdfast.NotAStore, match=rf"{name} is in the way") as info:
-        holdfast.connect(url).close()
-    assert "Remove it" in info.value.hint
-    assert victim.read_text() == "nobody's business\n" and (folder / name).is_symlink()
-    (folder / name).unlink()
-    with holdfast.connect(url) as hf:
-        assert len(texts(hf, "tides")) == 6
-
-
-@pytest.mark.parametrize(
-    "name", ["journal/000001.jsonl", "journal/000002.jsonl", "journal/rewriting", "erased.list"]
-)
-def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(
-    folder: Path, url: str, name: str
-) -> None:
-    filled(url)
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
-    with pytest.raises(holdfast.NotAStore, match=rf"{name} is in the way"):
-        holdfast.connect(url).close()
-
-
-def test_a_pipe_in_the_place_of_a_blob_is_found_and_never_waited_for(
-    folder: Path, url: str
-) -> None:
-    with holdfast.connect(url) as hf:
-        hf.sessions.create_session("tides").add_message(say("long " * 20_000))
-        (blob,) = (folder / "blobs").iterdir()
-        blob.unlink()
-        os.mkfifo(blob)
-        (fault,) = hf.admin.verify().faults
-        assert f"{blob} is in the way" in fault
-    shutil.rmtree(folder / ".index")
-    with pytest.raises(holdfast.NotAStore, match=f"{blob.name} is in the way"):
-        holdfast.connect(url).close()
-
-
 def test_everything_is_for_its_owner_only_and_git_is_told_what_to_leave_out(
     folder: Path, url: str
 ) -> None:

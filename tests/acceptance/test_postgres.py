@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import Message, Scope, TokenBudget, errors
 from holdfast.store.port import KeyUse, Projection, Query, Store
-from holdfast.store.postgres import PostgresDriver, connections, exists, opening, place
+from holdfast.store.postgres import PostgresDriver, connections, opening, place
 from holdfast.store.postgres import open_store as open_
 from holdfast.store.remote.driver import Change, Head, KeptKey, Moved
 from holdfast.store.remote.store import RemoteStore
@@ -341,48 +341,6 @@ def test_a_role_that_row_level_security_does_not_bind_is_refused(own: str):
     with pytest.raises(errors.UnsafeStore, match="BYPASSRLS") as caught:
         open_(with_options(own, role="mighty"))
     assert "Leave ?role= out" in caught.value.hint and "ALTER ROLE" not in caught.value.hint
-
-
-@pytest.mark.parametrize("role", ["postgres", "mighty"])
-def test_a_role_that_can_not_be_used_makes_nothing(role: str):
-    with postgres.database() as url:
-        postgres.run(url, "DROP ROLE IF EXISTS mighty")
-        postgres.run(url, "CREATE ROLE mighty; GRANT postgres TO mighty")
-        with pytest.raises(errors.UnsafeStore, match=f"role {role}"):
-            open_(with_options(url, role=role))
-        assert not opening.exists(place.of(url))
-        with closing(open_(url)) as store:
-            fill(store, "red")
-        postgres.run(url, "REVOKE postgres FROM mighty; DROP ROLE mighty")
-
-
-def test_a_role_that_a_store_was_not_made_for_is_told_what_it_lacks(own: str):
-    postgres.run(own, "DROP ROLE IF EXISTS stranger")
-    postgres.run(own, "CREATE ROLE stranger")
-    with pytest.raises(errors.StoreReadOnly, match="stranger may not use the schema") as caught:
-        open_(with_options(own, role="stranger"))
-    assert "?role=" in caught.value.hint
-    postgres.run(own, "GRANT holdfast_app TO stranger")
-    with closing(open_(with_options(own, role="stranger"))) as store:
-        fill(store, "red")
-    postgres.run(own, "DROP ROLE stranger")
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE holdfast.store SET value = 'x' WHERE name = 'schema'",
-        "UPDATE holdfast.store SET value = '-1' WHERE name = 'schema'",
-        "UPDATE holdfast.store SET value = '' WHERE name = 'schema'",
-        "DELETE FROM holdfast.store WHERE name = 'schema'",
-    ],
-)
-def test_a_store_that_has_lost_its_version_is_damaged(own: str, statement: str):
-    postgres.run(own, statement)
-    for door in (open_, exists):
-        with pytest.raises(errors.Corrupt, match="which version") as caught:
-            door(own)
-        assert "'schema'" in caught.value.hint
 
 
 def test_one_who_may_not_make_roles_is_told_what_an_administrator_has_to_run():

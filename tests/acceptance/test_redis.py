@@ -9,19 +9,15 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
 
 import holdfast
-from holdfast import Message, Scope, TokenBudget, errors, limits
+from holdfast import Message, Scope, TokenBudget, errors
 from holdfast.store import redis as ours
 from holdfast.store.redis import packing, settings
 from holdfast.store.redis.rebuilding import Rebuild
-from holdfast.store.redis.servers import Servers
 from holdfast.store.remote.driver import Change, Head
 from holdfast.testing.contract import erasing
 from holdfast.testing.contract.stage import TENANT, feed_all, step, take, verified, write
@@ -39,25 +35,6 @@ def url(request: pytest.FixtureRequest) -> str:
 
 def texts(session: holdfast.Session) -> list[object]:
     return [message.content for message in session.messages]
-
-
-def test_a_head_or_a_list_that_is_lost_is_damage_not_an_empty_store(url: str, tmp_path: Path):
-    with holdfast.connect(url) as hf:
-        hf.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
-    names = ours.names.Names(ours.place.of(url).prefix)
-    with client_of(url) as client:
-        client.delete(names.tenants)
-        with holdfast.connect(url) as hf:
-            assert any("is in no list" in fault for fault in hf.admin.verify().faults)
-            hf.admin.rebuild()
-            assert hf.admin.verify().ok
-        client.delete(names.head("default"))
-        with holdfast.connect(url) as hf:
-            assert any("but it goes on" in fault for fault in hf.admin.verify().faults)
-            with pytest.raises(errors.Corrupt):
-                hf.admin.rebuild()
-            with pytest.raises(errors.Corrupt):
-                hf.admin.backup(tmp_path / "copy.db")
 
 
 @pytest.mark.req("A-20")
@@ -405,52 +382,6 @@ def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pyt
         assert b"canary" not in server.files()
         assert store.pending() is None
         assert verified(store).ok
-
-
-def test_those_who_have_files_written_anew_at_once_wait_for_one_another():
-    with valkey.server(save="3600 1") as server:
-        together = threading.Barrier(6, timeout=60)
-
-        def rewrite(_number: int) -> int:
-            with contextlib.closing(Servers(ours.place.of(server.url))) as servers:
-                for _ in range(3):
-                    together.wait()
-                    settings.Settings(servers).rewrite()
-            return 3
-
-        with ThreadPoolExecutor(6) as pool:
-            assert list(pool.map(rewrite, range(6))) == [3] * 6
-
-
-def test_what_keeps_a_server_from_writing_its_files_anew_is_said(monkeypatch: pytest.MonkeyPatch):
-    with (
-        valkey.server() as server,
-        contextlib.closing(Servers(ours.place.of(server.url))) as servers,
-    ):
-        run = settings.Settings._run
-
-        def busy(self: settings.Settings, link: Any, *commands: Any) -> list[object]:
-            if commands == ((b"BGREWRITEAOF",),):
-                return [ResponseError("Background append only file rewriting already in progress")]
-            return run(self, link, *commands)
-
-        monkeypatch.setattr(settings.Settings, "_run", busy)
-        monkeypatch.setattr(limits, "REDIS_REWRITE_S", 0.2)
-        with pytest.raises(errors.StoreBusy, match="takes long") as caught:
-            settings.Settings(servers).rewrite()
-        assert caught.value.facts["pending"] is True
-
-
-def test_a_list_of_tenants_that_was_lost_comes_back_with_whoever_writes_next(url: str):
-    with holdfast.connect(url) as hf:
-        hf.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
-    names = ours.names.Names(ours.place.of(url).prefix)
-    with client_of(url) as client:
-        client.delete(names.tenants)
-        with holdfast.connect(url) as hf:
-            hf.sessions.get_session("trip").add_message(Message(role="user", content="Bergen?"))
-            assert hf.admin.verify().ok and hf.admin.status()["tenants"] == 1
-        assert client.smembers(names.tenants) == {b"default"}
 
 
 def test_a_durability_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPatch):

@@ -335,7 +335,7 @@ def test_a_forged_file_is_written_over_and_hinders_nobody(
         hf.sessions.create_session("a", user_id="ada").add_message(Message("user", "hello"))
     path.write_bytes(forged(text))
     with holdfast.connect(url) as hf:
-        files = hf.sessions._files  # pyright: ignore[reportPrivateUsage] - as who recovers asks it
+        files = hf.sessions._files
         assert files is not None and (files.kept("default", "a") is None) == (name == "a")
         session = hf.sessions.get_session("a").add_message(Message("user", "more"))
         assert hf.sessions.save_session(session)

@@ -109,7 +109,7 @@ def written(documents: list[Line]) -> bytes:
 
 
 def resummed(before: str, body: bytes) -> tuple[bytes, str]:
-    check = lines._sum(before, body)  # pyright: ignore[reportPrivateUsage] - what a forger knows, too
+    check = lines._sum(before, body)
     return body + b',"sum":"' + check.encode() + b'"}\n', check
 
 
