@@ -7,7 +7,8 @@ import pytest
 
 import holdfast
 from holdfast import errors, limits
-from holdfast.engine.erasing import Erasing, PurgeTask
+from holdfast.engine.erasing import Erasing
+from holdfast.engine.purging import PurgeTask
 from holdfast.store import sqlite
 from holdfast.store.sqlite import opening
 from holdfast.values.event import SessionErased

@@ -19,7 +19,7 @@ from holdfast import Message, errors
 from holdfast.store import redis as ours
 from holdfast.store.levels import LEVELS
 from holdfast.store.port import KeyUse, Replayed, Store
-from holdfast.store.redis import place, settings
+from holdfast.store.redis import settings
 from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
 from tests.servers import valkey
 
@@ -430,17 +430,6 @@ def _move(cluster: valkey.Cluster, key: bytes) -> None:
             source.execute_command("MIGRATE", "127.0.0.1", port, each, 0, 5_000)
         for client in (target, source, clients[(owner + 2) % 3]):
             client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[(owner + 1) % 3])
-
-
-def test_what_a_url_says():
-    found = place.of(
-        "rediss://a%40b:p%2Fw@[::1]:7000/3?ca=/x.pem&timeout_s=2&prefix=p-1&connections=2"
-    )
-    assert (found.host, found.port, found.database, found.user, found.password) == ("::1", 7000, 3, "a@b", "p/w")  # fmt: skip
-    assert (found.tls, found.timeout_s, found.prefix, found.connections) == ({"ssl_ca_certs": "/x.pem"}, 2, "p-1", 2)  # fmt: skip
-    assert found.shown == "rediss://[::1]:7000/3"
-    assert repr(found) == "Place(rediss://[::1]:7000/3)", "no password"
-    assert place.of("redis://").shown == "redis://localhost:6379"
 
 
 def test_a_session_survives_all_of_it(own: valkey.Server):

@@ -77,8 +77,9 @@ def test_a_disk_that_is_full_before_the_journal_has_the_line_has_nothing(
             assert texts(hf, "tides") == []
             # Then it can't be taken back either.
             patched.setattr(Files, "truncate", failing)
+            message = say("pay 5")
             with pytest.raises(holdfast.Unavailable, match="unknown") as info:
-                session.add_message(message := say("pay 5"))
+                session.add_message(message)
             assert type(info.value) is holdfast.Unavailable
         session.add_message(message)
         assert texts(hf, "tides") == ["pay 5"] and hf.admin.verify().ok

@@ -8,7 +8,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,9 +15,7 @@ import pytest
 import holdfast
 from holdfast import Message, Scope, TokenBudget, errors
 from holdfast.store import redis as ours
-from holdfast.store.redis import packing, settings
-from holdfast.store.redis.rebuilding import Rebuild
-from holdfast.store.remote.driver import Change, Head
+from holdfast.store.redis import settings
 from holdfast.testing.contract import erasing
 from holdfast.testing.contract.stage import TENANT, feed_all, step, take, verified, write
 from tests.contract.test_redis import client_of, driver_of
@@ -300,90 +297,6 @@ def test_no_key_lies_outside_the_prefix_and_none_is_set_to_expire():
             assert {client.ttl(key) for key in keys} == {-1}
 
 
-@pytest.mark.req("A-20")
-def test_what_was_erased_is_in_no_file_of_the_server():
-    with valkey.server(save="3600 1") as server, holdfast.connect(server.url) as hf:
-        session = hf.sessions.create_session(user_id="ada", title="canary-1")
-        session.add_message(Message(role="user", content="canary-2 " + "canary-3 " * 9_000))
-        kept = hf.sessions.create_session(user_id="bob")
-        kept.add_message(Message(role="user", content="stays"))
-        with server.client() as client:
-            client.bgsave()
-        assert b"canary-2" in server.files()
-        hf.admin.erase(session_id=session.id)
-        left = server.files()
-        assert b"canary" not in left
-        assert texts(hf.sessions.get_session(kept.id)) == ["stays"]
-        assert hf.admin.verify().ok
-
-
-def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
-    with valkey.server() as server, contextlib.closing(ours.open_store(server.url)) as store:
-        erasing.said(store, "a", erasing.event("canary-claim", "canary-word", (b"canary-blob",)))
-        erasing.said(store, "b", erasing.event("c1", "stays"))
-        erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
-        assert b"canary-word" in server.files()
-        store.scrub(b"todo")
-        assert b"canary" not in server.files()
-        assert store.pending() is None
-        assert verified(store).ok
-
-
-def test_a_scrub_that_was_broken_off_is_done_by_the_next(monkeypatch: pytest.MonkeyPatch):
-    with contextlib.closing(ours.open_store(valkey.fresh())) as store:
-        erasing.said(store, "a", erasing.event("c1", "one"))
-        erasing.erased(store, erasing.whole(store, "a", todo=b"first\n"))
-
-        def busy(_: settings.Settings) -> None:
-            raise errors.StoreBusy("it takes long.")
-
-        for _ in range(2):
-            with monkeypatch.context() as patch:
-                patch.setattr(settings.Settings, "rewrite", busy)
-                with pytest.raises(errors.StoreBusy):
-                    store.scrub(store.pending() or b"")
-            assert store.pending() == b"\nfirst\n"
-        erasing.said(store, "b", erasing.event("c2", "two"))
-        done = store.pending()
-        assert done is not None
-        erasing.erased(store, erasing.whole(store, "b", todo=b"second\n"))
-        store.scrub(done, b"left\n")
-        assert store.pending() == b"left\nsecond\n", "what came since stays"
-        store.scrub(store.pending() or b"")
-        assert store.pending() is None
-
-
-def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pytest.MonkeyPatch):
-    """Neither what one has replaced, nor what another, still under way, has made by now."""
-    with valkey.server() as server, contextlib.closing(ours.open_store(server.url)) as store:
-        erasing.said(store, "a", erasing.event("canary-claim", "canary-word"))
-        erasing.said(store, "b", erasing.event("c1", "stays"))
-        # A process that died cleans nothing away.
-        monkeypatch.setattr(Rebuild, "_clean", lambda *_: None)
-        list(store.rebuild(erasing.derive))
-        driver = driver_of(store)
-        begun = driver.head(TENANT)
-        derived = tuple(driver.projections(TENANT))
-        at = f"{server.url}?prefix=holdfast"
-
-        def parts() -> Iterator[Change]:
-            part = Change(tenant=TENANT, before=begun, after=begun, projections=derived)
-            yield part
-            assert len(derived_keys(at)) == 3
-            erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
-            store.scrub(b"todo")
-            assert b"canary" not in server.files()
-            assert len(derived_keys(at)) == 1
-            yield part
-
-        assert not driver.replace({TENANT: begun}, parts()), "it has to stop"
-        # Nor may one begin that was derived before.
-        assert not driver.replace({TENANT: begun}, parts())
-        assert b"canary" not in server.files()
-        assert store.pending() is None
-        assert verified(store).ok
-
-
 def test_a_durability_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPatch):
     with (
         valkey.server() as server,
@@ -425,77 +338,6 @@ def test_what_was_done_is_not_refused_when_its_durability_is_missed(
         assert "same key" in caught.value.hint
         client.config_set("appendfsync", "always")
         assert store.version(TENANT, "a") == 2
-
-
-def test_where_settings_may_not_be_asked_the_snapshot_is_written_anew_too():
-    with valkey.server(save="3600 1") as server:
-        with server.client() as client:
-            for name, less in (("shy", ["-config"]), ("meek", ["-config", "-bgsave"])):
-                client.acl_setuser(name, enabled=True, passwords=["+right"], categories=["+@all"], commands=less, keys=["*"], channels=["*"])  # fmt: skip
-        host = server.url.removeprefix("redis://")
-        with contextlib.closing(ours.open_store(f"redis://meek:right@{host}")) as store:
-            erasing.said(store, "a", erasing.event("c1", "canary-word"))
-            with server.client() as client:
-                client.save()
-            erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
-            with pytest.raises(errors.StoreReadOnly, match="bgsave"):
-                store.scrub(b"todo")
-            assert store.pending() is not None
-        with contextlib.closing(ours.open_store(f"redis://shy:right@{host}")) as store:
-            store.scrub(b"todo")
-            assert b"canary" not in server.files()
-            assert store.pending() is None
-
-
-def test_a_rebuild_is_not_put_into_place_if_others_write_at_the_last_moment(url: str):
-    with contextlib.closing(ours.open_store(url)) as store:
-        take(store, step(write("a", 0, b"1", claims=(("c", 0),))))
-        driver = driver_of(store)
-
-        class Late(Rebuild):
-            def _current(self) -> bool:
-                take(store, step(write("a", 1, b"2")))
-                return True
-
-        before = {TENANT: driver.head(TENANT)}
-        assert not Late(driver._servers, driver._names, before).replace(iter(()))
-        assert store.find_claim(TENANT, "a", "c") == 1
-        assert derived_keys(url) == {b"d0"}
-
-
-def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
-    with contextlib.closing(ours.open_store(url)) as store:
-        take(store, step(write("a", 0, b"1", claims=(("c", 0),))))
-        driver = driver_of(store)
-        head = driver.head(TENANT)
-
-        def some() -> Iterator[Change]:
-            yield Change(tenant=TENANT, before=Head(), after=Head(), claims=((1, "c", 1),))
-            raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            driver.replace({TENANT: head}, some())
-        assert derived_keys(url) == {b"d0"}
-        # A process that died can't clean up after itself.
-        key = driver._names.head(TENANT)
-        number = driver._servers.script("build_begin", key, head.position, head.link, head.epoch)
-        part = Change(tenant=TENANT, before=Head(), after=Head(), claims=((1, "left", 1),))
-        assert driver._servers.script("build", key, str(number), packing.part(part)) == 1
-        assert len(derived_keys(url)) == 2
-        builds = driver._names.base(TENANT) + b"builds"
-        driver._servers.command(builds, b"ZADD", builds, 1, str(number), write=True)
-        assert driver.replace({TENANT: head}, iter([part]))
-        assert len(derived_keys(url)) == 1
-        assert driver.claims(TENANT, ["c", "left"], [1]) == [(1, "left", 1)]
-        assert not driver.replace({TENANT: head}, iter([part])), "the head has another epoch by now"
-
-
-def derived_keys(url: str) -> set[bytes]:
-    """Return the numbers under which something derived lies."""
-    with client_of(url) as client:
-        prefix = url.partition("prefix=")[2]
-        keys = [key.rsplit(b"}:")[-1] for key in client.scan_iter(f"{prefix}:*")]
-    return {key.partition(b":")[0] for key in keys if key[:1] == b"d" and key[1:2].isdigit()}
 
 
 def test_without_the_extra_the_error_says_what_to_install():

@@ -57,7 +57,7 @@ def on_postgres(*settings: str) -> Iterator[Served]:
 @contextlib.contextmanager
 def on_valkey(**settings: str) -> Iterator[Served]:
     """A Valkey of its own."""
-    with valkey.server(**settings) as server:
+    with valkey.server(within=None, **settings) as server:
         url = valkey.fresh(server.url)
 
         def forget() -> None:

@@ -55,7 +55,7 @@ class Beside:
 
     def _run(self, folder: Path) -> None:
         # Whatever the folder's clock says, a change of it is one: it has not been looked at in this moment.
-        journal.tick_ns = lambda _: 0  # pyright: ignore[reportPrivateImportUsage]
+        journal.tick_ns = lambda _: 0
         hf = holdfast.connect(f"files:{folder}")
         self._add(hf, "before")
         closes = os.read(self._go, 1) == b"c"
@@ -132,6 +132,7 @@ def found(folder: Path) -> list[str]:
 
 def judge(folder: Path, told: list[str]) -> bool:
     """Check a folder after a crash; return whether the erasure took place. If so, no byte has the words."""
+    mine: holdfast.Session | None = None
     for look in range(2):
         with holdfast.connect(f"files:{folder}") as hf:
             said = [str(m.content) for m in hf.sessions.get_session("kept").messages]

@@ -12,6 +12,7 @@ import holdfast
 from holdfast import errors
 from holdfast.store import urls
 from holdfast.store.postgres import place
+from holdfast.store.redis import place as redis_place
 
 
 @pytest.mark.parametrize(
@@ -193,3 +194,14 @@ def test_what_is_wrong_with_a_url_is_said_with_the_fix(
 )  # fmt: skip
 def test_an_at_sign_that_is_in_no_password_is_none(url: str):
     urls.check_user(url)
+
+
+def test_what_a_url_of_redis_says():
+    found = redis_place.of(
+        "rediss://a%40b:p%2Fw@[::1]:7000/3?ca=/x.pem&timeout_s=2&prefix=p-1&connections=2"
+    )
+    assert (found.host, found.port, found.database, found.user, found.password) == ("::1", 7000, 3, "a@b", "p/w")  # fmt: skip
+    assert (found.tls, found.timeout_s, found.prefix, found.connections) == ({"ssl_ca_certs": "/x.pem"}, 2, "p-1", 2)  # fmt: skip
+    assert found.shown == "rediss://[::1]:7000/3"
+    assert repr(found) == "Place(rediss://[::1]:7000/3)", "no password"
+    assert redis_place.of("redis://").shown == "redis://localhost:6379"

@@ -22,7 +22,6 @@ from holdfast.engine.listed import DELETED, KIND, rows
 from holdfast.engine.openings import Goes, Openings, session_of
 from holdfast.engine.pending import Todo, encoded, todos, unfinished
 from holdfast.engine.states import stream_of
-from holdfast.engine.tasks import Beat
 from holdfast.engine.telling import Elsewhere, Heard, Hook, Telling
 from holdfast.history import sessions as rules
 from holdfast.store import port
@@ -412,51 +411,3 @@ def _overtaken() -> errors.Conflict:
     return errors.Conflict(
         "others wrote to what is to be erased every time.", hint="Nothing was erased. Retry."
     )
-
-
-class PurgeTask:
-    """Erases in the background what delete_session has hidden."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        hooks: Sequence[Hook] = (),
-        elsewhere: Elsewhere | None = None,
-        words: Sequence[Hook] = (),
-    ) -> None:
-        self._engine = engine
-        self._hooks = hooks
-        self._elsewhere = elsewhere
-        self._words = words
-        self._seen: dict[str, int] = {}
-        self._waiting: dict[str, set[str]] = {}
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return "purge"
-
-    def due(self, tenant: str) -> bool:
-        """Whether the log has gone on, or something is left of an erasure."""
-        pending = self._engine.store.pending()
-        if pending is not None and (
-            unfinished(pending) or any(each.tenant == tenant for each in todos(pending))
-        ):
-            return True
-        seen = self._seen.get(tenant, -1)
-        return seen < 0 or self._engine.store.wait(tenant, seen, 0)
-
-    def step(self, tenant: str, beat: Beat) -> bool:
-        """Erase some deleted sessions; return whether there may be more. What only waits is told of once."""
-        beat()
-        head = self._engine.store.head(tenant)
-        erasing = Erasing(
-            self._engine, tenant, self._hooks, elsewhere=self._elsewhere, words=self._words
-        )
-        before = self._waiting.get(tenant, set[str]())
-        receipt = erasing.deleted(limits.PURGE_SESSIONS, before)
-        self._waiting[tenant] = erasing.waiting(before)
-        if receipt.sessions or self._waiting[tenant] - before:
-            return True
-        self._seen[tenant] = head
-        return False

@@ -13,7 +13,8 @@ import msgspec
 from holdfast import errors, limits
 from holdfast.engine.bonding import BondedShelf, MendedShelf
 from holdfast.engine.engine import Engine
-from holdfast.engine.erasing import Erasing, Handles, PurgeTask
+from holdfast.engine.erasing import Erasing, Handles
+from holdfast.engine.purging import PurgeTask
 from holdfast.engine.shrinking import Summarizer
 from holdfast.engine.telling import Hook
 from holdfast.memory.meaning.embedding import Embedder

@@ -56,7 +56,7 @@ class Rewriting:
                 self._fill(made, content)
                 moves.append((made.name, path.name))
         if moves:
-            decided = Decided(*ends, tuple(moves))
+            decided = Decided(ends[0], ends[1], tuple(moves))
             self._files.put(self._path, msgspec.json.encode(decided))
 
     def _fill(self, path: Path, content: bytes) -> None:

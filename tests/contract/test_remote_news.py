@@ -1,0 +1,152 @@
+"""Who waits for news of a store on a server, and what is heard of others."""
+
+import itertools
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import msgspec
+import pytest
+
+from holdfast import errors
+from holdfast.store.remote import waiting
+from holdfast.store.remote.store import RemoteStore
+from holdfast.store.remote.waiting import News
+from holdfast.testing.contract.noting import LONG_S
+from holdfast.testing.contract.stage import OTHER, TENANT, step, take, write
+from tests.contract.ram_driver import RamDriver, Server
+
+replace = msgspec.structs.replace
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def theirs(server: Server) -> Iterator[RemoteStore]:
+    with closing(RemoteStore(RamDriver(server))) as store:
+        yield store
+
+
+@pytest.fixture
+def mine(server: Server) -> Iterator[RemoteStore]:
+    with closing(RemoteStore(RamDriver(server))) as store:
+        yield store
+
+
+def test_others_that_write_are_heard_of(mine: RemoteStore, theirs: RemoteStore):
+    take(mine, step(write("a", 0, b"1")))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(mine.wait, TENANT, 1, LONG_S)
+        take(theirs, step(write("b", 0, b"2")))
+        assert waiting.result()
+
+
+def test_who_waits_does_so_without_being_told(server: Server, theirs: RemoteStore):
+    class Deaf(RamDriver):
+        def listen(self) -> Iterator[tuple[str, int]]:
+            raise errors.Unavailable("nobody tells anything.")
+
+    with closing(RemoteStore(Deaf(server))) as store, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.wait, TENANT, 0, LONG_S)
+        take(theirs, step(write("a", 0, b"1")))
+        assert waiting.result()
+
+
+def test_news_is_told_once_and_wanted_comes_first():
+    told: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
+    taken = threading.Event()
+
+    def listen() -> Iterator[tuple[str, int]]:
+        while (news := told.get()) is not None:
+            yield news
+        taken.set()
+
+    news = News(listen)
+    news.attend()
+    for each in (("a", 3), ("a", 2), ("b", 5), ("b", 0), ("b", 6), ("", 0), None):
+        told.put(each)
+    assert taken.wait(LONG_S)
+    assert news.heard() == {"a": 3, "b": 0, "": 0}
+    assert news.heard() == {}
+    news.close()
+    told.put(None)
+    news.join()
+
+
+def test_a_fault_in_listening_is_told_and_it_is_listened_to_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    raised: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    monkeypatch.setattr(threading, "excepthook", lambda args: raised.put(args.exc_value))
+    listened: queue.SimpleQueue[int] = queue.SimpleQueue()
+    runs = itertools.count(1)
+    through = threading.Event()
+
+    def listen() -> Iterator[tuple[str, int]]:
+        run = next(runs)
+        listened.put(run)
+        yield "a", run
+        if run < 3:
+            raise ValueError
+        through.wait(LONG_S)
+
+    news = News(listen)
+    news.attend()
+    assert listened.get(timeout=LONG_S) == 1
+    assert isinstance(raised.get(timeout=LONG_S), ValueError)
+    assert news.heard() == {"a": 1, "": 0}, "the next turn is told, and it is listened to again"
+    assert listened.get(timeout=LONG_S) == 2
+    assert isinstance(raised.get(timeout=LONG_S), ValueError)
+    looks = iter((False, True))
+    assert news.wait("a", lambda: next(looks), LONG_S), "so is who waits"
+    assert listened.get(timeout=LONG_S) == 3
+    assert [r.__dict__["error"] for r in caplog.records] == ["ValueError"] * 2
+    news.close()
+    through.set()
+    news.join()
+
+
+def test_who_waits_looks_only_for_news_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(waiting, "FIRST_S", LONG_S)
+    monkeypatch.setattr(waiting, "LONGEST_S", LONG_S)
+    told: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
+    looks: queue.SimpleQueue[int] = queue.SimpleQueue()
+    there: list[str] = []
+
+    def listen() -> Iterator[tuple[str, int]]:
+        while (news := told.get()) is not None:
+            yield news
+
+    def look() -> bool:
+        looks.put(1)
+        return TENANT in there
+
+    news = News(listen)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(news.wait, TENANT, look, LONG_S)
+        for others in (50, 0):
+            looks.get()
+            for number in range(others):
+                told.put((OTHER, number + 1))
+                told.put((TENANT, 0))
+                news.tell((OTHER,))
+            there += [] if others else [TENANT]
+            told.put(("", 0) if others else (TENANT, 1))
+        assert found.result()
+        looks.get()
+        assert looks.empty(), "three: at first, when news may have been missed, and for its own"
+        there.clear()
+        found = pool.submit(news.wait, TENANT, look, LONG_S)
+        looks.get()
+        there.append(TENANT)
+        news.tell((OTHER, TENANT))
+        assert found.result()
+    assert not news._places
+    news.close()
+    told.put(None)
+    news.join()
