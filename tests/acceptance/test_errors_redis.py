@@ -164,10 +164,10 @@ def test_a_server_that_is_slow():
 
 def test_a_server_that_is_reading_its_files():
     with valkey.server(
-        key_load_delay="20000", loading_process_events_interval_bytes="1024"
+        key_load_delay="5000", loading_process_events_interval_bytes="1024"
     ) as server:
         with opened(server.url) as store:
-            take(store, *(step(write(f"s{n}", 0, b"x")) for n in range(50)))
+            take(store, *(step(write(f"s{n}", 0, b"x")) for n in range(400)))
         with server.client() as client:
             client.execute_command("BGREWRITEAOF")
             while client.info("persistence")["aof_rewrite_in_progress"]:

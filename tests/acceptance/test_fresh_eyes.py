@@ -238,7 +238,7 @@ def test_after_a_failed_write_a_log_without_what_was_acknowledged_is_not_gone_on
 def test_what_is_no_plain_file_is_left_alone(tmp_path: Path, make: Any):
     place = tmp_path / "pipe"
     make(place)
-    with pytest.raises(holdfast.InvalidRequest, match="not a place for a file"):
+    with pytest.raises(holdfast.InvalidRequest, match="is no file"):
         holdfast.connect(place)
     assert not place.is_file()
 

@@ -212,7 +212,7 @@ def test_segments_half_in_place_that_others_overtook_are_damage_and_nothing_is_c
 
 
 def test_what_a_writer_that_died_left_half_made_goes_with_what_is_erased(folder: Path) -> None:
-    left = folder / "journal" / "000001.jsonl.left.new"
+    left = folder / "journal" / "000001.jsonl.left0000.new"
     with holdfast.connect(f"files:{folder}") as hf:
         left.write_text(SECRET)
         hf.admin.erase(user_id="ada")

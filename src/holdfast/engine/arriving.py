@@ -18,7 +18,8 @@ def is_arriving(store: Store, tenant: str) -> bool:
     except errors.EventsLost:
         raise
     except errors.Corrupt:
-        # A damaged note keeps nobody from what can be read; `verify` and whoever needs notes meet it.
+        # A damaged note keeps nobody from what can be read; where nothing can be, that is told.
+        store.head(tenant)
         return False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,16 @@ def _opened(lock: Path, target: Path) -> int:
     try:
         lock.parent.mkdir(mode=0o700, exist_ok=True)
         return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError as error:
+        raise errors.InvalidRequest(
+            f"{target} can't be made: there is no folder {target.parent}.",
+            hint=f"Make it first: mkdir -p {shlex.quote(str(target.parent))}",
+        ) from error
+    except PermissionError as error:
+        raise errors.StoreReadOnly(
+            f"{target} can't be written.",
+            hint="Check the permissions of its folder, or name a file in another.",
+        ) from error
     except OSError as error:
         raise errors.InvalidRequest(
             f"nothing can be made beside {target}: {error.strerror}.",

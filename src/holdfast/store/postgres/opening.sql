@@ -6,8 +6,8 @@ SELECT current_setting('server_version_num'), current_setting('server_encoding')
        current_setting('full_page_writes')::boolean, current_setting('synchronous_commit')
 -- name: is_there
 -- Somebody else may have a table by that name: ours is known by its columns.
-SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass('store') AND NOT attisdropped
-    AND (attname, atttypid) IN (('name', 'text'::regtype), ('value', 'bytea'::regtype))
+SELECT count(*) = 2 AND bool_and((attname, atttypid) IN (('name', 'text'::regtype), ('value', 'bytea'::regtype)))
+FROM pg_attribute WHERE attrelid = to_regclass('store') AND attnum > 0 AND NOT attisdropped
 -- name: schema
 SELECT true FROM pg_namespace WHERE nspname = %(name)s
 -- name: hidden

@@ -164,12 +164,16 @@ def verify(
     yield port.Report(seen, len(named), tuple(faults), notes)
 
 
-def log_faults(connection: apsw.Connection) -> Iterator[str]:
-    """Yield what is wrong with the log itself: events, streams, and what is said to be erased."""
+def log_faults(connection: apsw.Connection, *, part: bool = False) -> Iterator[str]:
+    """Yield what is wrong with the log itself: events, streams, and what is said to be erased.
+
+    `part`: the rest of it, with notices of what is erased, may still be copied here.
+    """
     for tenant in tenants(connection):
         yield from (fault for _, fault in _events(connection, tenant) if fault)
     yield from _stream_faults(connection, based=True)
-    yield from erasing.faults(connection)
+    if not part:
+        yield from erasing.faults(connection)
 
 
 def _stream_faults(connection: apsw.Connection, *, based: bool) -> Iterator[str]:
