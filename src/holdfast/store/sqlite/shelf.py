@@ -82,6 +82,8 @@ class SQLiteShelf:
         with contextlib.closing(apsw.Connection(name, vfs=opening.VFS)) as connection:
             connection.pragma("page_size", 4096)
             self._begin(connection)
+            # Those who come first together would be in one another's way if each had to do it.
+            connection.pragma("journal_mode", "WAL")
         try:
             os.link(name, self.path)
         except FileExistsError:
