@@ -34,7 +34,7 @@ class Later(Exception):
     """The request needs what is decided but not committed yet: take it up in the next round."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, gc=False):
     """What a request leads to: the append, the states after it, and the session or frame that answers it."""
 
     append: port.Append | None

@@ -22,7 +22,7 @@ CHUNK = 64
 """Events read at a time on the way back."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class Said(msgspec.Struct, frozen=True, gc=False):
     """A message in the log: its version, its number in the present generation, its stored tokens.
 
     `counts` holds its tokens by the names of Holdfast's counters, once they have counted it. A counter of a

@@ -28,7 +28,7 @@ _decoder = msgspec.json.Decoder(_Header)
 _encoder = msgspec.json.Encoder()
 
 
-class Place(msgspec.Struct, frozen=True):
+class Place(msgspec.Struct, frozen=True, gc=False):
     """Where an event stands: position in the feed, number of its stream, version in it."""
 
     position: int
@@ -67,7 +67,7 @@ def is_blob(hash_: bytes, content: bytes) -> bool:
     return blob_hash(content) == hash_
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """An event's stored columns. `payload` and `salt` are None together, once erased."""
 
     place: Place

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 
 
-class NewEvent(msgspec.Struct, frozen=True):
+class NewEvent(msgspec.Struct, frozen=True, gc=False):
     """An event to append. Everything but the payload becomes its header, which holds no caller's text.
 
     `ordinal` is a number of the stream's own that never falls (a session counts its messages with it).
@@ -25,7 +25,7 @@ class NewEvent(msgspec.Struct, frozen=True):
     blobs: tuple[bytes, ...] = ()
 
 
-class StoredEvent(msgspec.Struct, frozen=True):
+class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     """An event as read back, checked against its digest. Once `erased`, `payload` is a stand-in, or None."""
 
     position: int
@@ -42,7 +42,7 @@ class StoredEvent(msgspec.Struct, frozen=True):
     erased: bool = False
 
 
-class StreamWrite(msgspec.Struct, frozen=True):
+class StreamWrite(msgspec.Struct, frozen=True, gc=False):
     """Events for one stream, on condition that it is at version `expected` (0: it does not exist).
 
     `claims` are texts unique in the stream for ever, each paired with the index of the event that
@@ -63,7 +63,7 @@ class StreamWrite(msgspec.Struct, frozen=True):
         return self.expected if self.base is None else max(self.expected, self.base[1])
 
 
-class Projection(msgspec.Struct, frozen=True, kw_only=True):
+class Projection(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A derived row, one shape for every kind. `terms` are exact-match texts it can be found by."""
 
     kind: str
@@ -76,14 +76,14 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
     document: bytes = b""
 
 
-class KeyUse(msgspec.Struct, frozen=True):
+class KeyUse(msgspec.Struct, frozen=True, gc=False):
     """An idempotency key and the hash of the command it stands for."""
 
     key: str
     command_hash: bytes
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """A stream's folded state at a version, with the fold's own version."""
 
     stream: str
@@ -92,14 +92,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: bytes
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(msgspec.Struct, frozen=True, gc=False):
     """A small record of a tenant's, outside the log. Every change gives it a higher version."""
 
     value: bytes
     version: int
 
 
-class Raw(msgspec.Struct, frozen=True, kw_only=True):
+class Raw(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An event exactly as it is kept, to be kept the same elsewhere.
 
     `stream` is the name that its stream has now, `number` the position of that stream's first event. `base`: a
@@ -122,7 +122,7 @@ class Raw(msgspec.Struct, frozen=True, kw_only=True):
     erased: tuple[int, int, bytes | None] | None = None
 
 
-class RawKey(msgspec.Struct, frozen=True):
+class RawKey(msgspec.Struct, frozen=True, gc=False):
     """An idempotency key exactly as it is kept: what it was used for, and when."""
 
     key: str
@@ -132,7 +132,7 @@ class RawKey(msgspec.Struct, frozen=True):
     time_us: int
 
 
-class Derived(msgspec.Struct, frozen=True):
+class Derived(msgspec.Struct, frozen=True, gc=False):
     """What a whole stream leads to: its claims and blobs' hashes with their versions, and projections.
 
     Claims come by version. Of one that a stretch has twice the first counts: `paths.claimed`.
@@ -150,7 +150,7 @@ Derive = Callable[[str, Iterator[StoredEvent], Blobs], Derived]
 """From a stream's name and all its events to what is derived from them. Raises Corrupt if it lacks a blob."""
 
 
-class Append(msgspec.Struct, frozen=True, kw_only=True):
+class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One atomic step of one tenant: at least one write, each with at least one event, no stream twice.
 
     Conditions are looked at in this order: the key, then the versions of all streams, then all claims.
@@ -166,14 +166,14 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     time_us: int = 0
 
 
-class Appended(msgspec.Struct, frozen=True):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """It is in the log, at these positions."""
 
     first: int
     last: int
 
 
-class Stale(msgspec.Struct, frozen=True):
+class Stale(msgspec.Struct, frozen=True, gc=False):
     """A stream was at another version than expected; without a name, the feed was at another position.
 
     Then others were faster somewhere in the tenant, and nothing that was cached of it may be trusted.
@@ -183,7 +183,7 @@ class Stale(msgspec.Struct, frozen=True):
     actual: int
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """A claim is taken, by the event at this version of the stream."""
 
     stream: str
@@ -191,7 +191,7 @@ class Claimed(msgspec.Struct, frozen=True):
     version: int
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class Replayed(msgspec.Struct, frozen=True, gc=False):
     """The key was used before, for a command with this hash that made these positions."""
 
     command_hash: bytes
@@ -202,7 +202,7 @@ class Replayed(msgspec.Struct, frozen=True):
 Outcome = Appended | Stale | Claimed | Replayed
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class Query(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A page of projections of one kind, newest first, continuing after a cursor or at an offset.
 
     Every condition given must hold; `since_us` and `until_us` are inclusive; `terms` must all be among

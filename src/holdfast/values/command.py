@@ -16,7 +16,7 @@ from holdfast.values.policy import Cut, Summary, Usage, WindowPolicy
 from holdfast.values.session import EndReason, SessionState
 
 
-class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
+class CreateSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Begin a session, with these messages in it.
 
     `or_get`: an existing one is the answer, not an error. `named`: the caller chose the id. `opening` is what is
@@ -34,7 +34,7 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
     opening: Opening | None = None
 
 
-class AddMessages(msgspec.Struct, frozen=True, kw_only=True):
+class AddMessages(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Append messages, all or none; in a new session if this one has `max_messages` already.
 
     `window` is what the model had seen that said them, `usage` what its provider charged for that.
@@ -47,7 +47,7 @@ class AddMessages(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
 
 
-class UpdateSession(msgspec.Struct, frozen=True, kw_only=True):
+class UpdateSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Change title, metadata or policy."""
 
     session_id: str
@@ -57,7 +57,7 @@ class UpdateSession(msgspec.Struct, frozen=True, kw_only=True):
     policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET
 
 
-class ContinueSession(msgspec.Struct, frozen=True, kw_only=True):
+class ContinueSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Go on in a new session: what is carried over first, then the new messages.
 
     The engine fills in `next_id`, and `carried` and `summary` from the log; `max_messages` bounds how
@@ -74,7 +74,7 @@ class ContinueSession(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary | None = None
 
 
-class EndSession(msgspec.Struct, frozen=True, kw_only=True):
+class EndSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """End a session. With `idle_since_us`, only if nothing happened in it after that moment."""
 
     session_id: str
@@ -82,7 +82,7 @@ class EndSession(msgspec.Struct, frozen=True, kw_only=True):
     idle_since_us: int | None = None
 
 
-class ResetSession(msgspec.Struct, frozen=True, kw_only=True):
+class ResetSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """End the present generation and begin the next under the same id, with these messages in it."""
 
     session_id: str
@@ -90,7 +90,7 @@ class ResetSession(msgspec.Struct, frozen=True, kw_only=True):
     opening: Opening | None = None
 
 
-class ForkSession(msgspec.Struct, frozen=True, kw_only=True):
+class ForkSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Begin a session that is what this one was at a message (`at`: its id or number), or at a version.
 
     `named`: the caller chose the id. The engine fills in `there`, the state at that point.
@@ -107,7 +107,7 @@ class ForkSession(msgspec.Struct, frozen=True, kw_only=True):
     there: SessionState | None = None
 
 
-class RewindSession(msgspec.Struct, frozen=True, kw_only=True):
+class RewindSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Go back to a message: later ones leave the conversation. The engine fills in `there`."""
 
     session_id: str
@@ -115,7 +115,7 @@ class RewindSession(msgspec.Struct, frozen=True, kw_only=True):
     there: SessionState | None = None
 
 
-class TrimSession(msgspec.Struct, frozen=True, kw_only=True):
+class TrimSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Have windows of a session begin where a policy would cut it down to its budget.
 
     The engine fills in `cut`, and the `summary` that stands for what goes.
@@ -127,7 +127,7 @@ class TrimSession(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary | None = None
 
 
-class SummarizeSession(msgspec.Struct, frozen=True, kw_only=True):
+class SummarizeSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Put a summary in the place of messages that are out, if nobody summarised since message `after`.
 
     `seen` is the version of the session at which they were read: what was erased since may be in it.
@@ -140,7 +140,7 @@ class SummarizeSession(msgspec.Struct, frozen=True, kw_only=True):
     seen: int = 0
 
 
-class OffloadSession(msgspec.Struct, frozen=True, kw_only=True):
+class OffloadSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Note that long-term memory has taken the history of a generation that ended."""
 
     session_id: str
@@ -163,7 +163,7 @@ SessionCommand = (
 )
 
 
-class ReplaySession(msgspec.Struct, frozen=True, kw_only=True):
+class ReplaySession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Append events that happened elsewhere, at the times when they did, to a session at version `expected`.
 
     They have been checked: `state` is what they lead to. `base` is the version that they go on from if that is
@@ -178,7 +178,7 @@ class ReplaySession(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A command with what the caller demands of it: whose, once only under a key, at which version."""
 
     tenant: str

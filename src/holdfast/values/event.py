@@ -17,7 +17,7 @@ from holdfast.values.policy import Correction, Cut, Summary, Usage, WindowPolicy
 from holdfast.values.session import EndReason, SessionState
 
 
-class SessionCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionCreated(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A session began; again, under the same id, if the one before was deleted.
 
     One that is imported says with `until` at which version it is whole: nobody finds it before. It begins
@@ -38,7 +38,7 @@ class SessionCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     until: int = 0
 
 
-class MessageAdded(msgspec.Struct, frozen=True):
+class MessageAdded(msgspec.Struct, frozen=True, gc=False):
     """A message took its place at the end of a session.
 
     `tokens` is its count and `counter` says who counted: the caller, or a named counter.
@@ -50,7 +50,7 @@ class MessageAdded(msgspec.Struct, frozen=True):
     counter: str
 
 
-class WindowRecorded(msgspec.Struct, frozen=True, omit_defaults=True):
+class WindowRecorded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The next `messages` were said by a model that had seen this window of the conversation."""
 
     kind: ClassVar[str] = "session.window_recorded"
@@ -58,21 +58,21 @@ class WindowRecorded(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: int = 1
 
 
-class WindowCut(msgspec.Struct, frozen=True):
+class WindowCut(msgspec.Struct, frozen=True, gc=False):
     """The session's windows begin later from here on."""
 
     kind: ClassVar[str] = "session.window_cut"
     cut: Cut
 
 
-class SessionSummarized(msgspec.Struct, frozen=True):
+class SessionSummarized(msgspec.Struct, frozen=True, gc=False):
     """A summary stands for messages that a cut has taken out of the windows, instead of any before it."""
 
     kind: ClassVar[str] = "session.summarized"
     summary: Summary
 
 
-class SessionUpdated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionUpdated(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Title, metadata or policy changed, or a count was found to be off.
 
     Keys in `set_metadata` were set, those in `drop_metadata` removed.
@@ -86,14 +86,14 @@ class SessionUpdated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     usage: Usage | msgspec.UnsetType = msgspec.UNSET
 
 
-class SessionContinued(msgspec.Struct, frozen=True):
+class SessionContinued(msgspec.Struct, frozen=True, gc=False):
     """The conversation goes on in another session."""
 
     kind: ClassVar[str] = "session.continued"
     to: str
 
 
-class SessionForked(msgspec.Struct, frozen=True):
+class SessionForked(msgspec.Struct, frozen=True, gc=False):
     """A session began as another was at a version: `state` is what it has from there, as its own."""
 
     kind: ClassVar[str] = "session.forked"
@@ -103,7 +103,7 @@ class SessionForked(msgspec.Struct, frozen=True):
     state: SessionState
 
 
-class SessionRewound(msgspec.Struct, frozen=True):
+class SessionRewound(msgspec.Struct, frozen=True, gc=False):
     """The session went back to one of its versions: `state` is what it has from there on."""
 
     kind: ClassVar[str] = "session.rewound"
@@ -111,20 +111,20 @@ class SessionRewound(msgspec.Struct, frozen=True):
     state: SessionState
 
 
-class SessionReset(msgspec.Struct, frozen=True):
+class SessionReset(msgspec.Struct, frozen=True, gc=False):
     """The present generation ended and the next began, empty, under the same id."""
 
     kind: ClassVar[str] = "session.reset"
 
 
-class SessionEnded(msgspec.Struct, frozen=True):
+class SessionEnded(msgspec.Struct, frozen=True, gc=False):
     """The session ended, timed out, or was deleted."""
 
     kind: ClassVar[str] = "session.ended"
     reason: EndReason
 
 
-class SessionOffloaded(msgspec.Struct, frozen=True):
+class SessionOffloaded(msgspec.Struct, frozen=True, gc=False):
     """Long-term memory has taken the history of a generation that ended, and has said so."""
 
     kind: ClassVar[str] = "session.offloaded"
@@ -132,7 +132,7 @@ class SessionOffloaded(msgspec.Struct, frozen=True):
     engine: str = ""
 
 
-class SessionErased(msgspec.Struct, frozen=True):
+class SessionErased(msgspec.Struct, frozen=True, gc=False):
     """Content of so many events of the session was erased; `digest` proves which. The rest goes on as it was."""
 
     kind: ClassVar[str] = "session.erased"
@@ -157,7 +157,7 @@ SessionEvent = (
 )
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class Recorded(msgspec.Struct, frozen=True, gc=False):
     """An event as it stands in the log: what happened, where in the feed and stream, and when."""
 
     event: SessionEvent
@@ -172,7 +172,7 @@ class Recorded(msgspec.Struct, frozen=True):
         return self.event.kind
 
 
-class Erased(msgspec.Struct, frozen=True, kw_only=True):
+class Erased(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An event of which only its place in the log is left, and of which kind it was."""
 
     kind: str

@@ -59,7 +59,7 @@ def category_named(name: str) -> MessageCategory:
     return _FOREIGN_CATEGORIES.get(name, MessageCategory.DIALOG)
 
 
-class ToolCallRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToolCallRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One tool call of an assistant message. Without an id it gets one.
 
     `arguments` is the provider's own argument text, kept verbatim where there was one.
@@ -84,7 +84,7 @@ class ToolCallRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         return hash((self.id, self.name))
 
 
-class ToolCallResult(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToolCallResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a tool call gave: any JSON value, and whether it is an error."""
 
     tool_call_id: str
@@ -105,7 +105,7 @@ CHECKED: Final[Mapping[str, Json]] = FrozenDict()
 """As `extra` it says, once, that whoever makes the message has checked every field: `wire`, for plain dicts."""
 
 
-class Message(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """One message of a conversation; immutable, content and metadata included.
 
     Content is text or parts (a list of dicts). Tool calls belong to an assistant, tool results to

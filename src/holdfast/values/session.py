@@ -37,7 +37,7 @@ class EndReason(StrEnum):
     DELETED = "deleted"
 
 
-class OpenCall(msgspec.Struct, frozen=True):
+class OpenCall(msgspec.Struct, frozen=True, gc=False):
     """A tool call that waits for its result, known by its message and its own id."""
 
     message_id: str
@@ -45,7 +45,7 @@ class OpenCall(msgspec.Struct, frozen=True):
     name: str
 
 
-class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A session folded from its events up to `version`.
 
     `generation` counts resets; `began` and `ordinal_began` are version and message ordinal at which
@@ -150,7 +150,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         )
 
 
-class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One row of a listing: the projection of a session's state."""
 
     id: str = ""

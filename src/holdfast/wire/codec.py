@@ -74,7 +74,7 @@ _state = msgspec.json.Decoder(SessionState)
 _info = msgspec.json.Decoder(SessionInfo)
 
 
-class Encoded(msgspec.Struct, frozen=True):
+class Encoded(msgspec.Struct, frozen=True, gc=False):
     """An event as it is stored: its payload with its schema, and the blobs that it refers to."""
 
     schema: int

@@ -29,7 +29,7 @@ def outrun() -> errors.Conflict:
     return errors.Conflict("other writers were faster every time.", hint="Retry.")
 
 
-class Head(msgspec.Struct, frozen=True):
+class Head(msgspec.Struct, frozen=True, gc=False):
     """The end of a tenant's feed: position and link of its last event, and how often it was rebuilt or erased from."""
 
     position: int = 0
@@ -37,7 +37,7 @@ class Head(msgspec.Struct, frozen=True):
     epoch: int = 0
 
 
-class Stream(msgspec.Struct, frozen=True):
+class Stream(msgspec.Struct, frozen=True, gc=False):
     """A stream: its number (the position of its first event), its own first and last version, and its bases.
 
     The mark is a checksum over all of it but the last version: kept as it comes.
@@ -51,7 +51,7 @@ class Stream(msgspec.Struct, frozen=True):
     mark: bytes = b""
 
 
-class Blank(msgspec.Struct, frozen=True):
+class Blank(msgspec.Struct, frozen=True, gc=False):
     """What became of an erased event: the position of its notice, that of its cause, and what is read in its place."""
 
     notice: int
@@ -59,7 +59,7 @@ class Blank(msgspec.Struct, frozen=True):
     payload: bytes | None = None
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Kept(msgspec.Struct, frozen=True, gc=False):
     """An event as it is kept, and the name of the stream that it belongs to."""
 
     stream: str
@@ -68,7 +68,7 @@ class Kept(msgspec.Struct, frozen=True):
     blank: Blank | None = None
 
 
-class KeptKey(msgspec.Struct, frozen=True):
+class KeptKey(msgspec.Struct, frozen=True, gc=False):
     """An idempotency key's use, as it is kept: the command's hash stands behind a checksum over all of it."""
 
     key: str
@@ -78,21 +78,21 @@ class KeptKey(msgspec.Struct, frozen=True):
     time_us: int
 
 
-class KeptSnapshot(msgspec.Struct, frozen=True):
+class KeptSnapshot(msgspec.Struct, frozen=True, gc=False):
     """A snapshot and the checksum over it."""
 
     snapshot: port.Snapshot
     mark: bytes
 
 
-class KeptProjection(msgspec.Struct, frozen=True):
+class KeptProjection(msgspec.Struct, frozen=True, gc=False):
     """A projection and the checksum over it."""
 
     projection: port.Projection
     mark: bytes
 
 
-class KeptNote(msgspec.Struct, frozen=True):
+class KeptNote(msgspec.Struct, frozen=True, gc=False):
     """A note and the checksum over it."""
 
     name: str
@@ -100,7 +100,7 @@ class KeptNote(msgspec.Struct, frozen=True):
     mark: bytes
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One change to one tenant, applied whole on condition that its head is `before`, else not at all.
 
     What is added must not be there: `streams`, `bases`, `rows`, `claims` and `keys`. What is put takes the place of
@@ -147,13 +147,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Added to what is pending of the store; None: this is no erasure."""
 
 
-class Moved(msgspec.Struct, frozen=True):
+class Moved(msgspec.Struct, frozen=True, gc=False):
     """Nothing was changed: the tenant's head is this one."""
 
     head: Head
 
 
-class Taken(msgspec.Struct, frozen=True):
+class Taken(msgspec.Struct, frozen=True, gc=False):
     """Nothing was changed: the head is as expected, but something that had to be new is there already."""
 
 
