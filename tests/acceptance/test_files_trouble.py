@@ -85,6 +85,28 @@ def test_a_disk_that_is_full_before_the_journal_has_the_line_has_nothing(
         assert texts(hf, "tides") == ["pay 5"] and hf.admin.verify().ok
 
 
+def test_who_is_interrupted_between_journal_and_index_and_again_takes_it_up_himself(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> bool:
+        if not args or args[1] == "COMMIT":
+            raise KeyboardInterrupt
+        return True
+
+    with holdfast.connect(url) as hf:
+        session, store = hf.sessions.create_session("tides"), store_of(hf)
+        session.add_message(say("one"))
+        store._writer.exec_trace = interrupted
+        with monkeypatch.context() as patched:
+            # Before it could say that the connection is not to be used any more.
+            patched.setattr(store, "_abandon_writer", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                session.add_message(say("two"))
+        store._writer.exec_trace = None
+        session.add_message(say("three"))
+        assert texts(hf, "tides") == ["one", "two", "three"] and hf.admin.verify().ok
+
+
 def store_of(hf: holdfast.Holdfast) -> FilesStore:
     store = hf.sessions._engine.store
     assert isinstance(store, FilesStore)

@@ -16,6 +16,7 @@ from holdfast import limits
 from holdfast.context.window import Window
 from holdfast.engine import past
 from holdfast.engine.aio_log import AsyncMessages, AsyncPastSession
+from holdfast.engine.commits import Answer
 from holdfast.engine.engine import Engine
 from holdfast.engine.handles import PendingCall
 from holdfast.engine.loops import Loop
@@ -66,13 +67,15 @@ class AsyncSessions:
 
     async def run(self, request: Request) -> AsyncSession:
         """Submit a request and await its answer."""
+        return self._handle((await self._submit(request)).state)
+
+    def _submit(self, request: Request) -> asyncio.Future[Answer]:
         loop = asyncio.get_running_loop()
         channel = self._loops.get(id(loop))
         if channel is None:
             self._loops = {key: one for key, one in self._loops.items() if not one.loop.is_closed()}
             channel = self._loops[id(loop)] = Loop(loop, self._engine)
-        answer = await channel.submit(request)
-        return self._handle(answer.state)
+        return channel.submit(request)
 
     async def _begun(self, request: Request) -> AsyncSession:
         if self._bootstraps:
@@ -202,11 +205,11 @@ class AsyncSessions:
         expected_version: int | None = None,
     ) -> AsyncSession:
         """Append messages to the session, or to where its conversation goes on: all of them or none."""
-        return await self.append_to(
-            session_id, messages, key=key, expected_version=expected_version, window=None
+        return await self.run(
+            self._requests.add(session_id, messages, key=key, expected_version=expected_version)
         )
 
-    async def append_to(
+    def append_to(
         self,
         session_id: str,
         messages: Iterable[MessageLike],
@@ -214,10 +217,10 @@ class AsyncSessions:
         key: str | None,
         expected_version: int | None,
         window: Window | None,
-        usage: int | None = None,
-    ) -> AsyncSession:
-        """Append for a handle."""
-        return await self.run(
+        usage: int | None,
+    ) -> asyncio.Future[Answer]:
+        """Append for a handle, which awaits the answer itself: a coroutine in between would only cost time."""
+        return self._submit(
             self._requests.add(
                 session_id,
                 messages,
@@ -351,9 +354,11 @@ class AsyncSession(AsyncRecalling):
         usage: int | None = None,
     ) -> AsyncSession:
         """Append a message: a Message or a provider's dict. It is on disk when this returns."""
-        return await self.add_messages(
-            (message,), key=key, expected_version=expected_version, window=window, usage=usage
-        )
+        answer = await self._manager.append_to(
+            self._state.id, (message,), key=key, expected_version=expected_version, window=window, usage=usage
+        )  # fmt: skip
+        self._state = answer.state
+        return self
 
     async def add_messages(
         self,
@@ -365,15 +370,10 @@ class AsyncSession(AsyncRecalling):
         usage: int | None = None,
     ) -> AsyncSession:
         """Append messages in order, all or none, in one commit."""
-        after = await self._manager.append_to(
-            self.id,
-            messages,
-            key=key,
-            expected_version=expected_version,
-            window=window,
-            usage=usage,
-        )
-        self._state = after.state
+        answer = await self._manager.append_to(
+            self._state.id, messages, key=key, expected_version=expected_version, window=window, usage=usage
+        )  # fmt: skip
+        self._state = answer.state
         return self
 
     async def fork(

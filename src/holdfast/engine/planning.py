@@ -120,7 +120,7 @@ class Round:
 
     def _decided(
         self, tenant: str, state: SessionState | None, command: c.SessionCommand
-    ) -> list[sessions.Writing] | SessionState:
+    ) -> Sequence[sessions.Writing] | SessionState:
         """Return what a command makes in sessions; the session itself if it is so already."""
         if isinstance(command, c.AddMessages) and state is not None:
             if state.continuations or state.continued_from is not None:
@@ -128,6 +128,9 @@ class Round:
                 for session in earlier:
                     self._refuse_repeats(tenant, session, command.messages)
             command = self._continued(tenant, state, command)
+            if state.policy is None and isinstance(command, c.AddMessages):
+                # Nothing counts them anew and nothing is cut: so it is with most messages.
+                return sessions.decide(state, command)
         elif isinstance(command, c.CreateSession) and command.or_get and _exists(state):
             if self.tail(tenant, state).status is SessionStatus.ACTIVE:
                 return state
@@ -154,8 +157,6 @@ class Round:
 
     def _windowed(self, tenant: str, writing: sessions.Writing) -> sessions.Writing:
         state = self.state(tenant, writing.session_id)
-        if state and state.policy is None and isinstance(writing.events[0], MessageAdded):
-            return writing
         drafted = (tenant, writing.session_id) in self._drafts
         try:
             return self._policies.applied(tenant, state, writing, drafted=drafted)
@@ -194,11 +195,10 @@ class Round:
     def state(self, tenant: str, session_id: str) -> SessionState | None:
         """Return a session's state, what this round has decided included."""
         place = (tenant, session_id)
-        try:
-            return self._loaded[place]
-        except KeyError:
+        state = self._loaded.get(place)
+        if state is None and place not in self._loaded:
             state = self._loaded[place] = self._load(tenant, session_id)
-            return state
+        return state
 
     def tail(self, tenant: str, state: SessionState) -> SessionState:
         """Return the session where a conversation goes on: itself, or the last that follows it."""

@@ -158,6 +158,8 @@ def taken(session_id: str) -> errors.DuplicateSession:
 
 def _answered(state: SessionState, command: c.AddMessages) -> list[e.SessionEvent]:
     made = _added(state, command.messages)
+    if command.window is None and command.usage is None:
+        return made
     return [*_seen(command.window, command.usage, len(made)), *made]
 
 
@@ -395,32 +397,33 @@ def _next_generation(state: SessionState, time_us: int) -> SessionState:
 def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> SessionState:
     message, version, ordinal = event.message, state.version + 1, state.ordinal + 1
     open_calls, answered = pairing.after(state.open_calls, state.answered, message)
-    copied = message.origin is not None
     asked = message.role == "user"
-    return replace(
+    after = replace(
         state,
         version=version,
         ordinal=ordinal,
         active_us=time_us,
         tokens=state.tokens + event.tokens,
         live=state.live + event.tokens,
-        carried=state.carried + copied,
-        carried_tokens=state.carried_tokens + (event.tokens if copied else 0),
         open_calls=open_calls,
         answered=answered,
-        kept=(*state.kept, version) if message.category in KEPT else state.kept,
-        pins=(*state.pins, version) if _pinned(state, message) else state.pins,
         turn=version if asked else state.turn,
         turn_ordinal=ordinal if asked else state.turn_ordinal,
         group=version if message.tool_calls else state.group,
-        preview=state.preview or (preview(message) if asked else None),
     )
+    # What follows is so of few messages, and every field of a replacement costs time.
+    if message.origin is not None:
+        carried, tokens = state.carried + 1, state.carried_tokens + event.tokens
+        after = replace(after, carried=carried, carried_tokens=tokens)
+    if message.category in KEPT:
+        after = replace(after, kept=(*state.kept, version))
+    elif _pinned(state, message):
+        after = replace(after, pins=(*state.pins, version))
+    return after if state.preview or not asked else replace(after, preview=preview(message))
 
 
 def _pinned(state: SessionState, message: Message) -> bool:
-    """Whether a message stays in sight that is not kept anyway: the first prompt, and what asks for it."""
-    if message.category in KEPT:
-        return False
+    """Whether a message that is not kept stays in sight all the same: the first prompt, and what asks for it."""
     prompt = message.role == "system" and not state.message_count
     return prompt or (bool(message.metadata) and stands_out(message.metadata))
 

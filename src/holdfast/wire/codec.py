@@ -84,9 +84,9 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
 
 def encoded(fact: event.SessionEvent) -> Encoded:
     """Return an event as it is stored; raise TooLarge if a message is larger than its limit."""
-    payload = encode_event(fact)
     if not isinstance(fact, event.MessageAdded):
-        return Encoded(SCHEMAS[fact.kind], payload)
+        return Encoded(SCHEMAS[fact.kind], _encoder.encode(fact))
+    payload = encode_message(fact.message)
     # No text is larger than the whole: most messages need no look inside.
     if len(payload) > limits.BLOB_BYTES_MIN:
         parted, contents = blobs.taken_out(payload)

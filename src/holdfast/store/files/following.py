@@ -63,6 +63,8 @@ class Following(Witness):
         self._sql = applying.statements()
         self._store_id = b""
         self._point = START
+        self._sure = False
+        """Whether the point is the one that the index has, as long as nobody else commits."""
 
     def lock_path(self, store: Path) -> Path:
         """Return the file whose lock is the turn: beside the journal, since an index may be thrown away."""
@@ -242,11 +244,11 @@ class Following(Witness):
 
     def is_ahead(self, connection: apsw.Connection, *, others: bool) -> bool:
         """Bring the index up, in the open transaction; return whether something was missing."""
-        del others
         look = self.journal.look()
         if not self.journal.is_still(look) and self._finish(connection):
             return True
-        self._point = self._stored_point(connection) or START
+        if others or not self._sure:
+            self._point, self._sure = self._stored_point(connection) or START, True
         if self.journal.is_end(self._point, look):
             return False
         before, steps = self._point, tuple(self.journal.walk(self._point))
@@ -267,6 +269,7 @@ class Following(Witness):
     def undone(self) -> None:
         """Forget what the transaction had changed."""
         self._recording.clear()
+        self._sure = False
 
     def scrub(self, connection: apsw.Connection) -> errors.Error | None:
         """Write the journal anew without what was erased, and drop files that may have some of it."""

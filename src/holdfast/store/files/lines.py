@@ -126,10 +126,6 @@ class Event(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     digest: Sha256
     link: Sha256
 
-    def __post_init__(self) -> None:
-        # A header that says no place is found where its line is read.
-        place_of(self)
-
 
 class Base(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     """The event at a position begins a stretch of its stream, which goes on from a version of another, or its own."""
@@ -261,9 +257,16 @@ def place_of(event: Event) -> chain.Place:
 def change_of(line: bytes) -> Change:
     """Return what a sound line says; raise Bad if it can't be read."""
     try:
-        return _change.decode(line)
+        change = _change.decode(line)
     except _UNREADABLE as error:
         raise Bad(f"it can't be read ({error})") from error
+    # Looked at here, where a line is read: whoever writes one has just made the headers.
+    for index, event in enumerate(change.events):
+        try:
+            place_of(event)
+        except ValueError as error:
+            raise Bad(f"it can't be read ({error} - at `$.events[{index}]`)") from error
+    return change
 
 
 def head_of(line: bytes) -> Head:
