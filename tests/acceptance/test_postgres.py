@@ -390,7 +390,8 @@ def test_a_migration_under_load_hinders_nobody_for_long(own: str):
     at, stop = place.of(own), threading.Event()
     steps = {
         1: "",
-        2: "ALTER TABLE events ADD COLUMN extra bigint; ALTER TABLE heads ADD COLUMN extra bigint",
+        2: "",
+        3: "ALTER TABLE events ADD COLUMN extra bigint; ALTER TABLE heads ADD COLUMN extra bigint",
     }
     with closing(open_(own)) as store:
 
@@ -415,8 +416,8 @@ def test_a_migration_under_load_hinders_nobody_for_long(own: str):
             stop.set()
             written = sum(job.result() for job in jobs)
         assert verified(store).ok and store.head("acme") == written == len(feed_all(store))
-    assert postgres.run(own, "SELECT value FROM holdfast.store WHERE name = 'schema'") == [(b"2",)]
-    with pytest.raises(errors.NewerStore, match="version 2; this Holdfast knows 1"):
+    assert postgres.run(own, "SELECT value FROM holdfast.store WHERE name = 'schema'") == [(b"3",)]
+    with pytest.raises(errors.NewerStore, match="version 3; this Holdfast knows 2"):
         open_(own)
 
 
@@ -424,7 +425,7 @@ def patient(owner: connections.Connection, at: place.Place, steps: dict[int, str
     from holdfast.store.postgres import translate
 
     with pytest.MonkeyPatch.context() as patch, translate.at(at.shown):
-        patch.setattr(opening, "MIGRATIONS", ("schema-1.sql", "schema-2.sql"))
+        patch.setattr(opening, "MIGRATIONS", ("schema-1.sql", "schema-2.sql", "schema-3.sql"))
         opening.lift(owner, at, steps)
 
 

@@ -6,7 +6,7 @@ import heapq
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -25,6 +25,8 @@ from holdfast.store.remote.driver import (
     Moved,
     Stream,
     Taken,
+    Verdict,
+    Wanted,
 )
 from holdfast.values.frozen import Json
 
@@ -336,10 +338,13 @@ class RamDriver:
             names = sorted(n for n in books.notes if n.startswith(prefix) and n > after)
             return [books.notes[name] for name in names[:limit]]
 
-    def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
+    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         return [self._apply(change) for change in changes]
 
-    def _apply(self, change: Change) -> Moved | Taken | None:
+    def begin(self, changes: Sequence[Change]) -> Callable[[], list[Verdict]]:
+        return lambda: self.apply(changes)
+
+    def _apply(self, change: Change) -> Verdict:
         books = self._of(change.tenant)
         with self.server.lock:
             if books.head != change.before:
@@ -350,7 +355,8 @@ class RamDriver:
             if change.todo is not None:
                 self.server.pending = (self.server.pending or b"") + change.todo
             self._tell((change.tenant, change.after.position))
-            return None
+            others = self.server.guards[change.tenant].locked() and not self._guarded
+            return Wanted() if others else None
 
     def _tell(self, news: tuple[str, int], but: object = None) -> None:
         with self.server.lock:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import errors, limits
 from holdfast.store.port import Rebuilt, Stale, StreamWrite
-from holdfast.store.remote.driver import Change, Head, Kept, Moved, Taken
+from holdfast.store.remote.driver import Change, Head, Kept, Verdict
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing.contract import erasing
 from holdfast.testing.contract.erasing import derive, event, said, whole
@@ -28,7 +28,7 @@ class Hooked(RamDriver):
     before_feed: Callable[[], object] | None = None
     before_scrub: Callable[[], object] | None = None
 
-    def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
+    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         if self.before_apply:
             self.before_apply()
         return super().apply(changes)

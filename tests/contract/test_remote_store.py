@@ -20,7 +20,7 @@ from holdfast.store.port import (
     Stale,
 )
 from holdfast.store.remote import known
-from holdfast.store.remote.driver import Change, Moved, Taken
+from holdfast.store.remote.driver import Change, Verdict
 from holdfast.store.remote.store import RemoteStore
 from holdfast.testing.contract.noting import LONG_S
 from holdfast.testing.contract.stage import OTHER, TENANT, commit, step, take, verified, write
@@ -34,7 +34,7 @@ class Forgetful(RamDriver):
 
     loses_answers = False
 
-    def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
+    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         verdicts = super().apply(changes)
         if self.loses_answers:
             self.loses_answers = False
@@ -147,6 +147,16 @@ def test_who_is_wanted_waits_for_the_guard(mine: RemoteStore, server: Server):
     with mine.turn() as alone:
         assert not alone
         assert mine.version(TENANT, "a") == 1
+        assert server.guards[TENANT].locked()
+
+
+def test_who_wins_every_time_is_told_that_it_is_wanted(mine: RemoteStore, server: Server):
+    take(mine, step(write("a", 0, b"1")))
+    with server.guards[TENANT]:
+        take(mine, step(write("a", 1, b"2")))
+    assert mine._news._thread is not None, "it listens from now on"
+    with mine.turn():
+        assert mine.version(TENANT, "a") == 2
         assert server.guards[TENANT].locked()
 
 

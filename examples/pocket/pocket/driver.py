@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import threading
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,7 @@ from holdfast.store.remote.driver import (
     Moved,
     Stream,
     Taken,
+    Verdict,
 )
 from holdfast.values.frozen import Json
 from pocket.books import Books, Everything
@@ -219,8 +220,11 @@ class PocketDriver:
         names = sorted(n for n in books.notes if n.startswith(prefix) and n > after)
         return [books.notes[name] for name in names[:limit]]
 
-    def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
-        outcomes: list[Moved | Taken | None] = []
+    def begin(self, changes: Sequence[Change]) -> Callable[[], list[Verdict]]:
+        return lambda: self.apply(changes)
+
+    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
+        outcomes: list[Verdict] = []
         self._everything()
         with self.file.changing() as everything:
             for change in changes:
@@ -230,7 +234,7 @@ class PocketDriver:
                     everything.pending = (everything.pending or b"") + change.todo
         return outcomes
 
-    def _applied(self, books: Books, change: Change) -> Moved | Taken | None:
+    def _applied(self, books: Books, change: Change) -> Verdict:
         if books.head != change.before:
             return Moved(books.head)
         if books.taken(change):

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import queue
 import select
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 from psycopg import sql
 from psycopg.abc import PQGen
+from psycopg.pq.abc import PGconn
 
 from holdfast import errors, limits
-from holdfast.store.postgres import packing, translate
+from holdfast.store.postgres import packing, translate, writing
 from holdfast.store.postgres.place import Place
 
 GRACE_S = 5.0
@@ -36,10 +38,35 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     patience_s: float = limits.SERVER_ANSWER_S
 
+    def __init__(self, pgconn: PGconn, *args: Any, **kwargs: Any) -> None:
+        super().__init__(pgconn, *args, **kwargs)
+        self.prepared: set[bytes] = set()
+        """The statements that it knows by names of ours."""
+        self.kinds: writing.Kinds | None = None
+        """The numbers of the types of rows, once they were asked for."""
+        self._poll = select.poll()
+        self._poll.register(pgconn.socket, select.POLLIN)
+
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         """Run an exchange to its end; raise TimeoutError if nothing comes for too long."""
         patient = _patient(gen, self.patience_s if timeout is None else timeout)
         return super().wait(patient, interval)
+
+    def wait_for_server(self, *, to_send: bool = False) -> bool:
+        """Wait until something came, or more can be sent; return whether something came. Raises TimeoutError too."""
+        if to_send:
+            self._poll.modify(self.pgconn.socket, select.POLLIN | select.POLLOUT)
+        timeout_ms = None if math.isinf(self.patience_s) else self.patience_s * 1000
+        ready = self._poll.poll(timeout_ms)
+        if to_send:
+            self._poll.modify(self.pgconn.socket, select.POLLIN)
+        if not ready:
+            raise TimeoutError(f"no answer within {self.patience_s:g} s")
+        return ready[0][1] != select.POLLOUT
+
+    def is_idle(self) -> bool:
+        """Whether a connection that nobody uses still stands: one that was ended has something to read."""
+        return not self.closed and not self._poll.poll(0)
 
 
 @contextlib.contextmanager
@@ -108,6 +135,8 @@ def _settings(place: Place, *, role: bool) -> sql.Composed:
         "jit": "off",
         # Every statement is prepared once, and the tenant prunes partitions when it runs.
         "plan_cache_mode": "force_generic_plan",
+        # It is planned while tables are small, and kept while they grow. Every look has an index that fits.
+        "enable_seqscan": "off",
     } | ({"role": place.role} if role else {})
     return sql.SQL("; ").join(
         (
@@ -120,17 +149,52 @@ def _settings(place: Place, *, role: bool) -> sql.Composed:
     )
 
 
-def is_idle(connection: Connection) -> bool:
-    """Whether a connection that nobody uses still stands: one that was ended has something to read."""
-    return not connection.closed and not readable(0, connection.fileno())
-
-
 def readable(timeout_s: float, *descriptors: int) -> set[int]:
     """Return those that have something to read, or came to an end, within a time. Any number is fine, past 1023 too."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     return {descriptor for descriptor, _ in poll.poll(timeout_s * 1000)}
+
+
+class Loan:
+    """A connection that somebody has. Errors of the server's in its body become ours, and any error ends it.
+
+    One that is neither given back nor fails ends when nobody knows of it any more. What failed is not used again.
+    """
+
+    __slots__ = ("_ended", "_lent", "_shown", "connection")
+
+    def __init__(self, connection: Connection, ended: _Ended, shown: str) -> None:
+        self.connection = connection
+        self._ended = ended
+        self._shown = shown
+        self._lent = True
+
+    def __enter__(self) -> Connection:
+        return self.connection
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self._end(sound=False)
+            if isinstance(error, (psycopg.Error, OSError)):
+                raise translate.of(error, self._shown) from error
+
+    def give_back(self) -> None:
+        """Let others have it."""
+        self._end(sound=True)
+
+    def _end(self, *, sound: bool) -> None:
+        if self._lent:
+            self._lent = False
+            self._ended(self.connection, sound=sound)
+
+    def __del__(self) -> None:
+        self._end(sound=False)
+
+
+class _Ended(Protocol):
+    def __call__(self, connection: Connection, *, sound: bool) -> None: ...
 
 
 class Connections:
@@ -141,7 +205,10 @@ class Connections:
         self._made = made
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
-        self._room = threading.BoundedSemaphore(place.connections)
+        # One for each that there may be. A queue, as it may be put to anywhere, even by a loan that nobody knows any more.
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(place.connections):
+            self._room.put(None)
         self._closed = False
         self._process = os.getpid()
 
@@ -153,50 +220,61 @@ class Connections:
     @contextlib.contextmanager
     def borrow(self) -> Iterator[Connection]:
         """A connection for the body, where the server's errors become ours. One that failed is not used again."""
+        loan = self.lend()
+        with loan:
+            yield loan.connection
+        loan.give_back()
+
+    def lend(self) -> Loan:
+        """Return a connection that is had until it is given back. Raises the server's errors as ours."""
         if self._closed:
             raise errors.EngineClosed
         if os.getpid() != self._process:
             raise errors.ForkedEngine
-        if not self._room.acquire(timeout=self._place.timeout_s):
+        try:
+            self._room.get(timeout=self._place.timeout_s)
+        except queue.Empty:
             raise errors.StoreBusy(
                 f"all {self._place.connections} connections of this process are in use.",
                 hint="Retry, or allow more with ?connections=16 in the URL.",
-            )
+            ) from None
         try:
-            with translate.at(self._place.shown):
-                connection = self._taken()
-                try:
-                    yield connection
-                except BaseException:
-                    _discard(connection)
-                    raise
-                self._give_back(connection)
-        finally:
-            self._room.release()
+            return Loan(self._idle_one() or self._new(), self._ended, self._place.shown)
+        except BaseException:
+            self._room.put(None)
+            raise
 
-    def _taken(self) -> Connection:
+    def _idle_one(self) -> Connection | None:
         while True:
             with self._lock:
-                connection = self._idle.pop() if self._idle else None
-            if connection is None:
-                break
-            if is_idle(connection):
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if connection.is_idle():
                 return connection
             _discard(connection)
-        connection = connect(self._place)
-        try:
-            self._made(connection)
-        except BaseException:
-            _discard(connection)
-            raise
-        return connection
 
-    def _give_back(self, connection: Connection) -> None:
+    def _new(self) -> Connection:
+        with translate.at(self._place.shown):
+            connection = connect(self._place)
+            try:
+                self._made(connection)
+            except BaseException:
+                _discard(connection)
+                raise
+            return connection
+
+    def _ended(self, connection: Connection, *, sound: bool) -> None:
+        if not (sound and self._kept(connection)) and os.getpid() == self._process:
+            _discard(connection)
+        self._room.put(None)
+
+    def _kept(self, connection: Connection) -> bool:
         with self._lock:
-            if not self._closed and not connection.closed:
-                self._idle.append(connection)
-                return
-        _discard(connection)
+            if self._closed or connection.closed:
+                return False
+            self._idle.append(connection)
+            return True
 
     def close(self) -> None:
         """Close what is idle; what is in use is closed when it is given back. Closing twice is fine."""

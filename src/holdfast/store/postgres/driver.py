@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import psycopg
-from psycopg import Cursor
 
 from holdfast import errors
 from holdfast.store import port
-from holdfast.store.postgres import guarding, listening, names, opening, scrubbing, writing
+from holdfast.store.postgres import (
+    exchange,
+    guarding,
+    listening,
+    names,
+    opening,
+    scrubbing,
+    writing,
+)
 from holdfast.store.postgres.connections import Connection, Connections, Rows, unhurried
 from holdfast.store.postgres.place import Place
 from holdfast.store.postgres.reading import Reading, looked
 from holdfast.store.remote import marks
-from holdfast.store.remote.driver import NOTE_TRIES, Change, Head, Moved, Taken, outrun
+from holdfast.store.remote.driver import (
+    NOTE_TRIES,
+    Change,
+    Head,
+    Moved,
+    Taken,
+    Verdict,
+    Wanted,
+    outrun,
+)
 from holdfast.values.frozen import Json
 
-_TAKEN = -1
+_APPEND = b"holdfast_append"
+_WANTED = b"wanted"
 
 
 class PostgresDriver(Reading):
@@ -27,7 +43,7 @@ class PostgresDriver(Reading):
     def __init__(self, place: Place) -> None:
         self._place = place
         self._sql: Mapping[str, str] = names.named("queries.sql")
-        self._applies: dict[int, bytes] = {}
+        self._channel = place.channel
         self._server = opening.prepare(place)
         self._connections = Connections(place, self._checked)
         self._guard = guarding.Guard(place)
@@ -44,48 +60,83 @@ class PostgresDriver(Reading):
         """What survives once `apply` has returned, as the server's settings say."""
         return self._server.level
 
-    def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
+    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         """Apply changes of different tenants, each in its own transaction; None: it was applied."""
-        with self._connections.borrow() as connection:
-            if len(changes) == 1:
-                return [_outcome(self._sent(connection, changes[0]).fetchall())]
-            # All are sent before the first answer is read. What is sent between two syncs is one transaction.
-            with connection.pipeline() as pipeline:
-                cursors: list[Cursor[tuple[Any, ...]]] = []
-                for change in changes:
-                    cursors.append(self._sent(connection, change))
-                    pipeline.sync()
-            return [_outcome(cursor.fetchall()) for cursor in cursors]
+        return self.begin(changes)()
 
-    def _sent(self, connection: Connection, change: Change) -> Cursor[tuple[Any, ...]]:
-        arguments = writing.arguments(change, self._place.channel)
-        statement = self._applies.get(len(arguments))
-        if statement is None:
-            placeholders = ", ".join(["%s"] * len(arguments))
-            statement = self._sql["apply"].format(arguments=placeholders).encode()
-            self._applies[len(arguments)] = statement
-        return connection.cursor(binary=True).execute(statement, arguments)
+    def begin(self, changes: Sequence[Change]) -> Callable[[], list[Verdict]]:
+        """Send changes as `apply` does, without waiting; what is returned is called once, and waits for the answers."""
+        loan = self._connections.lend()
+        with loan as connection:
+            exchange.send(connection, [self._call(connection, change) for change in changes])
+
+        def answers() -> list[Verdict]:
+            with loan as connection:
+                said = exchange.receive(connection, len(changes))
+            loan.give_back()
+            return [self._verdict(*one) for one in zip(changes, said, strict=True)]
+
+        return answers
+
+    def _call(self, connection: Connection, change: Change) -> exchange.Call:
+        if writing.is_usual(change):
+            if connection.kinds is None:
+                connection.kinds = self._kinds(connection)
+                exchange.prepare(connection, _APPEND, self._sql["append"].encode())
+            return _APPEND, writing.usual(change, self._channel, connection.kinds)
+        arguments = writing.arguments(change, self._channel)
+        placeholders = ", ".join(f"${at}" for at in range(1, len(arguments) + 1))
+        name = b"holdfast_apply_%d" % len(arguments)
+        statement = self._sql["apply"].format(arguments=placeholders)
+        exchange.prepare(connection, name, statement.encode())
+        return name, arguments
+
+    def _kinds(self, connection: Connection) -> writing.Kinds:
+        row = connection.execute(self._sql["kinds"].encode(), prepare=False).fetchone()
+        assert row is not None, "a row always comes"
+        return writing.Kinds(*row)
+
+    def _verdict(self, change: Change, said: bytes | None) -> Verdict:
+        if said is None:
+            return None
+        if said == _WANTED:
+            return None if self._guard.has(change.tenant) else Wanted()
+        if said == exchange.TAKEN:
+            return Taken()
+        position, link, epoch = said.decode().split()
+        return Moved(Head(int(position), bytes.fromhex(link), int(epoch)))
 
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
         """Drop all that is derived of tenants and put what changes bring, in one transaction."""
-        with self._connections.borrow() as connection, unhurried(connection):
-            with connection.transaction() as transaction:
-                for tenant, head in sorted(before.items()):
-                    if not self._cleared(connection, tenant, head):
-                        raise psycopg.Rollback(transaction)
-                for change in derived:
-                    self._put_anew(connection, change, before[change.tenant])
-                for tenant, head in before.items():
-                    self._run(connection, tenant, "next_epoch")
-                    news = f"{head.position} {names.kept(tenant)}"
-                    values = {"channel": self._place.channel, "news": news}
-                    connection.execute(self._sql["notify"].encode(), values)
-                return True
-            return False
+        with self._connections.borrow() as connection:
+            with unhurried(connection):
+                replaced = self._replaced(connection, before, derived)
+            if not replaced:
+                # What rolls back makes the client drop every statement that was prepared, ours with its own.
+                connection.close()
+            return replaced
+
+    def _replaced(
+        self, connection: Connection, before: Mapping[str, Head], derived: Iterable[Change]
+    ) -> bool:
+        with connection.transaction() as transaction:
+            for tenant, head in sorted(before.items()):
+                if not self._cleared(connection, tenant, head):
+                    raise psycopg.Rollback(transaction)
+            for change in derived:
+                self._put_anew(connection, change, before[change.tenant])
+            for tenant, head in before.items():
+                self._run(connection, tenant, "next_epoch")
+                news = f"{head.position} {names.kept(tenant)}"
+                values = {"channel": self._channel, "news": news}
+                connection.execute(self._sql["notify"].encode(), values)
+            return True
+        return False
 
     def _put_anew(self, connection: Connection, change: Change, head: Head) -> None:
-        sent = self._sent(connection, writing.only_derived(change, head))
-        if _outcome(sent.fetchall()) is not None:
+        exchange.send(connection, [self._call(connection, writing.only_derived(change, head))])
+        (said,) = exchange.receive(connection, 1)
+        if isinstance(self._verdict(change, said), Moved | Taken):
             # It was undone whole, with all that it brought. Raised, everything is as it was before the rebuild.
             raise errors.Corrupt(
                 "something that is derived from the log is there twice.",
@@ -194,12 +245,6 @@ class PostgresDriver(Reading):
         self._listener.close()
         self._guard.close()
         self._connections.close()
-
-
-def _outcome(rows: Rows) -> Moved | Taken | None:
-    if not rows:
-        return None
-    return Taken() if rows[0][0] == _TAKEN else Moved(Head(*rows[0]))
 
 
 def _held(counts: Rows) -> dict[str, Json]:

@@ -20,6 +20,7 @@ class Guard:
         self._sql = names.named("guarding.sql")
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        self._held: str | None = None
         self.teller = 0
         """The server's number of the connection that tells others: whoever listens here is none of them."""
 
@@ -43,11 +44,17 @@ class Guard:
             except BaseException:
                 self._drop()
                 raise
+            self._held = tenant
             return True
+
+    def has(self, tenant: str) -> bool:
+        """Whether it is a tenant's that is had."""
+        return self._held == tenant
 
     def give_back(self, tenant: str) -> None:
         """Give it back, if it is had."""
         with self._lock:
+            self._held = None
             if self._connection is None:
                 return
             try:
@@ -58,7 +65,7 @@ class Guard:
                 self._drop()
 
     def _connected(self) -> Connection:
-        if self._connection is not None and not connections.is_idle(self._connection):
+        if self._connection is not None and not self._connection.is_idle():
             self._drop()
         if self._connection is None:
             self._connection = connections.connect(self._place)

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from psycopg import adapt, pq
 from psycopg.types.numeric import Int8BinaryDumper
 
-_BYTES, _INTEGERS, _TEXTS = 17, 20, 25
+_BYTES, _INTEGERS, _TEXTS, _BYTES_ARRAY = 17, 20, 25, 1001
 _HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
+_ROW = struct.Struct("!ii")
+_FIELD = struct.Struct("!Ii")
+_WHOLE = struct.Struct("!Iiq")
 _BIG = struct.Struct("!q")
 _NULL = _LENGTH.pack(-1)
+_NO_BYTES = struct.pack("!iiI", 0, 0, _BYTES)
 
 
 class Bytes(bytes):
@@ -31,6 +35,11 @@ class Texts(bytes):
     """A packed array of text."""
 
     __slots__ = ()
+
+
+def big(value: int) -> bytes:
+    """Return a bigint."""
+    return _BIG.pack(value)
 
 
 def of_bytes(values: Sequence[bytes | None]) -> Bytes | None:
@@ -67,6 +76,35 @@ def _packed(kind: int, values: Sequence[bytes | None]) -> bytes:
     return b"".join(parts)
 
 
+def of_rows(kind: int, rows: Sequence[tuple[int, bytes]]) -> bytes | None:
+    """Return an array of rows of a type, by its number: of each how many fields it has, and those; None if it is empty."""
+    if not rows:
+        return None
+    parts = [_HEAD.pack(1, 0, kind, len(rows), 1)]
+    for count, fields in rows:
+        parts += (_ROW.pack(4 + len(fields), count), fields)
+    return b"".join(parts)
+
+
+def fields(*values: bytes) -> bytes:
+    """Return fields of a row, bytea each."""
+    parts: list[bytes] = []
+    for value in values:
+        parts += (_FIELD.pack(_BYTES, len(value)), value)
+    return b"".join(parts)
+
+
+def whole(value: int) -> bytes:
+    """Return a field of a row, bigint."""
+    return _WHOLE.pack(_INTEGERS, 8, value)
+
+
+def array_field(values: Sequence[bytes]) -> bytes:
+    """Return a field of a row, an array of bytea."""
+    packed = _packed(_BYTES, values) if values else _NO_BYTES
+    return _FIELD.pack(_BYTES_ARRAY, len(packed)) + packed
+
+
 def literal(values: Sequence[bytes]) -> str:
     """Return an array of bytea as PostgreSQL writes it: for arrays within an array."""
     return "{" + ",".join(f'"\\\\x{value.hex()}"' for value in values) + "}"
@@ -83,7 +121,7 @@ class _Dumper(adapt.Dumper):
 
 
 class _BytesDumper(_Dumper):
-    oid = 1001
+    oid = _BYTES_ARRAY
 
 
 class _IntegersDumper(_Dumper):

@@ -146,8 +146,16 @@ INSERT INTO store AS s (name, value) VALUES ('pending', %(value)s)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value || s.value
 -- name: clear_pending
 DELETE FROM store WHERE name = 'pending'
+-- name: kinds
+SELECT 'new_event'::regtype::oid, 'new_claim'::regtype::oid, 'new_projection'::regtype::oid
+-- name: append
+SELECT append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 -- name: apply
-SELECT at_position, at_link, at_epoch FROM apply({arguments})
+-- Answers as `append` does.
+SELECT CASE WHEN a.at_position = -1 THEN 'taken'
+            WHEN a.at_position IS NOT NULL THEN concat_ws(' ', a.at_position, encode(a.at_link, 'hex'), a.at_epoch)
+            WHEN is_wanted($1, $4) THEN 'wanted' END
+FROM (SELECT) AS once LEFT JOIN apply({arguments}) AS a ON true
 -- name: seek
 SELECT seek(%(tenant)s, %(number)s, %(low)s, %(high)s, %(ordinal)s)
 -- name: heads

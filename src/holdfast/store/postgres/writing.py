@@ -1,32 +1,98 @@
-"""A change as the server takes it: every column an array, in the order of the functions' parameters."""
+"""A change as the server takes it, in the order of the functions' parameters: the usual one by rows, others by columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Collection, Iterator
+from typing import Final, NamedTuple
 
 import msgspec
 
 from holdfast.store.postgres import names, packing
-from holdfast.store.remote.driver import Blank, Change, Head
+from holdfast.store.remote.driver import Blank, Change, Head, Kept, KeptProjection
 
-_Value = object
+_Value = bytes | None
 _bytes, _integers = packing.of_bytes, packing.of_integers
+_fields, _whole = packing.fields, packing.whole
+_TRUE = b"\1"
+
+
+class Kinds(NamedTuple):
+    """The numbers that a server has given the types of rows. They are others once a schema was dropped and restored."""
+
+    event: int
+    claim: int
+    projection: int
+
+
+def is_usual(change: Change) -> bool:
+    """Whether `append` can make it: it brings events that are whole, claims and projections, and nothing else."""
+    return bool(change.rows) and not (
+        change.streams or change.keys or change.blobs or change.snapshots or change.drop_projections
+        or change.bases or change.uses or change.before.epoch != change.after.epoch
+        or _takes_away(change)
+        or any(one.blank is not None or one.row.payload is None for one in change.rows)
+    )  # fmt: skip
+
+
+def usual(change: Change, channel: str, kinds: Kinds) -> list[_Value]:
+    """Return the arguments of `append`."""
+    before, after = change.before, change.after
+    return [
+        names.kept(change.tenant).encode(),
+        channel.encode(),
+        packing.big(before.position),
+        before.link,
+        packing.big(before.epoch),
+        packing.big(after.position),
+        after.link,
+        packing.of_rows(kinds.event, [_event(one) for one in change.rows]),
+        packing.of_rows(kinds.claim, [_claim(*one) for one in change.claims]),
+        packing.of_rows(kinds.projection, [_projection(one) for one in _last(change)]),
+    ]
+
+
+def _event(kept: Kept) -> tuple[int, bytes]:
+    row, place = kept.row, kept.row.place
+    assert row.payload is not None and row.salt is not None, "it is usual"
+    numbers = (_whole(place.position), _whole(place.stream), _whole(place.version), _whole(kept.ordinal))  # fmt: skip
+    return 9, b"".join((*numbers, _fields(row.header, row.payload, row.salt, row.digest, row.link)))
+
+
+def _claim(stretch: int, text: str, version: int) -> tuple[int, bytes]:
+    return 3, _whole(stretch) + _fields(text.encode()) + _whole(version)
+
+
+def _projection(kept: KeptProjection) -> tuple[int, bytes]:
+    row = kept.projection
+    return 9, b"".join(
+        (
+            _fields(row.kind.encode(), row.id.encode(), row.owner.encode(), row.status.encode()),
+            _whole(row.time_us),
+            _fields(row.lookup.encode()),
+            packing.array_field([term.encode() for term in row.terms]),
+            _fields(row.document, kept.mark),
+        )
+    )
+
+
+def _last(change: Change) -> Collection[KeptProjection]:
+    """Return the projections that a change puts: of a row that is put twice the last one counts."""
+    return {(one.projection.kind, one.projection.id): one for one in change.projections}.values()
 
 
 def arguments(change: Change, channel: str) -> list[_Value]:
     """Return the arguments of `apply`; the last of them only if something is taken away."""
     before, after = change.before, change.after
     found: list[_Value] = [
-        names.kept(change.tenant),
+        names.kept(change.tenant).encode(),
         _integers((before.position, before.epoch, after.position, after.epoch)),
         _bytes((before.link, after.link)),
-        channel,
+        channel.encode(),
     ]
     for brought, columns, nothing in _PARTS:
         found += columns(change) if getattr(change, brought) else nothing
     if _takes_away(change):
-        found += (True, *_taken_away(change))
+        found += (_TRUE, *_taken_away(change))
     return found
 
 
@@ -129,9 +195,8 @@ def _dropped(change: Change) -> Iterator[_Value]:
 
 
 def _projections(change: Change) -> Iterator[_Value]:
-    # Of a row that is put twice the last one counts.
-    kept = {(one.projection.kind, one.projection.id): one for one in change.projections}
-    rows = [one.projection for one in kept.values()]
+    kept = _last(change)
+    rows = [one.projection for one in kept]
     yield _bytes([row.kind.encode() for row in rows])
     yield _bytes([row.id.encode() for row in rows])
     yield _bytes([row.owner.encode() for row in rows])
@@ -140,7 +205,7 @@ def _projections(change: Change) -> Iterator[_Value]:
     yield _bytes([row.lookup.encode() for row in rows])
     yield packing.of_texts([packing.literal([t.encode() for t in row.terms]) for row in rows])
     yield _bytes([row.document for row in rows])
-    yield _bytes([one.mark for one in kept.values()])
+    yield _bytes([one.mark for one in kept])
 
 
 def _snapshots(change: Change) -> Iterator[_Value]:

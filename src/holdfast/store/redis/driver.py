@@ -61,7 +61,11 @@ class RedisDriver(Reading):
         """What survives once `apply` has returned, as the server's settings are now."""
         return self._settings.durability()
 
-    def apply(self, changes: Sequence[driver.Change]) -> list[driver.Moved | driver.Taken | None]:
+    def begin(self, changes: Sequence[driver.Change]) -> Callable[[], list[driver.Verdict]]:
+        """Return what applies changes and waits for the answers."""
+        return lambda: self.apply(changes)
+
+    def apply(self, changes: Sequence[driver.Change]) -> list[driver.Verdict]:
         """Apply changes of different tenants, each by itself; None: it was applied."""
         self._settings.hold()
         for change in changes:
@@ -88,7 +92,7 @@ class RedisDriver(Reading):
 
     def _applied(self, change: driver.Change) -> Call:
         told = packing.news(change.tenant, change.after.position, self._names.sender)
-        words = packing.change(change), self._names.channel, told, self._news.alone
+        words = packing.change(change), self._names.channel, told, self._guards.token
         return Call(self._names.head(change.tenant), words, named("apply"))
 
     def _list(self, key: bytes, tenant: str) -> None:
@@ -192,12 +196,14 @@ class RedisDriver(Reading):
         self._servers.close()
 
 
-def _outcome(answer: Answer) -> driver.Moved | driver.Taken | None:
+def _outcome(answer: Answer) -> driver.Verdict:
     word, *rest = cast("list[bytes]", answer)
     if word == b"moved":
         position, link, epoch = rest
         return driver.Moved(driver.Head(int(position), link, int(epoch)))
-    return driver.Taken() if word == b"taken" else None
+    if word == b"taken":
+        return driver.Taken()
+    return driver.Wanted() if word == b"wanted" else None
 
 
 _: type[driver.Driver] = RedisDriver

@@ -25,7 +25,8 @@ class Guards:
         self._servers = servers
         self._names = names
         self._random = random
-        self._token = b""
+        self.token = b""
+        """What the guard that is had, if one is, holds at the server."""
 
     def take(self, tenant: str, timeout_s: float) -> bool:
         """Try to have the guard within a time; all others that listen are told first."""
@@ -42,12 +43,12 @@ class Guards:
             time.sleep(pause)
             pause = min(pause * 2, _PAUSES_S[1])
             (taken,) = self._servers.run([take])
-        self._token = token
+        self.token = token
         return True
 
     def give_back(self, tenant: str) -> None:
         """Give it back, if it is had still."""
-        token, self._token = self._token, b""
+        token, self.token = self.token, b""
         if token:
             key = self._names.head(tenant)
             self._servers.script("unguard", key, token)

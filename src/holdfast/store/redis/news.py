@@ -32,12 +32,6 @@ class News:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._connection: Wire | None = None
-        self._heard = False
-
-    @property
-    def alone(self) -> int:
-        """How many listen at the server if nobody else does; -1 where a server does not know of all who do."""
-        return -1 if self._servers.place.cluster else int(self._heard)
 
     def listen(self) -> Iterator[tuple[str, int]]:
         """Yield MISSED, then tenant and position of every change by others. Raises if the server can't be heard."""
@@ -75,14 +69,12 @@ class News:
                 connection.pack_commands([(b"SUBSCRIBE", self._names.channel)])
             )
             connection.read_response()
-            self._heard = True
             return connection
         raise failure or redis.ConnectionError("no server answers")
 
     def _drop(self) -> None:
         with self._lock:
             connection, self._connection = self._connection, None
-            self._heard = False
         if connection is not None:
             connection.disconnect()
 

@@ -11,7 +11,7 @@ so any more decides again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -155,6 +155,14 @@ class Moved(msgspec.Struct, frozen=True, gc=False):
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
     """Nothing was changed: the head is as expected, but something that had to be new is there already."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """It was applied, and others have or want the tenant's guard: who wins every time hears of nobody otherwise."""
+
+
+Verdict = Moved | Taken | Wanted | None
+"""What became of a change; None: it was applied."""
 
 
 class Driver(Protocol):
@@ -301,8 +309,14 @@ class Driver(Protocol):
         """Return notes by name, in the order of their UTF-8 bytes, as the port says."""
         ...
 
-    def apply(self, changes: Sequence[Change]) -> list[Moved | Taken | None]:
+    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         """Apply changes of different tenants, each by itself, in as few round trips as can be; None: it was applied."""
+        ...
+
+    def begin(self, changes: Sequence[Change]) -> Callable[[], list[Verdict]]:
+        """Send changes as `apply` does, without waiting; what is returned is called once, by the same thread, and
+        waits for the answers. Nothing else is applied by this store meanwhile.
+        """
         ...
 
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
@@ -320,8 +334,8 @@ class Driver(Protocol):
         Asked for only while several stores write to one tenant, so that they wait for one another instead of
         deciding in vain again and again. Nothing rests on it: `apply` does not ask for it. A store has one at a
         time. It ends by itself soon after its holder died. First of all, also if it is free, all others that listen
-        are told, by (tenant, 0): who wins every time hears of nobody otherwise. Who waits looks every few
-        milliseconds at least, or is woken. A driver without all this returns True at once.
+        are told, by (tenant, 0); those who do not are told by Wanted when they next apply something. Who waits looks
+        every few milliseconds at least, or is woken. A driver without all this returns True at once.
         """
         ...
 

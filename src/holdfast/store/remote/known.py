@@ -165,6 +165,10 @@ class Known:
             time.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
+    def wanted(self, tenant: str) -> None:
+        """Others want to write to a tenant: from the next turn on they are waited for."""
+        self._join(tenant)
+
     def _met(self, tenant: str) -> None:
         self._join(tenant)
         self._doubted = True

@@ -16,14 +16,11 @@ from holdfast.store import port
 from holdfast.store.remote.acknowledged import Acknowledged
 from holdfast.store.remote.committing import Batch
 from holdfast.store.remote.copying import Giving
-from holdfast.store.remote.driver import Driver, Moved, Taken
+from holdfast.store.remote.driver import Driver, Moved, Taken, Verdict
 from holdfast.store.remote.known import Known, Tenant
 from holdfast.store.remote.upkeep import Upkeep, taken
 from holdfast.store.remote.waiting import News
 from holdfast.store.turning import Turn
-
-COMMITS_QUIET = 2
-"""Commits after which others are listened to: whoever comes for one needs no connection more."""
 
 
 class RemoteStore(Upkeep):
@@ -39,7 +36,6 @@ class RemoteStore(Upkeep):
         self._lock = threading.RLock()
         self._holder: threading.Thread | None = None
         self._turn = Turn(self.take_turn, self.leave_turn)
-        self._commits = 0
         self._closed = False
 
     @property
@@ -114,9 +110,6 @@ class RemoteStore(Upkeep):
             # What became of it is not known.
             self._known.doubt(groups)
             raise
-        self._commits += 1
-        if self._commits == COMMITS_QUIET:
-            self._news.attend()
         self._news.tell(groups)
         return [outcomes[at] for at in range(len(appends))]
 
@@ -142,19 +135,22 @@ class RemoteStore(Upkeep):
         for tenant, verdict in self._verdicts(batches).items():
             if isinstance(verdict, Taken):
                 again[tenant] = groups[tenant]
-            elif verdict is None:
-                batches[tenant].committed()
-                self._acknowledged.note(tenant, batches[tenant].after)
-            else:
+            elif isinstance(verdict, Moved):
                 self._known.moved(tenant)
                 self._news.attend()
                 stale = port.Stale("", verdict.head.position)
                 outcomes |= dict.fromkeys(groups[tenant], stale)
+            else:
+                batches[tenant].committed()
+                self._acknowledged.note(tenant, batches[tenant].after)
+                if verdict is not None:
+                    self._known.wanted(tenant)
+                    self._news.attend()
         return again
 
-    def _verdicts(self, batches: dict[str, Batch]) -> dict[str, Moved | Taken | None]:
+    def _verdicts(self, batches: dict[str, Batch]) -> dict[str, Verdict]:
         """Apply what was taken. Where nothing was, what it rests on has to be so as well: refusals are answers, too."""
-        verdicts: dict[str, Moved | Taken | None] = {}
+        verdicts: dict[str, Verdict] = {}
         changes = {t: batch.change() for t, batch in batches.items() if not batch.empty}
         if changes:
             applied = self._driver.apply(list(changes.values()))

@@ -10,7 +10,7 @@ from holdfast import errors
 from holdfast.store import port, portable
 from holdfast.store.erasure import Erased, Erasure
 from holdfast.store.remote import copying, erasing, marks, proving, rebuilding
-from holdfast.store.remote.driver import Change, Taken, outrun
+from holdfast.store.remote.driver import Change, Moved, Taken, outrun
 from holdfast.store.remote.known import Known
 from holdfast.store.remote.looking import Looking
 from holdfast.store.remote.reading import LATEST
@@ -129,10 +129,11 @@ class Upkeep(Looking):
         (verdict,) = self._driver.apply([change])
         if isinstance(verdict, Taken):
             raise taken(change.tenant)
-        if verdict is None:
-            self._acknowledged.note(change.tenant, change.after)
-            self._news.tell((change.tenant,))
-        return verdict is None
+        if isinstance(verdict, Moved):
+            return False
+        self._acknowledged.note(change.tenant, change.after)
+        self._news.tell((change.tenant,))
+        return True
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: backend, server, versions, durability, counts."""

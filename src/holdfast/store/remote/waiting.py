@@ -1,6 +1,6 @@
 """Waiting for commits: those of this store object wake at once, those of others are told by the server.
 
-A thread listens as soon as somebody waits, others were met, or commits come often. Who waits is woken by news of its own
+A thread listens as soon as somebody waits, or others were met. Who waits is woken by news of its own
 tenant, or if some may have been missed. News that is lost only delays: who waits looks again after a while, and what is
 decided without it is refused by the server.
 """

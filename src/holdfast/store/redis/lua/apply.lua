@@ -139,8 +139,9 @@ put_snapshots(d, snapshots)
 if rare[9] then call('HSET', base .. 'todo', after[1], rare[9]) end
 if after[1] ~= before[1] or after[3] ~= before[3] then
   call('HSET', KEYS[1], 'p', after[1], 'l', after[2], 'e', after[3])
-  -- Whoever listens alone needs not hear of itself. Who may not publish is heard of later, by those who look.
-  local listen = redis.pcall('PUBSUB', 'NUMSUB', ARGV[2])[2]
-  if listen ~= tonumber(ARGV[4]) then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
+  -- Who may not publish is heard of later, by those who look.
+  redis.pcall('PUBLISH', ARGV[2], ARGV[3])
 end
-return {'ok'}
+-- Whoever wins every time hears of nobody otherwise. One's own guard tells nothing.
+local guard = redis.pcall('GET', base .. 'guard')
+return {guard and guard ~= ARGV[4] and 'wanted' or 'ok'}

@@ -1,0 +1,140 @@
+"""Changes on PostgreSQL: the usual kind, those that are begun, and a store that was made before there were any."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import msgspec
+import pytest
+
+from holdfast import errors
+from holdfast.store import chain
+from holdfast.store.port import Claimed, Projection
+from holdfast.store.postgres import PostgresDriver, opening, place, writing
+from holdfast.store.postgres import open_store as open_
+from holdfast.store.remote.driver import (
+    Change,
+    Head,
+    Kept,
+    KeptKey,
+    KeptProjection,
+    Moved,
+    Taken,
+    Wanted,
+)
+from holdfast.store.remote.store import RemoteStore
+from holdfast.testing.contract.stage import commit, step, take, verified, write
+from tests.servers import postgres
+
+pytestmark = pytest.mark.req("A-20")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with postgres.empty_store() as url:
+        yield url
+
+
+def usual(driver: PostgresDriver, tenant: str, *texts: str, payload: bytes = b"x") -> Change:
+    """Return a change as most are: an event of a stream that is there, claims, and a projection."""
+    head = driver.head(tenant)
+    at = chain.Place(head.position + 1, 1, head.position + 1)
+    row = chain.Row(at, b"header", payload, b"s" * 16, b"d" * 32, b"l" * 32)
+    put = KeptProjection(Projection(kind="row", id="0", document=payload, terms=("t",)), b"mark")
+    return Change(
+        tenant=tenant, before=head, after=Head(at.position, row.link, head.epoch),
+        rows=(Kept("a", row, 0),), claims=tuple((1, text, at.version) for text in texts), projections=(put,),
+    )  # fmt: skip
+
+
+def held(driver: PostgresDriver) -> list[object]:
+    return [
+        driver.head("red"), driver.feed("red", after=0, limit=9), driver.claims_of("red", [1]),
+        driver.projections("red"),
+    ]  # fmt: skip
+
+
+def test_a_usual_change_for_another_head_or_with_something_that_is_there_changes_nothing(url: str):
+    with closing(PostgresDriver(place.of(url))) as driver:
+        assert driver.apply([usual(driver, "red", "c", payload=b"")]) == [None], (
+            "it has no head yet"
+        )
+        now, before = driver.head("red"), held(driver)
+        change = usual(driver, "red", "d")
+        for other in (Head(0), Head(1, bytes(32)), Head(1, now.link, 1)):
+            after = msgspec.structs.replace(change.after, epoch=other.epoch)
+            late = msgspec.structs.replace(change, before=other, after=after)
+            assert driver.apply([late]) == [Moved(now)]
+        claimed = usual(driver, "red", "d", "c")
+        assert driver.apply([claimed]) == [Taken()]
+        both = driver.apply([usual(driver, "blue", "c"), claimed, usual(driver, "green")])
+        assert both == [None, Taken(), None]
+        assert held(driver) == before
+        assert driver.apply([usual(driver, "red", "d", "e")]) == [None]
+        kept = driver.projection("red", "row", "0")
+        assert kept is not None and kept.projection.document == b"x", "it is another now"
+
+
+def test_what_was_begun_is_answered_later_and_whoever_forgets_it_keeps_no_connection(url: str):
+    with closing(PostgresDriver(place.of(f"{url}?connections=2&timeout_s=5"))) as driver:
+        for number in range(5):
+            driver.begin([usual(driver, f"forgotten {number}")])
+        large = [
+            usual(driver, name, payload=bytes(12_000_000)) for name in ("red", "blue", "green")
+        ]
+        answers = driver.begin(large)
+        assert driver.head("yellow") == Head(), "another connection is free"
+        assert answers() == [None, None, None]
+        assert [driver.head(change.tenant) for change in large] == [c.after for c in large]
+        refused = driver.begin([large[0]])
+        driver.close()
+        with pytest.raises(errors.EngineClosed):
+            driver.begin([large[0]])
+        assert refused() == [Moved(large[0].after)]
+
+
+def test_whoever_changes_something_is_told_that_another_wants_the_guard(url: str):
+    with (
+        closing(PostgresDriver(place.of(url))) as one,
+        closing(PostgresDriver(place.of(url))) as two,
+    ):
+        rare = (KeptKey("k", b"hash", 1, 1, 0),)
+        assert two.guard("red", 1.0)
+        assert one.apply([usual(one, "red"), usual(one, "blue")]) == [Wanted(), None]
+        assert one.apply([msgspec.structs.replace(usual(one, "red"), keys=rare)]) == [Wanted()]
+        assert two.apply([usual(two, "red")]) == [None], "it has it itself"
+        two.unguard("red")
+        assert one.apply([usual(one, "red")]) == [None]
+
+
+def test_a_store_of_version_1_is_lifted_and_whoever_has_it_open_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    with postgres.database() as url:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(opening, "MIGRATIONS", ("schema-1.sql",))
+            before = PostgresDriver(place.of(url))
+        assert _schema(url) == b"1"
+        # It knows no function of version 2.
+        apply = before._sql["apply"].replace("is_wanted($1, $4)", "false")
+        monkeypatch.setattr(before, "_sql", {**before._sql, "apply": apply})
+        usual, late = writing.is_usual, threading.Event()
+        monkeypatch.setattr(writing, "is_usual", lambda change: late.is_set() and usual(change))
+        with closing(RemoteStore(before)) as old:
+            take(old, step(write("a", 0, b"1", claims=(("c", 0),))))
+            with closing(open_(url)) as store:
+                assert _schema(url) == b"2"
+                take(old, step(write("a", 1, b"2")))
+                late.set()
+                take(store, step(write("a", 2, b"3", claims=(("d", 0),))))
+                again = step(write("a", 3, b"4", claims=(("c", 0),)))
+                assert isinstance(commit(store, again)[0], Claimed)
+                late.clear()
+                take(old, step(write("a", 3, b"4", claims=(("e", 0),))))
+                assert verified(store).ok and store.version("acme", "a") == 4
+
+
+def _schema(url: str) -> bytes:
+    return postgres.run(url, "SELECT value FROM holdfast.store WHERE name = 'schema'")[0][0]
