@@ -1,4 +1,4 @@
-"""Changes on PostgreSQL: the usual kind, those that are begun, and a store that was made before there were any."""
+"""Changes on PostgreSQL: the usual kind, large ones, and a store that was made before there were any."""
 
 from __future__ import annotations
 
@@ -77,22 +77,17 @@ def test_a_usual_change_for_another_head_or_with_something_that_is_there_changes
         assert kept is not None and kept.projection.document == b"x", "it is another now"
 
 
-def test_what_was_begun_is_answered_later_and_whoever_forgets_it_keeps_no_connection(url: str):
+def test_large_changes_of_several_tenants_go_together_and_leave_the_connection_free(url: str):
     with closing(PostgresDriver(place.of(f"{url}?connections=2&timeout_s=5"))) as driver:
-        for number in range(5):
-            driver.begin([usual(driver, f"forgotten {number}")])
         large = [
             usual(driver, name, payload=bytes(12_000_000)) for name in ("red", "blue", "green")
         ]
-        answers = driver.begin(large)
-        assert driver.head("yellow") == Head(), "another connection is free"
-        assert answers() == [None, None, None]
+        assert driver.apply(large) == [None, None, None]
         assert [driver.head(change.tenant) for change in large] == [c.after for c in large]
-        refused = driver.begin([large[0]])
+        assert driver.apply([large[0], usual(driver, "blue")]) == [Moved(large[0].after), None]
         driver.close()
         with pytest.raises(errors.EngineClosed):
-            driver.begin([large[0]])
-        assert refused() == [Moved(large[0].after)]
+            driver.apply([large[0]])
 
 
 def test_whoever_changes_something_is_told_that_another_wants_the_guard(url: str):

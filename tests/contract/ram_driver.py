@@ -6,7 +6,7 @@ import heapq
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -340,9 +340,6 @@ class RamDriver:
 
     def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         return [self._apply(change) for change in changes]
-
-    def begin(self, changes: Sequence[Change]) -> Callable[[], list[Verdict]]:
-        return lambda: self.apply(changes)
 
     def _apply(self, change: Change) -> Verdict:
         books = self._of(change.tenant)

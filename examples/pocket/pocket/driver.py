@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -219,9 +219,6 @@ class PocketDriver:
         books = self._of(tenant)
         names = sorted(n for n in books.notes if n.startswith(prefix) and n > after)
         return [books.notes[name] for name in names[:limit]]
-
-    def begin(self, changes: Sequence[Change]) -> Callable[[], list[Verdict]]:
-        return lambda: self.apply(changes)
 
     def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         outcomes: list[Verdict] = []

@@ -10,7 +10,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -158,43 +158,21 @@ def readable(timeout_s: float, *descriptors: int) -> set[int]:
 
 
 class Loan:
-    """A connection that somebody has. Errors of the server's in its body become ours, and any error ends it.
+    """A connection for the body of a `with`, where the server's errors become ours. One that failed is not used again."""
 
-    One that is neither given back nor fails ends when nobody knows of it any more. What failed is not used again.
-    """
+    __slots__ = ("_connection", "_connections")
 
-    __slots__ = ("_ended", "_lent", "_shown", "connection")
-
-    def __init__(self, connection: Connection, ended: _Ended, shown: str) -> None:
-        self.connection = connection
-        self._ended = ended
-        self._shown = shown
-        self._lent = True
+    def __init__(self, connections: Connections, connection: Connection) -> None:
+        self._connections = connections
+        self._connection = connection
 
     def __enter__(self) -> Connection:
-        return self.connection
+        return self._connection
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None:
-            self._end(sound=False)
-            if isinstance(error, (psycopg.Error, OSError)):
-                raise translate.of(error, self._shown) from error
-
-    def give_back(self) -> None:
-        """Let others have it."""
-        self._end(sound=True)
-
-    def _end(self, *, sound: bool) -> None:
-        if self._lent:
-            self._lent = False
-            self._ended(self.connection, sound=sound)
-
-    def __del__(self) -> None:
-        self._end(sound=False)
-
-
-class _Ended(Protocol):
-    def __call__(self, connection: Connection, *, sound: bool) -> None: ...
+        self._connections.give_back(self._connection, sound=error is None)
+        if isinstance(error, (psycopg.Error, OSError)):
+            raise translate.of(error, self._connections.shown) from error
 
 
 class Connections:
@@ -205,10 +183,11 @@ class Connections:
         self._made = made
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
-        # One for each that there may be. A queue, as it may be put to anywhere, even by a loan that nobody knows any more.
+        # One for each that there may be. A queue costs half of what a semaphore does.
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(place.connections):
             self._room.put(None)
+        self.shown = place.shown
         self._closed = False
         self._process = os.getpid()
 
@@ -217,16 +196,8 @@ class Connections:
         """Whether nobody gets a connection any more."""
         return self._closed
 
-    @contextlib.contextmanager
-    def borrow(self) -> Iterator[Connection]:
-        """A connection for the body, where the server's errors become ours. One that failed is not used again."""
-        loan = self.lend()
-        with loan:
-            yield loan.connection
-        loan.give_back()
-
-    def lend(self) -> Loan:
-        """Return a connection that is had until it is given back. Raises the server's errors as ours."""
+    def borrow(self) -> Loan:
+        """Return a connection for the body of a `with`. Raises the server's errors as ours."""
         if self._closed:
             raise errors.EngineClosed
         if os.getpid() != self._process:
@@ -239,7 +210,7 @@ class Connections:
                 hint="Retry, or allow more with ?connections=16 in the URL.",
             ) from None
         try:
-            return Loan(self._idle_one() or self._new(), self._ended, self._place.shown)
+            return Loan(self, self._idle_one() or self._new())
         except BaseException:
             self._room.put(None)
             raise
@@ -264,7 +235,8 @@ class Connections:
                 raise
             return connection
 
-    def _ended(self, connection: Connection, *, sound: bool) -> None:
+    def give_back(self, connection: Connection, *, sound: bool) -> None:
+        """Take back what was lent; what is not sound is closed."""
         if not (sound and self._kept(connection)) and os.getpid() == self._process:
             _discard(connection)
         self._room.put(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import psycopg
 
@@ -62,21 +62,10 @@ class PostgresDriver(Reading):
 
     def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         """Apply changes of different tenants, each in its own transaction; None: it was applied."""
-        return self.begin(changes)()
-
-    def begin(self, changes: Sequence[Change]) -> Callable[[], list[Verdict]]:
-        """Send changes as `apply` does, without waiting; what is returned is called once, and waits for the answers."""
-        loan = self._connections.lend()
-        with loan as connection:
+        with self._connections.borrow() as connection:
             exchange.send(connection, [self._call(connection, change) for change in changes])
-
-        def answers() -> list[Verdict]:
-            with loan as connection:
-                said = exchange.receive(connection, len(changes))
-            loan.give_back()
-            return [self._verdict(*one) for one in zip(changes, said, strict=True)]
-
-        return answers
+            said = exchange.receive(connection, len(changes))
+        return [self._verdict(*one) for one in zip(changes, said, strict=True)]
 
     def _call(self, connection: Connection, change: Change) -> exchange.Call:
         if writing.is_usual(change):

@@ -1,4 +1,4 @@
-"""Exchanges with the server at libpq's level: prepared statements are sent now, and their answers read later.
+"""Exchanges with the server at libpq's level: statements that are prepared once, and several on their way together.
 
 What a cursor does for each statement takes about as long as the server needs for a small change. Here a statement is
 prepared once, by a name of its own, and its arguments come packed.

@@ -61,10 +61,6 @@ class RedisDriver(Reading):
         """What survives once `apply` has returned, as the server's settings are now."""
         return self._settings.durability()
 
-    def begin(self, changes: Sequence[driver.Change]) -> Callable[[], list[driver.Verdict]]:
-        """Return what applies changes and waits for the answers."""
-        return lambda: self.apply(changes)
-
     def apply(self, changes: Sequence[driver.Change]) -> list[driver.Verdict]:
         """Apply changes of different tenants, each by itself; None: it was applied."""
         self._settings.hold()

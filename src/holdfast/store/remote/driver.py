@@ -11,7 +11,7 @@ so any more decides again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -311,12 +311,6 @@ class Driver(Protocol):
 
     def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         """Apply changes of different tenants, each by itself, in as few round trips as can be; None: it was applied."""
-        ...
-
-    def begin(self, changes: Sequence[Change]) -> Callable[[], list[Verdict]]:
-        """Send changes as `apply` does, without waiting; what is returned is called once, by the same thread, and
-        waits for the answers. Nothing else is applied by this store meanwhile.
-        """
         ...
 
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
