@@ -73,16 +73,19 @@ def test_whatever_the_disk_had_cached_it_is_all_or_nothing(scratch: Path, backen
     ops = of_the_store(read(scratch / "operations"))
     begins, done = [at for at, op in enumerate(ops) if op.kind is Kind.NOTE]
     planned = [one for one in images.plan(ops, 1 << 20, 7, rounds=6) if one.last > begins]
-    planned = planned[:: max(1, len(planned) // IMAGES)]
+    after = [one for one in planned if one.last > done]
+    planned = planned[:: max(1, len(planned) // IMAGES)] + after
     outcomes: list[bool] = []
     for (_, image), one in zip(
         images.render(ops, [each.cut for each in planned]), planned, strict=True
     ):
         home = scratch / "home"
         campaign.laid_out(home, image, backend)
+        if one.last > done:
+            assert left(home) == {}, "it was through, whoever looks next"
         gone = judge(home, backend)
         assert gone or one.last <= done, "what was acknowledged came back"
         outcomes.append(gone)
         shutil.rmtree(home)
-    assert len(outcomes) >= IMAGES
+    assert len(outcomes) >= IMAGES + len(after) and after
     assert {True, False} == set(outcomes)
