@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -105,6 +108,42 @@ def test_who_is_interrupted_between_journal_and_index_and_again_takes_it_up_hims
         store._writer.exec_trace = None
         session.add_message(say("three"))
         assert texts(hf, "tides") == ["one", "two", "three"] and hf.admin.verify().ok
+
+
+DYING = """
+import os, sys, holdfast
+from holdfast.store.files.following import Following
+real = Following.commit
+def commit(self, connection):
+    real(self, connection)
+    os.kill(os.getpid(), 9)
+with holdfast.connect(sys.argv[1]) as hf:
+    session = hf.sessions.get_session("tides")
+    Following.commit = commit
+    session.add_message({"role": "user", "content": "another's"})
+"""
+
+
+def test_where_what_another_left_in_the_journal_can_not_be_taken_it_is_taken_later(
+    folder: Path, url: str
+) -> None:
+    with holdfast.connect(url) as hf:
+        session = hf.sessions.create_session("tides")
+        session.add_message(say("one"))
+        subprocess.run([sys.executable, "-c", DYING, url], check=False)
+        log = folder / ".index" / "state.db-wal"
+        most, at_all = resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            # The disk of the index is full: nothing can be added to its log.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, at_all))
+            with pytest.raises(holdfast.errors.Unavailable):
+                session.add_message(say("two"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, at_all))
+        session.add_message(say("three"))
+        assert texts(hf, "tides") == ["one", "another's", "three"]
+        hf.admin.rebuild()
+        assert texts(hf, "tides") == ["one", "another's", "three"] and hf.admin.verify().ok
 
 
 def store_of(hf: holdfast.Holdfast) -> FilesStore:

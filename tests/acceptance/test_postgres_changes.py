@@ -12,7 +12,7 @@ import pytest
 from holdfast import errors
 from holdfast.store import chain
 from holdfast.store.port import Claimed, Projection
-from holdfast.store.postgres import PostgresDriver, opening, place, writing
+from holdfast.store.postgres import PostgresDriver, connections, opening, place, writing
 from holdfast.store.postgres import open_store as open_
 from holdfast.store.remote.driver import (
     Change,
@@ -88,6 +88,52 @@ def test_large_changes_of_several_tenants_go_together_and_leave_the_connection_f
         driver.close()
         with pytest.raises(errors.EngineClosed):
             driver.apply([large[0]])
+
+
+def test_whoever_listens_hears_of_a_usual_change(url: str):
+    with closing(PostgresDriver(place.of(url))) as driver:
+        news = driver.listen()
+        assert next(news) == ("", 0)
+        for position in (1, 2):
+            assert driver.apply([usual(driver, "red", f"c{position}")]) == [None]
+            assert next(news) == ("red", position)
+        news.close()
+
+
+def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*given: object) -> None:
+        for connection in given:
+            if isinstance(connection, connections.Connection):
+                connection.close()
+        raise KeyboardInterrupt
+
+    with closing(PostgresDriver(place.of(f"{url}?connections=2&timeout_s=1"))) as driver:
+        pool = driver._connections
+        for _ in range(3):
+            # Where one is taken, where one that failed is put away, and right after there was room.
+            monkeypatch.setattr(pool, "_idle_one", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                driver.head("red")
+            monkeypatch.undo()
+            monkeypatch.setattr(connections, "_discard", interrupted)
+            with pytest.raises(KeyboardInterrupt), pool.borrow():
+                raise ValueError
+            monkeypatch.undo()
+            pool.room()
+        assert driver.head("red") == Head()
+
+
+def test_what_a_change_may_bring_is_usual_or_not():
+    nothing = Change(tenant="red", before=Head(), after=Head(1))
+    row = chain.Row(chain.Place(1, 1, 1), b"h", b"p", b"s" * 16, b"d" * 32, b"l" * 32)
+    whole = msgspec.structs.replace(nothing, rows=(Kept("a", row, 0),))
+    brought = set(Change.__struct_fields__) - {"tenant", "before", "after", "rows"}
+    usual_ = {"claims", "projections"}
+    some = {"todo": b"x", "blobs": {b"h": b"c"}}
+    for name in brought:
+        more = msgspec.structs.replace(whole, **{name: some.get(name, ("something",))})
+        assert writing.is_usual(more) is (name in usual_), name
+    assert writing.is_usual(whole) and not writing.is_usual(nothing)
 
 
 def test_whoever_changes_something_is_told_that_another_wants_the_guard(url: str):

@@ -172,6 +172,29 @@ def test_after_missed_news_the_guard_is_waited_for_once(mine: RemoteStore, serve
             ]
 
 
+def test_a_guard_that_somebody_sits_on_is_waited_for_once(
+    mine: RemoteStore, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(known, "GUARD_S", 0.01)
+    take(mine, step(write("a", 0, b"0")))
+    asked: list[str] = []
+    guard = RamDriver.guard
+
+    def counted(self: RamDriver, tenant: str, timeout_s: float) -> bool:
+        asked.append(tenant)
+        return guard(self, tenant, timeout_s)
+
+    monkeypatch.setattr(RamDriver, "guard", counted)
+    with server.guards[TENANT]:
+        for version in range(1, 2 * known.CROWD_TURNS):
+            take(mine, step(write("a", version, b"x")))
+        assert asked == [TENANT]
+        monkeypatch.setattr(known, "STANDS_S", 0.0)
+        mine._known._standing.clear()
+        take(mine, step(write("a", 2 * known.CROWD_TURNS, b"x")))
+    assert asked == [TENANT] * 2
+
+
 def test_a_guard_that_is_not_had_hinders_nobody(
     mine: RemoteStore, server: Server, monkeypatch: pytest.MonkeyPatch
 ):

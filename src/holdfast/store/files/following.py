@@ -254,6 +254,8 @@ class Following(Witness):
         before, steps = self._point, tuple(self.journal.walk(self._point))
         self.journal.settle(before, steps[-1] if steps else None)
         if steps:
+            # It is so once it is committed. Where that fails, nobody is told: so it is asked for again.
+            self._sure = False
             self._take(connection, steps)
         return bool(steps)
 
@@ -325,7 +327,8 @@ class Following(Witness):
         last = self._filled(connection)
         rebuilding.refuse(self._folder.root, list(checks.log_faults(connection)))
         yield from rebuilding.derive_all(connection, self._folder.root, derive)
-        self._put_point(connection, last.end if last else self.journal.first())
+        self._point = last.end if last else self.journal.first()
+        self._put_point(connection, self._point)
 
     def close(self) -> None:
         """Close the journal."""

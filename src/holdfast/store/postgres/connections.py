@@ -9,6 +9,7 @@ import queue
 import select
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
@@ -133,11 +134,16 @@ def _settings(place: Place, *, role: bool) -> sql.Composed:
         "default_transaction_isolation": "read committed",
         "client_min_messages": "warning",
         "jit": "off",
-        # Every statement is prepared once, and the tenant prunes partitions when it runs.
-        "plan_cache_mode": "force_generic_plan",
-        # It is planned while tables are small, and kept while they grow. Every look has an index that fits.
-        "enable_seqscan": "off",
-    } | ({"role": place.role} if role else {})
+    }
+    if role:
+        wanted |= {
+            "role": place.role,
+            # Every statement is prepared once, and the tenant prunes partitions when it runs.
+            "plan_cache_mode": "force_generic_plan",
+            # It is planned while tables are small, and kept while they grow. Every look within a tenant has an index
+            # that fits; lists of tenants read the whole table anyhow.
+            "enable_seqscan": "off",
+        }
     return sql.SQL("; ").join(
         (
             *(
@@ -157,20 +163,36 @@ def readable(timeout_s: float, *descriptors: int) -> set[int]:
     return {descriptor for descriptor, _ in poll.poll(timeout_s * 1000)}
 
 
+class Room:
+    """Room for one connection. Whoever has it gives it back by forgetting it: so no interrupt, wherever it comes, loses it."""
+
+    __slots__ = ("_rooms",)
+
+    def __init__(self, rooms: queue.SimpleQueue[Room]) -> None:
+        self._rooms = weakref.ref(rooms)
+
+    def __del__(self) -> None:
+        rooms = self._rooms()
+        if rooms is not None:
+            rooms.put(Room(rooms))
+
+
 class Loan:
     """A connection for the body of a `with`, where the server's errors become ours. One that failed is not used again."""
 
-    __slots__ = ("_connection", "_connections")
+    __slots__ = ("_connection", "_connections", "_room")
 
-    def __init__(self, connections: Connections, connection: Connection) -> None:
+    def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._connection = connection
 
     def __enter__(self) -> Connection:
+        self._room: Room | None = self._connections.room()
+        self._connection = self._connections.connection()
         return self._connection
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._connections.give_back(self._connection, sound=error is None)
+        self._room = None
         if isinstance(error, (psycopg.Error, OSError)):
             raise translate.of(error, self._connections.shown) from error
 
@@ -183,10 +205,9 @@ class Connections:
         self._made = made
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
-        # One for each that there may be. A queue costs half of what a semaphore does.
-        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._rooms: queue.SimpleQueue[Room] = queue.SimpleQueue()
         for _ in range(place.connections):
-            self._room.put(None)
+            self._rooms.put(Room(self._rooms))
         self.shown = place.shown
         self._closed = False
         self._process = os.getpid()
@@ -197,23 +218,26 @@ class Connections:
         return self._closed
 
     def borrow(self) -> Loan:
-        """Return a connection for the body of a `with`. Raises the server's errors as ours."""
+        """Return a connection for the body of a `with`, which raises the server's errors as ours."""
         if self._closed:
             raise errors.EngineClosed
         if os.getpid() != self._process:
             raise errors.ForkedEngine
+        return Loan(self)
+
+    def room(self) -> Room:
+        """Wait for room for one connection more."""
         try:
-            self._room.get(timeout=self._place.timeout_s)
+            return self._rooms.get(timeout=self._place.timeout_s)
         except queue.Empty:
             raise errors.StoreBusy(
                 f"all {self._place.connections} connections of this process are in use.",
                 hint="Retry, or allow more with ?connections=16 in the URL.",
             ) from None
-        try:
-            return Loan(self, self._idle_one() or self._new())
-        except BaseException:
-            self._room.put(None)
-            raise
+
+    def connection(self) -> Connection:
+        """Return a connection that nobody has."""
+        return self._idle_one() or self._new()
 
     def _idle_one(self) -> Connection | None:
         while True:
@@ -239,7 +263,6 @@ class Connections:
         """Take back what was lent; what is not sound is closed."""
         if not (sound and self._kept(connection)) and os.getpid() == self._process:
             _discard(connection)
-        self._room.put(None)
 
     def _kept(self, connection: Connection) -> bool:
         with self._lock:

@@ -34,7 +34,7 @@ from holdfast.store.remote.driver import (
 from holdfast.values.frozen import Json
 
 _APPEND = b"holdfast_append"
-_WANTED = b"wanted"
+_APPLIED, _WANTED = b"ok", b"wanted"
 
 
 class PostgresDriver(Reading):
@@ -74,10 +74,11 @@ class PostgresDriver(Reading):
                 exchange.prepare(connection, _APPEND, self._sql["append"].encode())
             return _APPEND, writing.usual(change, self._channel, connection.kinds)
         arguments = writing.arguments(change, self._channel)
-        placeholders = ", ".join(f"${at}" for at in range(1, len(arguments) + 1))
         name = b"holdfast_apply_%d" % len(arguments)
-        statement = self._sql["apply"].format(arguments=placeholders)
-        exchange.prepare(connection, name, statement.encode())
+        if name not in connection.prepared:
+            placeholders = ", ".join(f"${at}" for at in range(1, len(arguments) + 1))
+            statement = self._sql["apply"].format(arguments=placeholders)
+            exchange.prepare(connection, name, statement.encode())
         return name, arguments
 
     def _kinds(self, connection: Connection) -> writing.Kinds:
@@ -85,8 +86,8 @@ class PostgresDriver(Reading):
         assert row is not None, "a row always comes"
         return writing.Kinds(*row)
 
-    def _verdict(self, change: Change, said: bytes | None) -> Verdict:
-        if said is None:
+    def _verdict(self, change: Change, said: bytes) -> Verdict:
+        if said == _APPLIED:
             return None
         if said == _WANTED:
             return None if self._guard.has(change.tenant) else Wanted()

@@ -53,7 +53,7 @@ def send(connection: Connection, calls: Sequence[Call]) -> None:
     _flush(connection)
 
 
-def receive(connection: Connection, count: int) -> list[bytes | None]:
+def receive(connection: Connection, count: int) -> list[bytes]:
     """Return what as many calls as were sent have answered, one value each. The connection is free again then.
 
     After any error that is raised the connection must not be used any more.
@@ -65,8 +65,11 @@ def receive(connection: Connection, count: int) -> list[bytes | None]:
     return answers
 
 
-def _answer(results: Iterable[PGresult]) -> bytes | None:
-    """Return the value of the one row. All results are looked at: what fails when it is committed fails at the end."""
+def _answer(results: Iterable[PGresult]) -> bytes:
+    """Return the value of the one row. All results are looked at: what fails when it is committed fails at the end.
+
+    No answer is none: silence never means that something is done.
+    """
     answer: bytes | None = None
     for result in results:
         if result.status == _ROWS:
@@ -75,6 +78,8 @@ def _answer(results: Iterable[PGresult]) -> bytes | None:
             answer = TAKEN
         else:
             raise error_from_result(result)
+    if answer is None:
+        raise psycopg.OperationalError("no answer came")
     return answer
 
 

@@ -73,7 +73,7 @@ class Guard:
         return self._connection
 
     def _drop(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._held = self._connection, None, None
         if connection is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 connection.close()

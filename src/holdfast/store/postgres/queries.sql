@@ -154,7 +154,7 @@ SELECT append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 -- Answers as `append` does.
 SELECT CASE WHEN a.at_position = -1 THEN 'taken'
             WHEN a.at_position IS NOT NULL THEN concat_ws(' ', a.at_position, encode(a.at_link, 'hex'), a.at_epoch)
-            WHEN is_wanted($1, $4) THEN 'wanted' END
+            WHEN is_wanted($1, $4) THEN 'wanted' ELSE 'ok' END
 FROM (SELECT) AS once LEFT JOIN apply({arguments}) AS a ON true
 -- name: seek
 SELECT seek(%(tenant)s, %(number)s, %(low)s, %(high)s, %(ordinal)s)

@@ -1,16 +1,7 @@
--- Version 2: what most changes bring goes to the server by rows, and in a function of its own. No table and no row is
--- written anew: who has the store open goes on meanwhile, and later, with what version 1 has.
+-- Version 2: what most changes bring goes to the server by rows, and in a function of its own. No table changes and no
+-- row does: who has the store open goes on meanwhile, and later, with what version 1 has.
 --
 -- `apply` takes an array for every column of every table. Each costs the server an argument, though most are NULL.
-
--- Rows of up to a page stay whole where they are. To try and press each that has more than 2 KB costs an append more
--- than it saves. What is larger than a page is kept apart as before.
-DO $$
-BEGIN
-    FOR part IN 0..7 LOOP
-        EXECUTE format('ALTER TABLE %I SET (toast_tuple_target = 8160)', 'events_' || part);
-    END LOOP;
-END $$;
 
 CREATE TYPE new_event AS (
     position bigint, stream bigint, version bigint, ordinal bigint, header bytea, payload bytea, salt bytea,
@@ -29,8 +20,8 @@ CREATE FUNCTION is_wanted(p_tenant text, p_channel text) RETURNS boolean LANGUAG
     SELECT NOT pg_try_advisory_xact_lock_shared(hashtextextended(p_channel || ' ' || p_tenant, 1))
 $$;
 
--- One change that brings events, claims and projections, and nothing else; as `apply` does it. Returns NULL once it is
--- made, 'wanted' if others want the tenant's guard, and the head if it is another: position, link in hexadecimal, epoch.
+-- One change that brings events, claims and projections, and nothing else; as `apply` does it. Returns 'ok' once it is
+-- made, 'wanted' if also others want the tenant's guard, and the head if it is another: position, link in hexadecimal, epoch.
 -- If something has to be new and is not, all of it fails with unique_violation: to catch that here costs every change.
 -- The error names no value, as those of all tables with row-level security.
 CREATE FUNCTION append(
@@ -65,7 +56,7 @@ BEGIN
             time_us = one.time_us, lookup = one.lookup, terms = one.terms, document = one.document, mark = one.mark
         WHERE p.tenant = p_tenant AND p.kind = one.kind AND p.id = one.id;
     END IF;
-    IF p_projections IS NOT NULL AND (one IS NULL OR NOT FOUND) THEN
+    IF cardinality(p_projections) > 1 OR (cardinality(p_projections) = 1 AND NOT FOUND) THEN
         INSERT INTO projections (tenant, kind, id, owner, status, moment, time_us, lookup, terms, document, mark)
         SELECT p_tenant, n.kind, n.id, n.owner, n.status, n.time_us >> 20, n.time_us, n.lookup, n.terms, n.document,
                n.mark
@@ -78,5 +69,5 @@ BEGIN
     IF is_wanted(p_tenant, p_channel) THEN
         RETURN 'wanted';
     END IF;
-    RETURN NULL;
+    RETURN 'ok';
 END $$;

@@ -88,7 +88,8 @@ _CASES = {
     "40": Case(errors.Unavailable, "undid it in favour of another transaction", AGAIN),
     "58": Case(errors.Unavailable, "could not read or write a file", "See the server's log; then retry."),
     "58P01": _DAMAGED, "XX001": _DAMAGED, "XX002": _DAMAGED, "22": _DAMAGED, "23": _DAMAGED,
-    "42P01": _GONE, "42703": _GONE, "42883": _GONE, "3F000": _GONE,
+    "42P01": _GONE, "42703": _GONE, "42883": _GONE, "42704": _GONE,
+    "42804": _GONE, "3F000": _GONE,
 }  # fmt: skip
 
 # Where no row of a store is looked into, a value that does not fit says nothing about the store.

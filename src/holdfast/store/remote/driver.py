@@ -157,7 +157,7 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     """Nothing was changed: the head is as expected, but something that had to be new is there already."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class Wanted(msgspec.Struct, frozen=True, gc=False):
     """It was applied, and others have or want the tenant's guard: who wins every time hears of nobody otherwise."""
 
 

@@ -29,6 +29,9 @@ CROWD_TURNS = 16
 GUARD_S = 2.0
 """How long the guard of a tenant is waited for. It only saves deciding in vain."""
 
+STANDS_S = 30.0
+"""How long the guard is not asked for after it was waited for in vain."""
+
 PAUSE_S, PAUSE_S_MAX = 0.002, 0.1
 """How long whoever has the guard waits when it was passed all the same, at first and at most."""
 
@@ -61,6 +64,7 @@ class Known:
         self._tenants: dict[str, Tenant] = {}
         self._crowd: dict[str, int] = {}
         self._guarded: str | None = None
+        self._standing: dict[str, float] = {}
         self._doubted = True
         self._turns = 0
         self._pause_s = PAUSE_S
@@ -76,7 +80,7 @@ class Known:
         for name, position in heard.items():
             known = self._tenants.get(name)
             if known is not None and not 0 < position <= known.head.position:
-                self._join(name)
+                self.wanted(name)
         for name in self._crowd.keys() & self._tenants.keys():
             if not self._crowd[name]:
                 del self._crowd[name]
@@ -116,12 +120,21 @@ class Known:
         found = self._tenants.get(tenant)
         if found is None:
             # One at a time: two stores that have one each might wait for the other's.
-            if self._guarded is None and tenant in self._crowd:
+            if self._guarded is None and tenant in self._crowd and not self._stands(tenant):
                 self._guarded = tenant
                 if not self._driver.guard(tenant, GUARD_S):
                     self._guarded = None
+                    self._standing[tenant] = time.monotonic() + STANDS_S
             found = self._tenants[tenant] = Tenant(self._head(tenant))
         return found
+
+    def _stands(self, tenant: str) -> bool:
+        """Whether the guard was waited for in vain lately: whoever has it may stand still for ever."""
+        until = self._standing.get(tenant)
+        if until is not None and time.monotonic() > until:
+            del self._standing[tenant]
+            return False
+        return until is not None
 
     def _head(self, tenant: str) -> Head:
         """Return a tenant's head; in a turn that has found it lost, nothing is decided on what it has now."""
@@ -165,16 +178,15 @@ class Known:
             time.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
-    def wanted(self, tenant: str) -> None:
-        """Others want to write to a tenant: from the next turn on they are waited for."""
-        self._join(tenant)
-
     def _met(self, tenant: str) -> None:
-        self._join(tenant)
+        self.wanted(tenant)
         self._doubted = True
 
-    def _join(self, tenant: str) -> None:
-        """Remember that others write to a tenant. One that is forgotten for it costs deciding in vain once."""
+    def wanted(self, tenant: str) -> None:
+        """Others write to a tenant, or want to: they are waited for from the next turn on.
+
+        One that is forgotten for it costs deciding in vain once.
+        """
         if len(self._crowd) >= TENANTS_MAX and tenant not in self._crowd:
             self._crowd = {name: self._crowd[name] for name in self._crowd.keys() & self._tenants.keys()}  # fmt: skip
         self._crowd[tenant] = CROWD_TURNS

@@ -144,4 +144,4 @@ if after[1] ~= before[1] or after[3] ~= before[3] then
 end
 -- Whoever wins every time hears of nobody otherwise. One's own guard tells nothing.
 local guard = redis.pcall('GET', base .. 'guard')
-return {guard and guard ~= ARGV[4] and 'wanted' or 'ok'}
+return {type(guard) == 'string' and guard ~= ARGV[4] and 'wanted' or 'ok'}
