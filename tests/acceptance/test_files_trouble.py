@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import Message, limits
+from holdfast import Message, errors, limits
 from holdfast.store.files import FilesStore, Folder, applying
 from holdfast.store.files.journal import START, Journal, Point, Step
 from holdfast.store.files.lines import Change
@@ -136,7 +136,7 @@ def test_where_what_another_left_in_the_journal_can_not_be_taken_it_is_taken_lat
         try:
             # The disk of the index is full: nothing can be added to its log.
             resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, at_all))
-            with pytest.raises(holdfast.errors.Unavailable):
+            with pytest.raises(errors.Unavailable):
                 session.add_message(say("two"))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, at_all))

@@ -97,7 +97,6 @@ def test_whoever_listens_hears_of_a_usual_change(url: str):
         for position in (1, 2):
             assert driver.apply([usual(driver, "red", f"c{position}")]) == [None]
             assert next(news) == ("red", position)
-        news.close()
 
 
 def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: pytest.MonkeyPatch):
@@ -108,12 +107,13 @@ def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: py
         raise KeyboardInterrupt
 
     with closing(PostgresDriver(place.of(f"{url}?connections=2&timeout_s=1"))) as driver:
-        pool = driver._connections
+        pool, kept = driver._connections, list[BaseException]()
         for _ in range(3):
             # Where one is taken, where one that failed is put away, and right after there was room.
             monkeypatch.setattr(pool, "_idle_one", interrupted)
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt) as met:
                 driver.head("red")
+            kept.append(met.value)
             monkeypatch.undo()
             monkeypatch.setattr(connections, "_discard", interrupted)
             with pytest.raises(KeyboardInterrupt), pool.borrow():

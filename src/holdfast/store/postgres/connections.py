@@ -187,12 +187,19 @@ class Loan:
 
     def __enter__(self) -> Connection:
         self._room: Room | None = self._connections.room()
-        self._connection = self._connections.connection()
+        try:
+            self._connection = self._connections.connection()
+        except BaseException:
+            # The error knows this loan, and may be kept for long.
+            self._room = None
+            raise
         return self._connection
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._connections.give_back(self._connection, sound=error is None)
-        self._room = None
+        try:
+            self._connections.give_back(self._connection, sound=error is None)
+        finally:
+            self._room = None
         if isinstance(error, (psycopg.Error, OSError)):
             raise translate.of(error, self._connections.shown) from error
 
