@@ -262,7 +262,12 @@ def test_searches_see_whole_states_while_others_index(
             owner = rows.owner(Who("default", "ada"))
             if owner is not None:
                 sought = searching.Sought(terms=[b"common"], k=500)
-                found = {match.position for match in searching.search(rows, owner, sought).matches}
+                try:
+                    matches = searching.search(rows, owner, sought).matches
+                except errors.Unavailable:
+                    # It changes faster than it can be read, and says so: whoever asks again is answered.
+                    continue
+                found = {match.position for match in matches}
                 assert found == set(range(2, 2 + len(found)))
         for thread in threads:
             thread.join()
