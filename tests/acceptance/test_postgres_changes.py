@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -91,12 +92,15 @@ def test_large_changes_of_several_tenants_go_together_and_leave_the_connection_f
 
 
 def test_whoever_listens_hears_of_a_usual_change(url: str):
+    heard: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
     with closing(PostgresDriver(place.of(url))) as driver:
-        news = driver.listen()
-        assert next(news) == ("", 0)
+        listening = threading.Thread(target=lambda: [*map(heard.put, driver.listen())])
+        listening.start()
+        assert heard.get(timeout=5) == ("", 0)
         for position in (1, 2):
             assert driver.apply([usual(driver, "red", f"c{position}")]) == [None]
-            assert next(news) == ("red", position)
+            assert heard.get(timeout=5) == ("red", position)
+    listening.join()
 
 
 def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: pytest.MonkeyPatch):
