@@ -42,7 +42,8 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def __init__(self, pgconn: PGconn, *args: Any, **kwargs: Any) -> None:
         super().__init__(pgconn, *args, **kwargs)
         self.prepared: set[bytes] = set()
-        """The statements that it knows by names of ours."""
+        """The statements that it knows by names of ours. psycopg drops them with its own after a rollback: whoever rolls
+        back, and goes on, closes the connection."""
         self.kinds: writing.Kinds | None = None
         """The numbers of the types of rows, once they were asked for."""
         self._poll = select.poll()
