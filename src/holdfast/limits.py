@@ -70,6 +70,9 @@ READ_CHUNK: Final = 256
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 """A segment of a file store's journal that is larger gets no further line: what a program that shows differences,
 or a rewriting after an erasure, has to hold at a time."""
+JOURNAL_ROOM_BYTES: Final = 64 * 1024
+"""Blanks that a file store's journal ends with while it is in use: lines are written over them, which is quicker than
+to make the file longer each time. Whoever closes the store takes them away."""
 BLOB_INLINE_BYTES: Final = 8 * 1024
 """A blob of a file store that is larger has a file of its own; smaller ones stand in the journal's line."""
 CATCH_UP_COMMITS: Final = 256

@@ -25,7 +25,7 @@ STORES = {"sqlite": "state.db", "files": "files:state"}
 """Where each backend has its store in the folder of a run."""
 
 FOLDERS = ("journal", "blobs", "sessions", ".index")
-SEGMENT_BYTES = 8 * 1024
+SEGMENT_BYTES, JOURNAL_ROOM_BYTES = 8 * 1024, 2 * 1024
 BLOB_INLINE_BYTES = 500
 STORE = STORES["sqlite"]
 LOG = "operations"
@@ -75,6 +75,7 @@ def _write(
         sqlite.Files = files.Files = lambda: RecordingFiles(log, root)
         limits.CHECKPOINT_PAGES = CHECKPOINT_PAGES
         limits.SEGMENT_BYTES = SEGMENT_BYTES
+        limits.JOURNAL_ROOM_BYTES = JOURNAL_ROOM_BYTES
         limits.BLOB_INLINE_BYTES = BLOB_INLINE_BYTES
         limits.BLOB_BYTES_MIN = workload.LARGE_BYTES
         planted.plant(plant)

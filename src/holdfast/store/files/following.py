@@ -218,7 +218,7 @@ class Following(Witness):
         return journal.cut_off(self._folder.journal, max(0, point.n - n))
 
     def _caught_up(self, connection: apsw.Connection) -> tuple[str, ...]:
-        if self.journal.is_end(self._point):
+        if self.journal.is_end(self._point) and self.journal.is_clear(self._point):
             return ()
         last: Step | None = None
         before = self._point
@@ -329,6 +329,10 @@ class Following(Witness):
         yield from rebuilding.derive_all(connection, self._folder.root, derive)
         self._point = last.end if last else self.journal.first()
         self._put_point(connection, self._point)
+
+    def leave(self) -> None:
+        """Take back the room that the journal has for more."""
+        self.journal.trim(self._point)
 
     def close(self) -> None:
         """Close the journal."""

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.store.files import applying, lines
-from holdfast.store.files.journal import Journal, Point
+from holdfast.store.files.journal import BLANK, Journal, Point
 from holdfast.store.files.lines import Change, Head
 from holdfast.store.sqlite.files import Files, read_here
 from holdfast.store.sqlite.rows import TENANT_SHIFT, first
@@ -51,7 +51,7 @@ class Rewriting:
         ends = (self._journal.first(),) * 2
         for content, ends in self._segments(store_id, edit):
             path = self._journal.path(ends[1].segment)
-            if moves or content != read_here(path):
+            if moves or content != read_here(path).rstrip(BLANK):
                 made = self._files.fresh(path)
                 self._fill(made, content)
                 moves.append((made.name, path.name))

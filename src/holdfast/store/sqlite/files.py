@@ -106,10 +106,6 @@ class Files:
         """Return how many bytes a file has."""
         return os.fstat(fd).st_size
 
-    def end(self, fd: int) -> int:
-        """The same without looking at the file itself: see `place` for what a look costs."""
-        return os.lseek(fd, 0, os.SEEK_END)
-
     def fresh(self, path: Path) -> Path:
         """Create an empty file beside a path, under a name that nobody has, and return it."""
         # Imported here: opening a store that exists is twice as fast without it.

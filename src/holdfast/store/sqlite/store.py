@@ -387,6 +387,7 @@ class SQLiteStore(Upkeep, Noting):
         self._leave()
         self._readers.close()
         with self._translated:
+            self._witness.leave()
             self._broken = True
             self._writer.close()
             if not self._place.has_log:

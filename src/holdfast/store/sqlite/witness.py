@@ -66,5 +66,8 @@ class Witness:
         del connection
         return None
 
+    def leave(self) -> None:
+        """The store is about to be closed: leave nothing that only its use needs."""
+
     def close(self) -> None:
         """Give back every file."""
