@@ -29,6 +29,7 @@ from holdfast.store.remote.driver import (
     Wanted,
 )
 from holdfast.values.frozen import Json
+from tests.contract.ram_line import RamLine
 
 replace = msgspec.structs.replace
 
@@ -340,6 +341,9 @@ class RamDriver:
 
     def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         return [self._apply(change) for change in changes]
+
+    def line(self) -> RamLine:
+        return RamLine(self.apply)
 
     def _apply(self, change: Change) -> Verdict:
         books = self._of(change.tenant)

@@ -178,13 +178,15 @@ class Client:
         self._store = shared.store
         self._rng = rng
         self._tenant = ""
-        self.gives_up = False
+        self.gives_up = self.sends = False
 
     def step(self) -> None:
         """Make one transaction."""
         rng = self._rng
         self._tenant = rng.choice(TENANTS)
         self.gives_up = rng.random() < 0.5
+        # What is bent is how a store commits.
+        self.sends = not self._shared.orders.bent and rng.random() < 0.5
         base = self._shared.base[self._tenant]
         lists = rng.sample([f"l{base + each}" for each in range(4)], rng.randint(1, 3))
         id_, roll = self._shared.next_id(), rng.random()
@@ -323,7 +325,15 @@ class Attempt:
             if not self._condition_only and not self._doubts:
                 self._read()
             self._doubts += 1
-            return self._store.commit([self._made])[0]
+            return self._committed()
+
+    def _committed(self) -> port.Outcome:
+        sending = self._store.sending() if self._client.sends else None
+        if sending is not None:
+            with sending:
+                if sending.send([self._made]):
+                    return sending.receive()[0]
+        return self._store.commit([self._made])[0]
 
     def _read(self) -> None:
         self._reads = self._client.read(self._lists)

@@ -231,6 +231,9 @@ class PocketDriver:
                     everything.pending = (everything.pending or b"") + change.todo
         return outcomes
 
+    def line(self) -> None:
+        """Nothing is gained by sending ahead to a file."""
+
     def _applied(self, books: Books, change: Change) -> Verdict:
         if books.head != change.before:
             return Moved(books.head)

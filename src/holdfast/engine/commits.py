@@ -12,10 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
 from holdfast import errors, limits
+from holdfast.engine.coming import Bell, Coming, drop_done
 from holdfast.values.command import Request
 from holdfast.values.frame import Frame
 from holdfast.values.session import SessionState
@@ -150,8 +152,14 @@ class CommitQueue:
     for the interpreter.
     """
 
-    def __init__(self, process: Callable[[Sequence[Ticket]], None]) -> None:
+    def __init__(
+        self,
+        process: Callable[[Sequence[Ticket]], None],
+        send_ahead: Callable[[Coming], None] | None = None,
+    ) -> None:
         self._process = process
+        self._send_ahead = send_ahead
+        self._bell = Bell()
         self._mutex = threading.Lock()
         self._idle = threading.Condition(self._mutex)
         self._waiting: deque[Ticket] = deque()
@@ -170,6 +178,7 @@ class CommitQueue:
                 self._enter(ticket)
                 if self._led():
                     ticket.will_wait()
+                    self._ring()
                 else:
                     leads, self._leader = True, ticket
             while not leads and not ticket.settled:
@@ -228,8 +237,13 @@ class CommitQueue:
         """See to it that somebody commits what was submitted."""
         with self._mutex:
             needed = bool(self._waiting) and not self._led()
+            self._ring()
         if needed:
             self._call_thread()
+
+    def _ring(self) -> None:
+        if self._bell.wanted:
+            self._bell.ring()
 
     def _enter(self, ticket: Ticket) -> None:
         if self._closed:
@@ -250,29 +264,41 @@ class CommitQueue:
     def _lead(self, own: Ticket | None) -> None:
         if own is not None and self._expected > 1:
             self._gather()
-        while batch := self._next():
-            self._settle(batch)
+        while True:
+            if own is None and self._send_ahead is not None:
+                self._go_ahead(self._send_ahead)
+            batch = self._next()
+            if not batch:
+                return
+            self._settle(batch, partial(self._process_open, batch))
             if own is not None and own.done:
                 return
+
+    def _go_ahead(self, send: Callable[[Coming], None]) -> None:
+        """Let those go ahead who can; all others are in line still."""
+        coming = Coming(self._waiting, self._mutex, self._bell, self._finish)
+
+        def work() -> None:
+            send(coming)
+            coming.release()
+
+        self._settle(coming.taken, work)
 
     def _next(self) -> list[Ticket]:
         # Tickets stay in line until they are done, so that a leader who is interrupted anywhere
         # leaves them to the next.
         waiting = self._waiting
         with self._mutex:
-            while waiting and waiting[0].done:
-                waiting.popleft()
+            drop_done(waiting)
             if len(waiting) == 1:
                 return [waiting[0]]
             return list(itertools.islice(waiting, limits.COMMIT_BATCH_MAX))
 
-    def _settle(self, batch: list[Ticket]) -> None:
+    def _settle(self, batch: list[Ticket], work: Callable[[], None]) -> None:
+        """Do what settles tickets, and tell their owners. If it fails they fail, those that are not settled by then."""
         began = time.perf_counter()
         try:
-            if len(batch) == 1 and not batch[0].settled:
-                self._process(batch)
-            elif open_ := [ticket for ticket in batch if not ticket.settled]:
-                self._process(open_)
+            work()
         except BaseException as error:
             for ticket in batch:
                 if not ticket.settled:
@@ -280,7 +306,12 @@ class CommitQueue:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._finish(batch, began)
+            if batch:
+                self._finish(batch, began)
+
+    def _process_open(self, batch: list[Ticket]) -> None:
+        if open_ := [ticket for ticket in batch if not ticket.settled]:
+            self._process(open_)
 
     def _finish(self, batch: list[Ticket], began: float) -> None:
         # A ticket is done, and leaves the line, only after its owner has been told: whoever is
@@ -293,14 +324,15 @@ class CommitQueue:
                 self._wake_owners(batch)
             batch[0].done = True
             return
-        self._wake_owners(batch)
         channels: dict[Channel, list[Ticket]] = {}
+        owners: list[Ticket] = []
         for ticket in batch:
             channel = ticket.channel
-            if channel is None:
+            (owners if channel is None else channels.setdefault(channel, [])).append(ticket)
+        if owners:
+            self._wake_owners(owners)
+            for ticket in owners:
                 ticket.done = True
-            else:
-                channels.setdefault(channel, []).append(ticket)
         for channel, tickets in channels.items():
             channel.deliver(tickets)
             for ticket in tickets:
@@ -319,8 +351,7 @@ class CommitQueue:
 
     def _pass_on(self) -> None:
         with self._mutex:
-            while self._waiting and self._waiting[0].done:
-                self._waiting.popleft()
+            drop_done(self._waiting)
             heir = None
             for ticket in self._waiting:
                 if ticket.channel is None and not ticket.left and not ticket.settled:
@@ -383,6 +414,7 @@ class CommitQueue:
         while self._thread is not None and self._thread.is_alive():
             self._calls.put(None)
             self._thread.join(LOOK_UP_S)
+        self._bell.close()
 
 
 def own_error(error: BaseException) -> errors.Error:

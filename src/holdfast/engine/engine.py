@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from holdfast import errors, limits
 from holdfast.engine import planning
+from holdfast.engine.coming import Coming
 from holdfast.engine.commits import Answer, CommitQueue, Ticket, own_error
 from holdfast.engine.planning import Later, Plan, Round
 from holdfast.engine.policies import Policies
@@ -30,6 +32,12 @@ FORGET_EVERY_US = 3_600_000_000
 
 CONTESTED_TURNS = 100
 """For how many requests a session is decided under the turn after another process was faster in it."""
+
+AHEAD_MAX = 2
+"""Commits on their way at once: one that the server works on, and one that it finds when it is through."""
+
+Known = Callable[[str, str], SessionState | None]
+"""What is known of a tenant's session."""
 
 Planned = tuple[Ticket, Plan, port.Append]
 
@@ -62,7 +70,7 @@ class Engine:
         self.states = States(store, cached_sessions, self.tails.clear)
         self.trees = Trees(store, cached_trees)
         self._policies = Policies(self.tails)
-        self._commits = CommitQueue(self._process)
+        self._commits = CommitQueue(self._process, self._send_ahead)
         self._born = _forks
         self._closed = False
         self._forgot_us = 0
@@ -121,11 +129,46 @@ class Engine:
                 ticket.fail(errors.Conflict("other writers were faster every time.", hint="Retry."))
             self._forget_keys(batch)
         except BaseException:
-            # An interrupt can come before the turn was given back, and what was committed may not
-            # have been remembered.
-            self.store.leave_turn()
-            self._begin_turn(alone=False)
+            self._abandon_turn()
             raise
+
+    def _abandon_turn(self) -> None:
+        # An interrupt can come before the turn was given back, and what was committed may not
+        # have been remembered.
+        self.store.leave_turn()
+        self._begin_turn(alone=False)
+
+    def _send_ahead(self, coming: Coming) -> None:
+        """Send commit after commit, each decided while the server works on those before; what can't be is left to `_process`."""
+        sending = self.store.sending() if len(coming) > 1 else None
+        if sending is None:
+            return
+        try:
+            with self.store.turn() as alone:
+                self._begin_turn(alone=alone)
+                self._go_on(sending, coming)
+        except BaseException:
+            self._abandon_turn()
+            raise
+
+    def _go_on(self, sending: port.Sending, coming: Coming) -> None:
+        out: deque[list[Planned]] = deque()
+        with sending:
+            while True:
+                tickets = coming.take()
+                planned = self._planned_alone(self._deciding(), self.states.at_hand, tickets)
+                if planned and sending.send([append for _, _, append in planned]):
+                    out.append(planned)
+                else:
+                    planned = []
+                if len(planned) < len(tickets):
+                    coming.refuse(len(tickets) - len(planned))
+                if not out:
+                    return
+                if len(out) == AHEAD_MAX or coming.wait(sending):
+                    if self._contended(self._answer(out.popleft(), sending.receive())):
+                        coming.end()
+                    coming.settle()
 
     def _begin_turn(self, *, alone: bool) -> None:
         self.states.begin_turn(alone=alone)
@@ -192,20 +235,30 @@ class Engine:
         except errors.UnsafeStore:
             # One of the tenants is being copied here: in the turn only what is about that one is refused.
             return []
-        deciding = self._deciding(early=True)
+        planned = self._planned_alone(self._deciding(early=True), self.states.remembered, batch)
+        return planned if len(planned) == len(batch) else []
+
+    def _planned_alone(
+        self, deciding: Round, known: Known, tickets: Sequence[Ticket]
+    ) -> list[Planned]:
+        """Decide requests up to the first that does more than add messages to a session that stands alone, each another."""
         planned: list[Planned] = []
-        for ticket in batch:
-            if not self._stands_alone(ticket.request):
-                return []
+        streams: set[str] = set()
+        for ticket in tickets:
+            if not self._stands_alone(ticket.request, known):
+                break
             try:
                 plan = _verdict(deciding.plan, ticket.request)
             except Later:
-                return []
+                break
             if not isinstance(plan, Plan) or plan.append is None or len(plan.states) != 1:
-                return []
+                break
+            stream = plan.append.writes[0].stream
+            if stream in streams:
+                break
+            streams.add(stream)
             planned.append((ticket, plan, plan.append))
-        streams = {append.writes[0].stream for _, _, append in planned}
-        return planned if len(streams) == len(planned) else []
+        return planned
 
     def _contended(self, lost: list[Ticket]) -> list[Ticket]:
         """Remember where others write too: what is decided early there would be decided in vain."""
@@ -216,14 +269,14 @@ class Engine:
             self._contested[place] = CONTESTED_TURNS
         return lost
 
-    def _stands_alone(self, request: c.Request) -> bool:
-        if request.key is not None or not isinstance(request.command, c.AddMessages):
+    def _stands_alone(self, request: c.Request, known: Known) -> bool:
+        tenant, command = request.tenant, request.command
+        if request.key is not None or not isinstance(command, c.AddMessages):
             return False
-        place = (request.tenant, request.session_id)
-        if left := self._contested.get(place, 0):
-            self._contested[place] = left - 1
+        if self._contested and (left := self._contested.get((tenant, command.session_id), 0)):
+            self._contested[tenant, command.session_id] = left - 1
             return False
-        state = self.states.remembered(request.tenant, request.session_id)
+        state = known(tenant, command.session_id)
         if state is None or state.policy is not None:
             return False
         return not state.continuations and state.continued_from is None

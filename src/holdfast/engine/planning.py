@@ -73,10 +73,12 @@ class Round:
     def plan(self, request: c.Request) -> Plan:
         """Decide a request; raise what the rules, or the expected version, say against it."""
         tenant, command = request.tenant, request.command
-        if isinstance(command, AboutFrame):
-            return self._framed(request, command)
-        if isinstance(command, c.ReplaySession):
-            return self._replayed(tenant, command)
+        # Most are messages, and are asked for nothing else.
+        if not isinstance(command, c.AddMessages):
+            if isinstance(command, AboutFrame):
+                return self._framed(request, command)
+            if isinstance(command, c.ReplaySession):
+                return self._replayed(tenant, command)
         state = self.state(tenant, command.session_id)
         if request.expected_version is not None:
             _check_version(request.expected_version, state)

@@ -110,6 +110,37 @@ __all__ = [
 ]
 
 
+class Sending(AbstractContextManager["Sending"], Protocol):
+    """Commits on their way to a server, for the holder of the turn: one is sent while those before it are worked on.
+
+    Used in a `with`, at whose end nothing may be on its way; whatever is then has an outcome that nobody knows. The
+    server takes a commit only if it has taken those before it. While some are on their way, nothing else of the store
+    is asked or changed in this turn.
+    """
+
+    def send(self, appends: Sequence[Append]) -> bool:
+        """Send appends to be committed together, if each is going to be appended as far as is known.
+
+        False: nothing was sent, and `commit` has to tell.
+        """
+        ...
+
+    def receive(self) -> list[Outcome]:
+        """Wait for the outcomes of the commit that was sent first of those on their way.
+
+        As those of `commit`; Stale("", position) also if it has to be decided again for any other reason.
+        """
+        ...
+
+    def ready(self) -> bool:
+        """Whether something of an answer is there already."""
+        ...
+
+    def fileno(self) -> int:
+        """Return what can be polled for an answer, unless one is `ready`."""
+        ...
+
+
 class Store(Protocol):
     """The verbs of a store. See the promises above."""
 
@@ -168,6 +199,12 @@ class Store(Protocol):
 
     def commit(self, appends: Sequence[Append]) -> list[Outcome]:
         """Commit appends together, each with its own outcome, in order. Called inside `turn`."""
+        ...
+
+    def sending(self) -> Sending | None:
+        """Return a way to send commits ahead of outcomes; None where a commit takes no time but its own.
+
+        Made anywhere, used inside `turn`."""
         ...
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:

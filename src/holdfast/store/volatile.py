@@ -73,6 +73,9 @@ class VolatileStore:
         """Nobody else is there to commit them."""
         return None
 
+    def sending(self) -> None:
+        """A commit is over when it returns: there is nothing to wait for meanwhile."""
+
     def served(self) -> list[tuple[str, str]]:
         """Nobody: see above."""
         return []

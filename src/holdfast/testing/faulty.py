@@ -84,6 +84,9 @@ class FaultyStore:
         self._fail(fails)
         return outcomes
 
+    def sending(self) -> None:
+        """Nothing is sent ahead: every commit is a call that can fail."""
+
     def served(self) -> list[tuple[str, str]]:
         """Pass through."""
         return self._store.served()

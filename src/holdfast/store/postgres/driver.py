@@ -18,6 +18,7 @@ from holdfast.store.postgres import (
     writing,
 )
 from holdfast.store.postgres.connections import Connection, Connections, Rows, unhurried
+from holdfast.store.postgres.line import PostgresLine
 from holdfast.store.postgres.place import Place
 from holdfast.store.postgres.reading import Reading, looked
 from holdfast.store.remote import marks
@@ -66,6 +67,10 @@ class PostgresDriver(Reading):
             exchange.send(connection, [self._call(connection, change) for change in changes])
             said = exchange.receive(connection, len(changes))
         return [self._verdict(*one) for one in zip(changes, said, strict=True)]
+
+    def line(self) -> PostgresLine:
+        """Return a connection for changes that are sent ahead of answers."""
+        return PostgresLine(self._connections.borrow(), self._call, _is_known, self._verdict)
 
     def _call(self, connection: Connection, change: Change) -> exchange.Call:
         if writing.is_usual(change):
@@ -235,6 +240,11 @@ class PostgresDriver(Reading):
         self._listener.close()
         self._guard.close()
         self._connections.close()
+
+
+def _is_known(connection: Connection, change: Change) -> bool:
+    """Whether a connection knows the statement of a change already: of others only by making its arguments."""
+    return writing.is_usual(change) and connection.kinds is not None
 
 
 def _held(counts: Rows) -> dict[str, Json]:

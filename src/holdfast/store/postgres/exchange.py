@@ -40,17 +40,43 @@ def prepare(connection: Connection, name: bytes, statement: bytes) -> None:
 
 def send(connection: Connection, calls: Sequence[Call]) -> None:
     """Send calls without waiting for answers. Each is a transaction of its own, unless a single one is within one."""
-    handle = connection.pgconn
     if len(calls) == 1:
         ((name, arguments),) = calls
-        handle.send_query_prepared(name, arguments, [_BINARY] * len(arguments), _BINARY)
+        connection.pgconn.send_query_prepared(name, arguments, [_BINARY] * len(arguments), _BINARY)
+        _flush(connection)
     else:
+        send_ahead(connection, calls)
+
+
+def send_ahead(connection: Connection, calls: Sequence[Call]) -> None:
+    """Send calls behind those that are not answered yet. From then on, until `rest`, only this and `receive_next` will do."""
+    handle = connection.pgconn
+    if handle.pipeline_status == pq.PipelineStatus.OFF:
         handle.enter_pipeline_mode()
-        for name, arguments in calls:
-            handle.send_query_prepared(name, arguments, [_BINARY] * len(arguments), _BINARY)
-            # What is sent between two syncs is one transaction.
-            handle.pipeline_sync()
+    for name, arguments in calls:
+        handle.send_query_prepared(name, arguments, [_BINARY] * len(arguments), _BINARY)
+        # What is sent between two syncs is one transaction.
+        handle.pipeline_sync()
     _flush(connection)
+
+
+def receive_next(connection: Connection, count: int) -> list[bytes]:
+    """Return what the next so many calls have answered, of those that were sent ahead."""
+    return [_answer(_until_sync(connection)) for _ in range(count)]
+
+
+def is_ready(connection: Connection) -> bool:
+    """Whether something of the next answer is there."""
+    handle = connection.pgconn
+    if handle.is_busy():
+        handle.consume_input()
+    return not handle.is_busy()
+
+
+def rest(connection: Connection) -> None:
+    """End sending ahead: all is answered."""
+    if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        connection.pgconn.exit_pipeline_mode()
 
 
 def receive(connection: Connection, count: int) -> list[bytes]:
@@ -60,8 +86,8 @@ def receive(connection: Connection, count: int) -> list[bytes]:
     """
     if count == 1:
         return [_answer(_results(connection))]
-    answers = [_answer(_until_sync(connection)) for _ in range(count)]
-    connection.pgconn.exit_pipeline_mode()
+    answers = receive_next(connection, count)
+    rest(connection)
     return answers
 
 

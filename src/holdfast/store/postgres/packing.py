@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 
 from psycopg import adapt, pq
 from psycopg.types.numeric import Int8BinaryDumper
@@ -14,6 +15,10 @@ _LENGTH = struct.Struct("!i")
 _ROW = struct.Struct("!ii")
 _FIELD = struct.Struct("!Ii")
 _WHOLE = struct.Struct("!Iiq")
+_EVENT = struct.Struct("!iiIiqIiqIiqIiqIi")
+_FIELD_16, _FIELD_32 = _FIELD.pack(_BYTES, 16), _FIELD.pack(_BYTES, 32)
+_EVENT_BYTES = _EVENT.size - 4 + 4 * _FIELD.size + 16 + 2 * 32
+"""Of a row without its header and payload, after its own length."""
 _BIG = struct.Struct("!q")
 _NULL = _LENGTH.pack(-1)
 _NO_BYTES = struct.pack("!iiI", 0, 0, _BYTES)
@@ -76,27 +81,50 @@ def _packed(kind: int, values: Sequence[bytes | None]) -> bytes:
     return b"".join(parts)
 
 
-def of_rows(kind: int, rows: Sequence[tuple[int, bytes]]) -> bytes | None:
-    """Return an array of rows of a type, by its number: of each how many fields it has, and those; None if it is empty."""
-    if not rows:
-        return None
-    parts = [_HEAD.pack(1, 0, kind, len(rows), 1)]
-    for count, fields in rows:
-        parts += (_ROW.pack(4 + len(fields), count), fields)
-    return b"".join(parts)
+def of_rows(kind: int, rows: Sequence[bytes]) -> bytes | None:
+    """Return an array of rows of a type, by its number; None if it is empty."""
+    return b"".join((_HEAD.pack(1, 0, kind, len(rows), 1), *rows)) if rows else None
 
 
-def fields(*values: bytes) -> bytes:
-    """Return fields of a row, bytea each."""
-    parts: list[bytes] = []
-    for value in values:
-        parts += (_FIELD.pack(_BYTES, len(value)), value)
-    return b"".join(parts)
+def row(count: int, *parts: bytes) -> bytes:
+    """Return a row of so many fields."""
+    fields = b"".join(parts)
+    return _ROW.pack(4 + len(fields), count) + fields
+
+
+def field(value: bytes) -> bytes:
+    """Return a field of a row, bytea."""
+    return _FIELD.pack(_BYTES, len(value)) + value
+
+
+@lru_cache(4096)
+def text_field(value: str) -> bytes:
+    """Return a field of a row, bytea, of a text that comes again and again: a kind, a name, an owner."""
+    return field(value.encode())
 
 
 def whole(value: int) -> bytes:
     """Return a field of a row, bigint."""
     return _WHOLE.pack(_INTEGERS, 8, value)
+
+
+def event_row(
+    numbers: tuple[int, int, int, int], texts: tuple[bytes, bytes], sums: tuple[bytes, bytes, bytes]
+) -> bytes:
+    """Return a row of four bigints, two bytea of any length, one of 16 bytes and two of 32.
+
+    Most of what is sent is such rows: each made in one go.
+    """
+    a, b, c, d = numbers
+    header, payload = texts
+    salt, digest, link = sums
+    length = _EVENT_BYTES + len(header) + len(payload)
+    return b"".join(
+        (
+            _EVENT.pack(length, 9, 20, 8, a, 20, 8, b, 20, 8, c, 20, 8, d, 17, len(header)), header,
+            _FIELD.pack(17, len(payload)), payload, _FIELD_16, salt, _FIELD_32, digest, _FIELD_32, link,
+        )
+    )  # fmt: skip
 
 
 def array_field(values: Sequence[bytes]) -> bytes:

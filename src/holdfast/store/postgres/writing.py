@@ -12,7 +12,7 @@ from holdfast.store.remote.driver import Blank, Change, Head, Kept, KeptProjecti
 
 _Value = bytes | None
 _bytes, _integers = packing.of_bytes, packing.of_integers
-_fields, _whole = packing.fields, packing.whole
+_whole = packing.whole
 _TRUE = b"\1"
 
 
@@ -51,27 +51,33 @@ def usual(change: Change, channel: str, kinds: Kinds) -> list[_Value]:
     ]
 
 
-def _event(kept: Kept) -> tuple[int, bytes]:
+def _event(kept: Kept) -> bytes:
     row, place = kept.row, kept.row.place
     assert row.payload is not None and row.salt is not None, "it is usual"
-    numbers = (_whole(place.position), _whole(place.stream), _whole(place.version), _whole(kept.ordinal))  # fmt: skip
-    return 9, b"".join((*numbers, _fields(row.header, row.payload, row.salt, row.digest, row.link)))
+    return packing.event_row(
+        (place.position, place.stream, place.version, kept.ordinal),
+        (row.header, row.payload),
+        (row.salt, row.digest, row.link),
+    )
 
 
-def _claim(stretch: int, text: str, version: int) -> tuple[int, bytes]:
-    return 3, _whole(stretch) + _fields(text.encode()) + _whole(version)
+def _claim(stretch: int, text: str, version: int) -> bytes:
+    return packing.row(3, _whole(stretch), packing.field(text.encode()), _whole(version))
 
 
-def _projection(kept: KeptProjection) -> tuple[int, bytes]:
-    row = kept.projection
-    return 9, b"".join(
-        (
-            _fields(row.kind.encode(), row.id.encode(), row.owner.encode(), row.status.encode()),
-            _whole(row.time_us),
-            _fields(row.lookup.encode()),
-            packing.array_field([term.encode() for term in row.terms]),
-            _fields(row.document, kept.mark),
-        )
+def _projection(kept: KeptProjection) -> bytes:
+    row, text = kept.projection, packing.text_field
+    return packing.row(
+        9,
+        text(row.kind),
+        text(row.id),
+        text(row.owner),
+        text(row.status),
+        _whole(row.time_us),
+        text(row.lookup),
+        packing.array_field([term.encode() for term in row.terms]),
+        packing.field(row.document),
+        packing.field(kept.mark),
     )
 
 

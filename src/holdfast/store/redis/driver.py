@@ -13,6 +13,7 @@ from holdfast import errors
 from holdfast.store import port
 from holdfast.store.redis import packing, unpacking
 from holdfast.store.redis.guards import Guards
+from holdfast.store.redis.line import RedisLine
 from holdfast.store.redis.links import Answer, Call
 from holdfast.store.redis.names import Names
 from holdfast.store.redis.news import News
@@ -63,14 +64,26 @@ class RedisDriver(Reading):
 
     def apply(self, changes: Sequence[driver.Change]) -> list[driver.Verdict]:
         """Apply changes of different tenants, each by itself; None: it was applied."""
+        self._announce(changes)
+        answers = self._servers.run([self._applied(change) for change in changes])
+        self._hold_still()
+        return [_outcome(answer) for answer in answers]
+
+    def line(self) -> RedisLine | None:
+        """Return a connection for changes that are sent ahead of answers; none to a cluster, or where a sync is waited for."""
+        link = self._servers.only()
+        if link is None:
+            return None
+        return RedisLine(
+            link, announce=self._announce, call=self._applied, verdict=_outcome, check=self._hold_still
+        )  # fmt: skip
+
+    def _announce(self, changes: Sequence[driver.Change]) -> None:
         self._settings.hold()
         for change in changes:
             self._list(self._names.tenants, change.tenant)
             if change.todo is not None:
                 self._todo.announce(change.tenant, change.after.position)
-        answers = self._servers.run([self._applied(change) for change in changes])
-        self._hold_still()
-        return [_outcome(answer) for answer in answers]
 
     def _hold_still(self) -> None:
         """It may have gone over a new connection: nothing is acknowledged that is held by less than was asked for.

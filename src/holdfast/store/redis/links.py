@@ -79,12 +79,13 @@ class Link:
 
         Raises what the driver raises if not every answer was had.
         """
-        with self._lent() as connection:
+        with self.lent() as connection:
             connection.send_packed_command(connection.pack_commands(commands))
-            return [_answer(connection) for _ in commands]
+            return [answer(connection) for _ in commands]
 
     @contextlib.contextmanager
-    def _lent(self) -> Generator[Wire]:
+    def lent(self) -> Generator[Wire]:
+        """A connection for the body of a `with`, at whose end it is free again; thrown away if that raises."""
         if not self._free.acquire(timeout=self.place.timeout_s):
             raise exceptions.TimeoutError("all connections are in use")
         try:
@@ -152,7 +153,8 @@ class Link:
             connection.disconnect()
 
 
-def _answer(connection: Wire) -> Answer:
+def answer(connection: Wire) -> Answer:
+    """Return the next answer, be it an error."""
     try:
         return connection.read_response()
     except redis.ResponseError as error:

@@ -23,7 +23,7 @@ PAUSE_S: Final = 0.05
 _CLUSTER_WAIT_S: Final = 5.0
 """How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
 
-_SENT_ANYWHERE = (MovedError, AskError, TryAgainError, NoScriptError, ClusterDownError)
+UNDONE = (MovedError, AskError, TryAgainError, NoScriptError, ClusterDownError)
 """Answers that say that nothing was done, and that it may be done elsewhere, later, or sent whole."""
 
 _CUT_OFF: Final = (redis.ConnectionError, redis.TimeoutError)
@@ -76,7 +76,7 @@ class Servers:
             answers = self._plainly(calls, write=write)
         else:
             answers = list[Answer](_UNSENT for _ in calls)
-        left = [index for index, answer in enumerate(answers) if isinstance(answer, _SENT_ANYWHERE)]
+        left = [index for index, answer in enumerate(answers) if isinstance(answer, UNDONE)]
         until = time.monotonic() + min(self.place.timeout_s, _CLUSTER_WAIT_S) if left else 0.0
         whole, again = False, not write
         while left and time.monotonic() < until:
@@ -94,7 +94,7 @@ class Servers:
                     continue
                 for index, answer in zip(indexes, found, strict=True):
                     answers[index] = answer
-            left = [index for index in left if isinstance(answers[index], _SENT_ANYWHERE)]
+            left = [index for index in left if isinstance(answers[index], UNDONE)]
         return answers
 
     def _plainly(self, calls: Sequence[Call], *, write: bool) -> list[Answer]:
@@ -162,6 +162,10 @@ class Servers:
             time.sleep(PAUSE_S)
             self._forget()
         return whole or any(isinstance(each, NoScriptError) for each in refusals)
+
+    def only(self) -> Link | None:
+        """Return the link to the one server that has everything and syncs before it answers; None if there is no such."""
+        return None if self.place.cluster or self.place.waitaof else self._seed
 
     def every(self) -> list[Link]:
         """Return a link to each server that takes writes."""

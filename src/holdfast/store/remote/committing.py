@@ -43,6 +43,8 @@ class Batch:
         self._known = known
         self._random = random
         self._careful = careful
+        self.before = known.head
+        """The head that it rests on."""
         self._position, self._link = known.head.position, known.head.link
         self.streams: dict[str, Stream] = {}
         self._numbered: dict[int, Stream] = {}
@@ -89,14 +91,22 @@ class Batch:
 
     def _taken(self, append: port.Append, streams: Sequence[Stream | None]) -> port.Claimed | None:
         for write, stream in zip(append.writes, streams, strict=True):
+            if len(write.claims) == 1 and not self._careful and self._is_first(write, stream):
+                continue
             if write.claims and (taken := self._claimed(write, stream)):
                 return taken
         return None
 
+    def _is_first(self, write: port.StreamWrite, stream: Stream | None) -> bool:
+        """Whether a write is the first here to a stream without bases: what that has claimed so far only the server knows."""
+        if write.base is not None or (stream is not None and stream.bases):
+            return False
+        return write.stream not in self.streams
+
     @property
     def after(self) -> Head:
         """The head that the batch leads to."""
-        return Head(self._position, self._link, self._known.head.epoch)
+        return Head(self._position, self._link, self.before.epoch)
 
     @property
     def empty(self) -> bool:
@@ -109,7 +119,7 @@ class Batch:
         tenant, replace = self._tenant, msgspec.structs.replace
         return Change(
             tenant=tenant,
-            before=self._known.head,
+            before=self.before,
             after=self.after,
             streams=tuple(
                 replace(stream, bases=(), mark=marks.stream(tenant, stream))

@@ -12,6 +12,7 @@ so any more decides again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -165,6 +166,29 @@ Verdict = Moved | Taken | Wanted | None
 """What became of a change; None: it was applied."""
 
 
+class Line(AbstractContextManager["Line"], Protocol):
+    """One connection over which changes are sent before the answers to those before have come. Used in a `with`, by one thread.
+
+    At its end the connection goes back, or is thrown away if something is still on its way.
+    """
+
+    def send(self, changes: Sequence[Change]) -> bool:
+        """Send changes of different tenants; False: nothing was sent, `apply` has to do it."""
+        ...
+
+    def receive(self) -> list[Verdict]:
+        """Wait for what became of those that were sent first. Taken also means: nothing was done, and `apply` has to do it."""
+        ...
+
+    def ready(self) -> bool:
+        """Whether something of an answer is there."""
+        ...
+
+    def fileno(self) -> int:
+        """Return what can be polled for an answer."""
+        ...
+
+
 class Driver(Protocol):
     """One server as one store sees it. Safe for threads. Every error that comes out is one of `holdfast.errors`.
 
@@ -311,6 +335,10 @@ class Driver(Protocol):
 
     def apply(self, changes: Sequence[Change]) -> list[Verdict]:
         """Apply changes of different tenants, each by itself, in as few round trips as can be; None: it was applied."""
+        ...
+
+    def line(self) -> Line | None:
+        """Return a line for changes that are sent ahead of answers; None if there is none, and `apply` does all."""
         ...
 
     def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:

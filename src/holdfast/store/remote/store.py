@@ -18,8 +18,10 @@ from holdfast.store.remote.committing import Batch
 from holdfast.store.remote.copying import Giving
 from holdfast.store.remote.driver import Driver, Moved, Taken, Verdict
 from holdfast.store.remote.known import Known, Tenant
+from holdfast.store.remote.sending import Sending
 from holdfast.store.remote.upkeep import Upkeep, taken
 from holdfast.store.remote.waiting import News
+from holdfast.store.salts import Salts
 from holdfast.store.turning import Turn
 
 
@@ -28,7 +30,7 @@ class RemoteStore(Upkeep):
 
     def __init__(self, driver: Driver, *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._driver = driver
-        self._random = random
+        self._random = Salts(random)
         self._acknowledged = Acknowledged(driver)
         self._known = Known(driver, self._acknowledged)
         self._giving = Giving(driver)
@@ -112,6 +114,20 @@ class RemoteStore(Upkeep):
             raise
         self._news.tell(groups)
         return [outcomes[at] for at in range(len(appends))]
+
+    def sending(self) -> Sending | None:
+        """Return a way to send commits ahead of answers, if the driver has one."""
+        line = self._driver.line()
+        if line is None:
+            return None
+        return Sending(
+            self._driver,
+            line,
+            known=self._known,
+            acknowledged=self._acknowledged,
+            news=self._news,
+            random=self._random,
+        )
 
     def _round(
         self,

@@ -16,6 +16,7 @@ import apsw
 from holdfast import errors, limits
 from holdfast.store import port
 from holdfast.store.erasure import Again
+from holdfast.store.salts import Salts
 from holdfast.store.sqlite import checks, opening, translate, writing
 from holdfast.store.sqlite.anchor import Anchor
 from holdfast.store.sqlite.connections import Readers
@@ -48,7 +49,7 @@ class SQLiteStore(Upkeep, Noting):
         self.path = path
         self._witness = witness or Witness()
         self._files = files
-        self._random = random
+        self._random = Salts(random)
         self._sql = opening.queries()
         self._translated = translate.at(str(path))
         self._thread_turn = threading.RLock()
@@ -273,6 +274,9 @@ class SQLiteStore(Upkeep, Noting):
         outcomes = self._committed([*appends, *handed])
         self._post.answer(parcels, outcomes[len(appends) :])
         return outcomes[: len(appends)]
+
+    def sending(self) -> None:
+        """A commit is over when it returns: there is nothing to wait for meanwhile."""
 
     def served(self) -> list[tuple[str, str]]:
         """Return tenant and stream of what was committed for other processes since this was asked."""

@@ -23,6 +23,7 @@ for _name in (
     "keeping",
     "noting",
     "rebuilding",
+    "sending",
     "walking",
 ):
     pytest.register_assert_rewrite(f"{__name__}.{_name}")
@@ -37,11 +38,22 @@ from holdfast.testing.contract.erasing import Erasing  # noqa: E402
 from holdfast.testing.contract.keeping import Keeping  # noqa: E402
 from holdfast.testing.contract.noting import Noting  # noqa: E402
 from holdfast.testing.contract.rebuilding import Rebuilding  # noqa: E402
+from holdfast.testing.contract.sending import SendingAhead  # noqa: E402
 from holdfast.testing.contract.walking import walk  # noqa: E402
 
 
 class StoreContract(
-    Appending, Basing, Blobs, Deriving, Erasing, Keeping, Noting, Rebuilding, Copying, Company
+    Appending,
+    SendingAhead,
+    Basing,
+    Blobs,
+    Deriving,
+    Erasing,
+    Keeping,
+    Noting,
+    Rebuilding,
+    Copying,
+    Company,
 ):
     """Everything a store promises. Subclass it and say how your store is opened."""
 

@@ -1,0 +1,160 @@
+"""Those who come in while others are on their way, for a leader who goes on deciding while a server works."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+from holdfast import limits
+
+if TYPE_CHECKING:
+    from holdfast.engine.commits import Ticket
+
+TAKEN_MIN: Final = 8
+"""Fewer than these are not parted: a commit of their own would cost more than it saves."""
+
+GO_ON_S: Final = 0.05
+"""How long a leader goes on with those who come, before others get the store's turn."""
+
+LOOK_S: Final = 1.0
+"""How long a leader waits for whatever comes first, before it waits for the server alone."""
+
+
+class Server(Protocol):
+    """Where answers come from."""
+
+    def ready(self) -> bool: ...
+    def fileno(self) -> int: ...
+
+
+class Bell:
+    """Rung by whoever comes in, for a leader that sleeps until a server answers."""
+
+    def __init__(self) -> None:
+        self._ends: tuple[int, int] | None = None
+        self.wanted = False
+        """Whether somebody sleeps beside it. Read and set by the holder of the queue's lock."""
+
+    def ring(self) -> None:
+        """Wake who sleeps. By the holder of the queue's lock."""
+        self.wanted = False
+        assert self._ends is not None, "who wants it has hung it up"
+        os.write(self._ends[1], b"!")
+
+    def sleep(self, server: Server, timeout_s: float) -> bool:
+        """Sleep until a server has answered or the bell rings; return whether it is not the bell alone.
+
+        One that rings too late for this sleep ends the next one: who wakes looks, and sleeps again.
+        """
+        (bell, _), poll = self._hung(), select.poll()
+        poll.register(server.fileno(), select.POLLIN)
+        poll.register(bell, select.POLLIN)
+        found = [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
+        self.wanted = False
+        if bell in found:
+            os.read(bell, 1)
+        return found != [bell]
+
+    def _hung(self) -> tuple[int, int]:
+        if self._ends is None:
+            self._ends = os.pipe()
+        return self._ends
+
+    def want(self) -> None:
+        """Be woken from now on. By the holder of the queue's lock."""
+        self._hung()
+        self.wanted = True
+
+    def close(self) -> None:
+        """Take it down."""
+        ends, self._ends = self._ends, None
+        for end in ends or ():
+            os.close(end)
+
+
+class Coming:
+    """The line of a commit queue, as its leader takes from it: in order, some while others are on their way."""
+
+    def __init__(
+        self,
+        line: deque[Ticket],
+        lock: threading.Lock,
+        bell: Bell,
+        finish: Callable[[list[Ticket], float], None],
+    ) -> None:
+        self._line = line
+        self._lock = lock
+        self._bell = bell
+        self._finish = finish
+        self._taken: list[Ticket] = []
+        self._began = time.perf_counter()
+        self._ended = False
+
+    def __len__(self) -> int:
+        """Return how many wait in line, those on their way included."""
+        return len(self._line)
+
+    @property
+    def taken(self) -> list[Ticket]:
+        """Those who were taken, and are not through."""
+        return self._taken
+
+    def take(self) -> list[Ticket]:
+        """Take the next in line, up to half of all: so that there is somebody to decide for while the server works."""
+        if self._ended or time.perf_counter() - self._began > GO_ON_S:
+            self._ended = True
+            return []
+        with self._lock:
+            drop_done(self._line)
+            first = len(self._taken)
+            most = min(limits.COMMIT_BATCH_MAX, max(TAKEN_MIN, (len(self._line) + 1) // 2))
+            tickets = list(islice(self._line, first, first + most))
+        if any(ticket.settled for ticket in tickets):
+            # Left behind by a leader who was interrupted: they only have to be told.
+            self._ended = True
+            return []
+        self._taken += tickets
+        return tickets
+
+    def refuse(self, count: int) -> None:
+        """Give so many back of those who were taken last, and take nobody any more."""
+        del self._taken[len(self._taken) - count :]
+        self._ended = True
+
+    def end(self) -> None:
+        """Take nobody any more."""
+        self._ended = True
+
+    def wait(self, server: Server) -> bool:
+        """Wait for a server's answer, or for somebody who can be taken; return whether it is the answer."""
+        if self._ended or server.ready():
+            return True
+        with self._lock:
+            drop_done(self._line)
+            if len(self._line) > len(self._taken):
+                return False
+            self._bell.want()
+        return self._bell.sleep(server, LOOK_S)
+
+    def settle(self) -> None:
+        """Tell those of the taken whose answer is known."""
+        known = [ticket for ticket in self._taken if ticket.settled]
+        if known:
+            self._finish(known, self._began)
+            self._taken[:] = [ticket for ticket in self._taken if not ticket.settled]
+
+    def release(self) -> None:
+        """Give those back whose answer is not known: they are in line still."""
+        self._taken[:] = [ticket for ticket in self._taken if ticket.settled]
+
+
+def drop_done(line: deque[Ticket]) -> None:
+    """Take those out of a line who are through. By the holder of the queue's lock."""
+    while line and line[0].done:
+        line.popleft()
