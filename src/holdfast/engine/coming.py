@@ -7,7 +7,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -122,9 +122,9 @@ class Coming:
         self._taken += tickets
         return tickets
 
-    def refuse(self, count: int) -> None:
-        """Give so many back of those who were taken last, and take nobody any more."""
-        del self._taken[len(self._taken) - count :]
+    def refuse(self, tickets: Collection[Ticket]) -> None:
+        """Give some back who were taken, and take nobody any more."""
+        self._taken[:] = [ticket for ticket in self._taken if ticket not in tickets]
         self._ended = True
 
     def end(self) -> None:

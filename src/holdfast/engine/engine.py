@@ -162,7 +162,8 @@ class Engine:
                 else:
                     planned = []
                 if len(planned) < len(tickets):
-                    coming.refuse(len(tickets) - len(planned))
+                    sent = {ticket for ticket, _, _ in planned}
+                    coming.refuse([ticket for ticket in tickets if ticket not in sent])
                 if not out:
                     return
                 if len(out) == AHEAD_MAX or coming.wait(sending):
@@ -241,24 +242,32 @@ class Engine:
     def _planned_alone(
         self, deciding: Round, known: Known, tickets: Sequence[Ticket]
     ) -> list[Planned]:
-        """Decide requests up to the first that does more than add messages to a session that stands alone, each another."""
+        """Decide those requests that add messages to sessions that stand alone, each to another.
+
+        What else adds messages is passed over, with all that is for the same session; at anything else this ends.
+        """
         planned: list[Planned] = []
-        streams: set[str] = set()
+        sessions: set[tuple[str, str]] = set()
         for ticket in tickets:
-            if not self._stands_alone(ticket.request, known):
+            request = ticket.request
+            if not isinstance(request.command, c.AddMessages):
                 break
-            try:
-                plan = _verdict(deciding.plan, ticket.request)
-            except Later:
-                break
-            if not isinstance(plan, Plan) or plan.append is None or len(plan.states) != 1:
-                break
-            stream = plan.append.writes[0].stream
-            if stream in streams:
-                break
-            streams.add(stream)
-            planned.append((ticket, plan, plan.append))
+            place = (request.tenant, request.command.session_id)
+            if place in sessions:
+                continue
+            sessions.add(place)
+            plan = self._plan_alone(deciding, known, request)
+            if plan is not None and plan.append is not None:
+                planned.append((ticket, plan, plan.append))
         return planned
+
+    def _plan_alone(self, deciding: Round, known: Known, request: c.Request) -> Plan | None:
+        if self._stands_alone(request, known):
+            with contextlib.suppress(Later):
+                plan = _verdict(deciding.plan, request)
+                if isinstance(plan, Plan) and len(plan.states) == 1:
+                    return plan
+        return None
 
     def _contended(self, lost: list[Ticket]) -> list[Ticket]:
         """Remember where others write too: what is decided early there would be decided in vain."""
