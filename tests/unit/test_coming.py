@@ -77,7 +77,7 @@ def test_who_is_settled_is_told_and_the_next_in_line_come_after_those_on_their_w
     first, second = line.coming.take(), line.coming.take()
     for ticket in first:
         ticket.succeed(Answer(STATE))
-    line.coming.settle()
+    line.coming.tell()
     assert line.told == first and line.coming.taken == second
     late = [Ticket(REQUEST) for _ in range(4)]
     line.waiting.extend(late)

@@ -47,19 +47,23 @@ class Bell:
         assert self._ends is not None, "who wants it has hung it up"
         os.write(self._ends[1], b"!")
 
-    def sleep(self, server: Server, timeout_s: float) -> bool:
-        """Sleep until a server has answered or the bell rings; return whether it is not the bell alone.
+    def beside(self, server: Server) -> Callable[[float], bool]:
+        """Return how to sleep so many seconds, until a server has answered or the bell rings: whether it is not the bell alone.
 
         One that rings too late for this sleep ends the next one: who wakes looks, and sleeps again.
         """
         (bell, _), poll = self._hung(), select.poll()
         poll.register(server.fileno(), select.POLLIN)
         poll.register(bell, select.POLLIN)
-        found = [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
-        self.wanted = False
-        if bell in found:
-            os.read(bell, 1)
-        return found != [bell]
+
+        def sleep(timeout_s: float) -> bool:
+            found = [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
+            self.wanted = False
+            if bell in found:
+                os.read(bell, 1)
+            return found != [bell]
+
+        return sleep
 
     def _hung(self) -> tuple[int, int]:
         if self._ends is None:
@@ -140,9 +144,12 @@ class Coming:
             if len(self._line) > len(self._taken):
                 return False
             self._bell.want()
-        return self._bell.sleep(server, LOOK_S)
+        sleep = self._bell.beside(server)
+        # At the last moment: whoever is told wakes at once, and would wait for the interpreter.
+        self.tell()
+        return sleep(LOOK_S)
 
-    def settle(self) -> None:
+    def tell(self) -> None:
         """Tell those of the taken whose answer is known."""
         known = [ticket for ticket in self._taken if ticket.settled]
         if known:

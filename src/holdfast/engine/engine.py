@@ -167,9 +167,9 @@ class Engine:
                 if not out:
                     return
                 if len(out) == AHEAD_MAX or coming.wait(sending):
+                    coming.tell()
                     if self._contended(self._answer(out.popleft(), sending.receive())):
                         coming.end()
-                    coming.settle()
 
     def _begin_turn(self, *, alone: bool) -> None:
         self.states.begin_turn(alone=alone)
@@ -262,12 +262,13 @@ class Engine:
         return planned
 
     def _plan_alone(self, deciding: Round, known: Known, request: c.Request) -> Plan | None:
-        if self._stands_alone(request, known):
-            with contextlib.suppress(Later):
-                plan = _verdict(deciding.plan, request)
-                if isinstance(plan, Plan) and len(plan.states) == 1:
-                    return plan
-        return None
+        if not self._stands_alone(request, known):
+            return None
+        try:
+            plan = _verdict(deciding.plan, request)
+        except Later:
+            return None
+        return plan if isinstance(plan, Plan) and len(plan.states) == 1 else None
 
     def _contended(self, lost: list[Ticket]) -> list[Ticket]:
         """Remember where others write too: what is decided early there would be decided in vain."""
