@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import limits
+from holdfast.store.files.journal import Journal
+from holdfast.store.sqlite.files import Files
 from tests.acceptance.test_files_store import say, texts
 
 BLANK = b" "
@@ -182,3 +185,36 @@ def test_an_erasure_that_changes_nothing_of_a_segment_with_room_leaves_it_in_pla
         assert segment(folder).stat().st_ino == first
         assert b"pay 5" not in segment(folder, 2).read_bytes()
         assert texts(hf, "tides") == ["keep " * 900] and hf.admin.verify().ok
+
+
+def test_a_walk_beside_a_writer_finds_no_damage(folder: Path, url: str) -> None:
+    """What is read ahead may be room by the time it is looked at, and a line by then."""
+    with holdfast.connect(url) as hf:
+        session = hf.sessions.create_session("tides")
+        journal = Journal(Files(), folder / "journal")
+        session.add_message(say("pay"))
+        walked = 0
+        for walked, _ in enumerate(journal.walk(), start=1):
+            if walked <= 5:
+                # Longer than what is read at a time: its end is found where its beginning was room.
+                session.add_messages([say("pay more " * 100) for _ in range(30)])
+        assert walked == 2 + 5
+
+
+def test_a_line_that_fits_without_room_is_kept_on_a_disk_that_is_nearly_full(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Files.write
+
+    def write(files: Files, fd: int, data: bytes, offset: int) -> None:
+        if data.endswith(BLANK):
+            whole(files, fd, data[:-1_000], offset)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        whole(files, fd, data, offset)
+
+    monkeypatch.setattr(Files, "write", write)
+    with holdfast.connect(url) as hf:
+        session = hf.sessions.create_session("tides")
+        for number in range(3):
+            session.add_message(say(f"pay {number}"))
+        assert texts(hf, "tides") == ["pay 0", "pay 1", "pay 2"] and hf.admin.verify().ok

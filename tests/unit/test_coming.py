@@ -79,9 +79,11 @@ def test_who_is_settled_is_told_and_the_next_in_line_come_after_those_on_their_w
         ticket.succeed(Answer(STATE))
     line.coming.tell()
     assert line.told == first and line.coming.taken == second
-    late = [Ticket(REQUEST) for _ in range(4)]
-    line.waiting.extend(late)
-    assert line.coming.take() == late
+    late = [Ticket(REQUEST) for _ in range(coming.TAKEN_MIN)]
+    line.waiting.extend(late[1:])
+    assert line.coming.take() == [], "a few wait for those on their way"
+    line.waiting.extend(late[:1])
+    assert line.coming.take() == [*late[1:], *late[:1]]
 
 
 def test_who_is_refused_stays_in_line_and_nobody_is_taken_any_more():
@@ -109,22 +111,21 @@ def test_who_waits_is_woken_by_the_answer_or_by_whoever_comes(server: Server):
     server.answer()
     assert line.coming.wait(server), "an answer"
     os.read(server.fileno(), 1)
-    late = Ticket(REQUEST)
+    late = [Ticket(REQUEST) for _ in range(coming.TAKEN_MIN)]
 
     def come() -> None:
         while not line.bell.wanted:
             pass
         with line.lock:
-            line.waiting.append(late)
+            line.waiting.extend(late)
             line.bell.ring()
 
     comes = threading.Thread(target=come)
     comes.start()
     assert not line.coming.wait(server), "somebody came"
     comes.join()
-    assert line.coming.take() == [late]
-    line.waiting.append(Ticket(REQUEST))
-    assert not line.coming.wait(server), "somebody is here already"
+    assert not line.coming.wait(server), "they are here already"
+    assert line.coming.take() == late
     line.coming.end()
     assert line.coming.wait(server), "nobody is taken any more"
     line.bell.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -9,15 +10,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from holdfast import limits
+from holdfast import errors, limits
 
 if TYPE_CHECKING:
     from holdfast.engine.commits import Ticket
 
+T = TypeVar("T")
+
 TAKEN_MIN: Final = 8
-"""Fewer than these are not parted: a commit of their own would cost more than it saves."""
+"""Fewer than these are not parted, and wait for those on their way: a commit of their own would cost more than it saves."""
 
 GO_ON_S: Final = 0.05
 """How long a leader goes on with those who come, before others get the store's turn."""
@@ -39,7 +42,7 @@ class Bell:
     def __init__(self) -> None:
         self._ends: tuple[int, int] | None = None
         self.wanted = False
-        """Whether somebody sleeps beside it. Read and set by the holder of the queue's lock."""
+        """Whether somebody sleeps beside it. Set by the holder of the queue's lock; who wakes takes it back without, and at worst it rings once in vain."""
 
     def ring(self) -> None:
         """Wake who sleeps. By the holder of the queue's lock."""
@@ -64,6 +67,12 @@ class Bell:
             return found != [bell]
 
         return sleep
+
+    def is_hung(self) -> bool:
+        """Whether there is one; False if the system has no descriptors left."""
+        with contextlib.suppress(OSError):
+            self._hung()
+        return self._ends is not None
 
     def _hung(self) -> tuple[int, int]:
         if self._ends is None:
@@ -99,10 +108,30 @@ class Coming:
         self._taken: list[Ticket] = []
         self._began = time.perf_counter()
         self._ended = False
+        self._idle_s = 0.0
 
     def __len__(self) -> int:
-        """Return how many wait in line, those on their way included."""
-        return len(self._line)
+        """Return how many are in line, those on their way included."""
+        with self._lock:
+            drop_done(self._line)
+            return len(self._line)
+
+    def hears(self) -> bool:
+        """Whether `wait` can be told of those who come."""
+        return self._bell.is_hung()
+
+    @property
+    def idle(self) -> float:
+        """The part of the time so far that was spent waiting."""
+        return self._idle_s / (time.perf_counter() - self._began)
+
+    def waited_for(self, answer: Callable[[], T]) -> T:
+        """Return an answer that has to be waited for."""
+        began = time.perf_counter()
+        try:
+            return answer()
+        finally:
+            self._idle_s += time.perf_counter() - began
 
     @property
     def taken(self) -> list[Ticket]:
@@ -115,16 +144,21 @@ class Coming:
             self._ended = True
             return []
         with self._lock:
-            drop_done(self._line)
             first = len(self._taken)
             most = min(limits.COMMIT_BATCH_MAX, max(TAKEN_MIN, (len(self._line) + 1) // 2))
-            tickets = list(islice(self._line, first, first + most))
+            tickets = list(islice(self._line, first, first + most)) if self._is_time() else []
         if any(ticket.settled for ticket in tickets):
             # Left behind by a leader who was interrupted: they only have to be told.
             self._ended = True
             return []
         self._taken += tickets
         return tickets
+
+    def _is_time(self) -> bool:
+        """Whether there are enough in line for a commit. By the holder of the lock."""
+        drop_done(self._line)
+        taken = len(self._taken)
+        return len(self._line) - taken >= (TAKEN_MIN if taken else 1)
 
     def refuse(self, tickets: Collection[Ticket]) -> None:
         """Give some back who were taken, and take nobody any more."""
@@ -140,14 +174,13 @@ class Coming:
         if self._ended or server.ready():
             return True
         with self._lock:
-            drop_done(self._line)
-            if len(self._line) > len(self._taken):
+            if self._is_time():
                 return False
             self._bell.want()
         sleep = self._bell.beside(server)
         # At the last moment: whoever is told wakes at once, and would wait for the interpreter.
         self.tell()
-        return sleep(LOOK_S)
+        return self.waited_for(lambda: sleep(LOOK_S))
 
     def tell(self) -> None:
         """Tell those of the taken whose answer is known."""
@@ -165,3 +198,13 @@ def drop_done(line: deque[Ticket]) -> None:
     """Take those out of a line who are through. By the holder of the queue's lock."""
     while line and line[0].done:
         line.popleft()
+
+
+def on_its_way(error: errors.Error) -> errors.Unavailable:
+    """Return the error for those whose commit was on its way when another's failed."""
+    made = errors.Unavailable(
+        f"a commit that was sent with it failed ({error.message.rstrip('.')}); whether this one took effect is unknown.",
+        hint="Retry with the same key or the same message ids: it has one effect.",
+    )
+    made.__cause__ = error
+    return made

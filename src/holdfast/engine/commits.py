@@ -279,7 +279,13 @@ class CommitQueue:
         coming = Coming(self._waiting, self._mutex, self._bell, self._finish)
 
         def work() -> None:
-            send(coming)
+            try:
+                send(coming)
+            except BaseException:
+                # Somebody is told, or the same would be waited for in vain again.
+                if not coming.taken:
+                    coming.take()
+                raise
             coming.release()
 
         self._settle(coming.taken, work)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast import errors, limits
 from holdfast.engine import planning
-from holdfast.engine.coming import Coming
+from holdfast.engine.coming import Coming, on_its_way
 from holdfast.engine.commits import Answer, CommitQueue, Ticket, own_error
 from holdfast.engine.planning import Later, Plan, Round
 from holdfast.engine.policies import Policies
 from holdfast.engine.states import States, messages_of, stream_of
 from holdfast.engine.tails import Tails
 from holdfast.engine.trees import Trees, recorded
+from holdfast.history import continuation
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
@@ -35,6 +37,9 @@ CONTESTED_TURNS = 100
 
 AHEAD_MAX = 2
 """Commits on their way at once: one that the server works on, and one that it finds when it is through."""
+
+IDLE_MAX, TOGETHER_S = 0.7, 1.0
+"""If the leader waits for a larger part of the time, those who wait go together for so many seconds."""
 
 Known = Callable[[str, str], SessionState | None]
 """What is known of a tenant's session."""
@@ -75,6 +80,7 @@ class Engine:
         self._closed = False
         self._forgot_us = 0
         self._contested: dict[tuple[str, str], int] = {}
+        self._ahead_from = 0.0
 
     def run(self, request: c.Request) -> Answer:
         """Carry a request out; return when it is durable. Raises whatever refuses it."""
@@ -140,7 +146,9 @@ class Engine:
 
     def _send_ahead(self, coming: Coming) -> None:
         """Send commit after commit, each decided while the server works on those before; what can't be is left to `_process`."""
-        sending = self.store.sending() if len(coming) > 1 else None
+        if len(coming) < 2 or time.monotonic() < self._ahead_from or not coming.hears():
+            return
+        sending = self.store.sending()
         if sending is None:
             return
         try:
@@ -150,26 +158,40 @@ class Engine:
         except BaseException:
             self._abandon_turn()
             raise
+        if coming.idle > IDLE_MAX:
+            # The server is what takes time: parts of a commit only cost it more.
+            self._ahead_from = time.monotonic() + TOGETHER_S
 
     def _go_on(self, sending: port.Sending, coming: Coming) -> None:
         out: deque[list[Planned]] = deque()
-        with sending:
-            while True:
-                tickets = coming.take()
-                planned = self._planned_alone(self._deciding(), self.states.at_hand, tickets)
-                if planned and sending.send([append for _, _, append in planned]):
-                    out.append(planned)
-                else:
-                    planned = []
-                if len(planned) < len(tickets):
-                    sent = {ticket for ticket, _, _ in planned}
-                    coming.refuse([ticket for ticket in tickets if ticket not in sent])
-                if not out:
-                    return
-                if len(out) == AHEAD_MAX or coming.wait(sending):
-                    coming.tell()
-                    if self._contended(self._answer(out.popleft(), sending.receive())):
-                        coming.end()
+        asked: list[Planned] = []
+        try:
+            with sending:
+                while True:
+                    tickets = coming.take()
+                    asked = self._planned_alone(self._deciding(), self.states.at_hand, tickets, out)
+                    # What begins with a part would make the rest wait for it.
+                    sent = bool(asked) and (bool(out) or len(asked) == len(tickets))
+                    if sent:
+                        out.append(asked)
+                        sent = sending.send([append for _, _, append in asked])
+                        if not sent:
+                            out.pop()
+                    if not sent or len(asked) < len(tickets):
+                        coming.refuse(tickets[len(asked) if sent else 0 :])
+                    if not out:
+                        return
+                    if len(out) == AHEAD_MAX or coming.wait(sending):
+                        coming.tell()
+                        asked = out[0]
+                        if self._answer(asked, coming.waited_for(sending.receive)):
+                            coming.end()
+                        out.popleft()
+        except errors.Error as error:
+            for planned in out:
+                for ticket, _, _ in planned if planned is not asked else ():
+                    ticket.fail(on_its_way(error))
+            raise
 
     def _begin_turn(self, *, alone: bool) -> None:
         self.states.begin_turn(alone=alone)
@@ -240,35 +262,30 @@ class Engine:
         return planned if len(planned) == len(batch) else []
 
     def _planned_alone(
-        self, deciding: Round, known: Known, tickets: Sequence[Ticket]
+        self,
+        deciding: Round,
+        known: Known,
+        tickets: Sequence[Ticket],
+        out: Iterable[Sequence[Planned]] = (),
     ) -> list[Planned]:
-        """Decide those requests that add messages to sessions that stand alone, each to another.
-
-        What else adds messages is passed over, with all that is for the same session; at anything else this ends.
-        """
+        """Decide requests up to the first that does more than add messages to a session that stands alone and has none `out`."""
         planned: list[Planned] = []
-        sessions: set[tuple[str, str]] = set()
+        streams = {append.writes[0].stream for sent in out for _, _, append in sent}
         for ticket in tickets:
-            request = ticket.request
-            if not isinstance(request.command, c.AddMessages):
+            if not self._stands_alone(ticket.request, known):
                 break
-            place = (request.tenant, request.command.session_id)
-            if place in sessions:
-                continue
-            sessions.add(place)
-            plan = self._plan_alone(deciding, known, request)
-            if plan is not None and plan.append is not None:
-                planned.append((ticket, plan, plan.append))
+            try:
+                plan = _verdict(deciding.plan, ticket.request)
+            except Later:
+                break
+            if not isinstance(plan, Plan) or plan.append is None or len(plan.states) != 1:
+                break
+            stream = plan.append.writes[0].stream
+            if stream in streams:
+                break
+            streams.add(stream)
+            planned.append((ticket, plan, plan.append))
         return planned
-
-    def _plan_alone(self, deciding: Round, known: Known, request: c.Request) -> Plan | None:
-        if not self._stands_alone(request, known):
-            return None
-        try:
-            plan = _verdict(deciding.plan, request)
-        except Later:
-            return None
-        return plan if isinstance(plan, Plan) and len(plan.states) == 1 else None
 
     def _contended(self, lost: list[Ticket]) -> list[Ticket]:
         """Remember where others write too: what is decided early there would be decided in vain."""
@@ -288,6 +305,8 @@ class Engine:
             return False
         state = known(tenant, command.session_id)
         if state is None or state.policy is not None:
+            return False
+        if command.max_messages is not None and continuation.full(state, command.max_messages):
             return False
         return not state.continuations and state.continued_from is None
 

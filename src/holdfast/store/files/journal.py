@@ -155,17 +155,21 @@ class Journal:
     def walk(self, after: Point = START) -> Iterator[Step]:
         """Yield the lines after a point, each checked. Stops before a torn end; raises Corrupt for damage."""
         segment, offset, n, check = after.segment, after.offset, after.n, after.sum
-        number = 0
+        number, doubted = 0, -1
         if offset:
             number = self._line_at(segment, offset)
         while True:
             for line in self._lines(segment, offset):
+                if not lines.is_sound(line, check):
+                    if doubted != offset:
+                        # It may have been written while it was read, over room that was read before.
+                        doubted = offset
+                        break
+                    if self._has_more(segment, offset + len(line)):
+                        raise _damaged(self.path(segment), number + 1, "it is not what was written")
+                    return
                 number += 1
                 offset += len(line)
-                if not lines.is_sound(line, check):
-                    if self._has_more(segment, offset):
-                        raise _damaged(self.path(segment), number, "it is not what was written")
-                    return
                 before, check = check, lines.sum_of(line)
                 if number == 1:
                     self._check_head(segment, line, n, before)
@@ -173,9 +177,10 @@ class Journal:
                 n += 1
                 change = self._change(segment, number, line, n)
                 yield Step(number, change, offset - len(line), Point(segment, offset, n, check))
-            if not self.path(segment + 1).exists():
-                return
-            segment, offset, number = segment + 1, 0, 0
+            else:
+                if not self.path(segment + 1).exists():
+                    return
+                segment, offset, number, doubted = segment + 1, 0, 0, -1
 
     def check_next(self, after: Point) -> None:
         """Raise Corrupt if a whole line comes after the end of a walk: it was acknowledged, and is not what was written."""
@@ -301,12 +306,19 @@ class Journal:
 
     def _write(self, fd: int, line: bytes, offset: int) -> None:
         """Put a line in the place of blanks, if there are enough, or at the end with room for others; on the disk on return."""
-        if offset + len(line) > self._size:
-            line += BLANK * limits.JOURNAL_ROOM_BYTES
+        end = offset + len(line)
+        if end <= self._size:
+            self._files.write(fd, line, offset)
+        else:
             self._size = 0
-        self._files.write(fd, line, offset)
+            try:
+                self._files.write(fd, line + BLANK * limits.JOURNAL_ROOM_BYTES, offset)
+                self._size = end + limits.JOURNAL_ROOM_BYTES
+            except OSError:
+                # There may be enough left for the line alone.
+                self._files.truncate(fd, offset)
+                self._files.write(fd, line, offset)
         self._files.datasync(fd)
-        self._size = max(self._size, offset + len(line))
 
     def _undo(self, error: BaseException, undo: Callable[[], None]) -> None:
         """Take back what could not be written, if possible; raise Unavailable if it may be there to be found."""

@@ -66,7 +66,7 @@ def receive_next(connection: Connection, count: int) -> list[bytes]:
 
 
 def is_ready(connection: Connection) -> bool:
-    """Whether something of the next answer is there."""
+    """Whether the next result is there whole; what comes after it may have to be waited for."""
     handle = connection.pgconn
     if handle.is_busy():
         handle.consume_input()

@@ -43,14 +43,17 @@ class PostgresLine:
         trace: TracebackType | None,
     ) -> None:
         """Give it back, or throw it away if not every answer was had."""
-        try:
-            if self._out:
-                self._connection.close()
-            elif error is None:
-                exchange.rest(self._connection)
-        finally:
-            del self._connection
-            self._loan.__exit__(kind, error, trace)
+        connection = self._connection
+        del self._connection
+        if self._out or error is not None:
+            connection.close()
+        else:
+            try:
+                exchange.rest(connection)
+            except BaseException as failure:
+                self._loan.__exit__(type(failure), failure, failure.__traceback__)
+                raise
+        self._loan.__exit__(kind, error, trace)
 
     def send(self, changes: Sequence[Change]) -> bool:
         """Send changes; False if one needs a statement to be prepared, which no answer may be out for."""

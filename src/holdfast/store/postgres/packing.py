@@ -97,9 +97,9 @@ def field(value: bytes) -> bytes:
     return _FIELD.pack(_BYTES, len(value)) + value
 
 
-@lru_cache(4096)
-def text_field(value: str) -> bytes:
-    """Return a field of a row, bytea, of a text that comes again and again: a kind, a name, an owner."""
+@lru_cache(64)
+def word_field(value: str) -> bytes:
+    """Return a field of a row, bytea, of one of few words: a kind, a status."""
     return field(value.encode())
 
 

@@ -66,18 +66,18 @@ def _claim(stretch: int, text: str, version: int) -> bytes:
 
 
 def _projection(kept: KeptProjection) -> bytes:
-    row, text = kept.projection, packing.text_field
+    row, field = kept.projection, packing.field
     return packing.row(
         9,
-        text(row.kind),
-        text(row.id),
-        text(row.owner),
-        text(row.status),
+        packing.word_field(row.kind),
+        field(row.id.encode()),
+        field(row.owner.encode()),
+        packing.word_field(row.status),
         _whole(row.time_us),
-        text(row.lookup),
+        field(row.lookup.encode()),
         packing.array_field([term.encode() for term in row.terms]),
-        packing.field(row.document),
-        packing.field(kept.mark),
+        field(row.document),
+        field(kept.mark),
     )
 
 

@@ -147,9 +147,10 @@ class Known:
         told = self._lost[tenant]
         raise errors.EventsLost(told.message, hint=told.hint, facts=told.facts)
 
-    def crowded(self, tenant: str) -> bool:
-        """Whether others write to a tenant, too, or wanted to lately."""
-        return tenant in self._crowd or self._guarded is not None
+    @property
+    def crowd(self) -> bool:
+        """Whether others write to some tenant, too, or wanted to lately."""
+        return bool(self._crowd)
 
     def looked_at(self, tenant: str) -> Tenant:
         """Return what is known of a tenant of which something is read now: what is read follows from its last head."""

@@ -77,7 +77,7 @@ class Sending:
             tenant = append.tenant
             batch = commit.batches.get(tenant)
             if batch is None:
-                if self._known.crowded(tenant) or tenant in self._fallen:
+                if self._known.crowd or tenant in self._fallen:
                     return False
                 known = self._known.of(tenant)
                 if known.moved is not None:

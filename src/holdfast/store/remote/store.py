@@ -116,8 +116,8 @@ class RemoteStore(Upkeep):
         return [outcomes[at] for at in range(len(appends))]
 
     def sending(self) -> Sending | None:
-        """Return a way to send commits ahead of answers, if the driver has one."""
-        line = self._driver.line()
+        """Return a way to send commits ahead of answers, if the driver has one, and nobody else writes here lately."""
+        line = self._driver.line() if not self._known.crowd else None
         if line is None:
             return None
         return Sending(
