@@ -38,8 +38,8 @@ CONTESTED_TURNS = 100
 AHEAD_MAX = 2
 """Commits on their way at once: one that the server works on, and one that it finds when it is through."""
 
-IDLE_MAX, TOGETHER_S = 0.7, 1.0
-"""If the leader waits for a larger part of the time, those who wait go together for so many seconds."""
+IDLE_MAX, IDLE_TIMES, TOGETHER_S = 0.7, 3, 1.0
+"""If the leader waits for a larger part of its time, so many times on end, all go together for so many seconds."""
 
 Known = Callable[[str, str], SessionState | None]
 """What is known of a tenant's session."""
@@ -80,7 +80,7 @@ class Engine:
         self._closed = False
         self._forgot_us = 0
         self._contested: dict[tuple[str, str], int] = {}
-        self._ahead_from = 0.0
+        self._ahead_from, self._idle_times = 0.0, 0
 
     def run(self, request: c.Request) -> Answer:
         """Carry a request out; return when it is durable. Raises whatever refuses it."""
@@ -158,9 +158,10 @@ class Engine:
         except BaseException:
             self._abandon_turn()
             raise
-        if coming.idle > IDLE_MAX:
+        self._idle_times = self._idle_times + 1 if coming.idle > IDLE_MAX else 0
+        if self._idle_times == IDLE_TIMES:
             # The server is what takes time: parts of a commit only cost it more.
-            self._ahead_from = time.monotonic() + TOGETHER_S
+            self._idle_times, self._ahead_from = 0, time.monotonic() + TOGETHER_S
 
     def _go_on(self, sending: port.Sending, coming: Coming) -> None:
         out: deque[list[Planned]] = deque()
@@ -177,8 +178,8 @@ class Engine:
                         sent = sending.send([append for _, _, append in asked])
                         if not sent:
                             out.pop()
-                    if not sent or len(asked) < len(tickets):
-                        coming.refuse(tickets[len(asked) if sent else 0 :])
+                    if left := tickets[len(asked) if sent else 0 :]:
+                        coming.refuse(left)
                     if not out:
                         return
                     if len(out) == AHEAD_MAX or coming.wait(sending):
