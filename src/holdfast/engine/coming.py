@@ -107,8 +107,11 @@ class Coming:
         self._finish = finish
         self._taken: list[Ticket] = []
         self._began = time.perf_counter()
+        self._until: float | None = None
         self._ended = False
         self._idle_s = 0.0
+        self.over_time = False
+        """Whether nothing but the time was a reason to end: whoever is in line can go ahead when others have had the turn."""
 
     def __len__(self) -> int:
         """Return how many are in line, those on their way included."""
@@ -140,8 +143,12 @@ class Coming:
 
     def take(self) -> list[Ticket]:
         """Take the next in line, up to half of all: so that there is somebody to decide for while the server works."""
-        if self._ended or time.perf_counter() - self._began > GO_ON_S:
-            self._ended = True
+        now = time.perf_counter()
+        if self._until is None:
+            self._until = now + GO_ON_S
+        elif now > self._until and not self._ended:
+            self._ended = self.over_time = True
+        if self._ended:
             return []
         with self._lock:
             first = len(self._taken)

@@ -266,7 +266,8 @@ class CommitQueue:
             self._gather()
         while True:
             if own is None and self._send_ahead is not None:
-                self._go_ahead(self._send_ahead)
+                while self._go_ahead(self._send_ahead):
+                    pass
             batch = self._next()
             if not batch:
                 return
@@ -274,8 +275,8 @@ class CommitQueue:
             if own is not None and own.done:
                 return
 
-    def _go_ahead(self, send: Callable[[Coming], None]) -> None:
-        """Let those go ahead who can; all others are in line still."""
+    def _go_ahead(self, send: Callable[[Coming], None]) -> bool:
+        """Let those go ahead who can; all others are in line still. Return whether more can at once."""
         coming = Coming(self._waiting, self._mutex, self._bell, self._finish)
 
         def work() -> None:
@@ -289,6 +290,7 @@ class CommitQueue:
             coming.release()
 
         self._settle(coming.taken, work)
+        return coming.over_time
 
     def _next(self) -> list[Ticket]:
         # Tickets stay in line until they are done, so that a leader who is interrupted anywhere
