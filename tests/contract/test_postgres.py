@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from holdfast import errors
-from holdfast.store.port import Projection, Store
+from holdfast.store.port import Appended, Projection, Snapshot, Store
 from holdfast.store.postgres import names, open_store, place
 from holdfast.store.postgres.driver import PostgresDriver
 from holdfast.store.remote.driver import Change, Head, KeptProjection
@@ -152,3 +152,17 @@ def test_how_a_stream_was_at_a_position_is_found_without_going_through_it():
         assert isinstance(store, RemoteStore)
         driver = store._driver
         assert [driver.version_at(TENANT, name, 2**70) for name in ("a", "b", "c")] == [1200, 4, 0]
+
+
+def test_a_snapshot_goes_behind_others():
+    taken = Snapshot("a", 3, 7, b"state")
+    with postgres.empty_store() as url, closing(open_store(url)) as store:
+        # A stream that begins takes the same statement, which is known from here on.
+        take(store, step(write("a", 0, b"1")))
+        sending = store.sending()
+        assert sending is not None
+        with store.turn(), sending:
+            assert sending.send([step(write("a", 1, b"2"))])
+            assert sending.send([step(write("a", 2, b"3"), snapshots=(taken,))])
+            assert [sending.receive(), sending.receive()] == [[Appended(2, 2)], [Appended(3, 3)]]
+        assert store.snapshot(TENANT, "a") == taken

@@ -34,7 +34,7 @@ from holdfast.store.remote.driver import (
 )
 from holdfast.values.frozen import Json
 
-_APPEND = b"holdfast_append"
+_APPEND, _APPLY, _TAKE_AWAY = b"holdfast_append", b"holdfast_apply", b"holdfast_take_away"
 _APPLIED, _WANTED = b"ok", b"wanted"
 
 
@@ -73,13 +73,13 @@ class PostgresDriver(Reading):
         return PostgresLine(self._connections.borrow(), self._call, _is_known, self._verdict)
 
     def _call(self, connection: Connection, change: Change) -> exchange.Call:
-        if writing.is_usual(change):
+        name = _statement(change)
+        if name == _APPEND:
             if connection.kinds is None:
                 connection.kinds = self._kinds(connection)
-                exchange.prepare(connection, _APPEND, self._sql["append"].encode())
-            return _APPEND, writing.usual(change, self._channel, connection.kinds)
+            exchange.prepare(connection, name, self._sql["append"].encode())
+            return name, writing.usual(change, self._channel, connection.kinds)
         arguments = writing.arguments(change, self._channel)
-        name = b"holdfast_apply_%d" % len(arguments)
         if name not in connection.prepared:
             placeholders = ", ".join(f"${at}" for at in range(1, len(arguments) + 1))
             statement = self._sql["apply"].format(arguments=placeholders)
@@ -242,9 +242,15 @@ class PostgresDriver(Reading):
         self._connections.close()
 
 
+def _statement(change: Change) -> bytes:
+    """Return the name of the statement that makes a change."""
+    if writing.is_usual(change):
+        return _APPEND
+    return _TAKE_AWAY if writing.takes_away(change) else _APPLY
+
+
 def _is_known(connection: Connection, change: Change) -> bool:
-    """Whether a connection knows the statement of a change already: of others only by making its arguments."""
-    return writing.is_usual(change) and connection.kinds is not None
+    return _statement(change) in connection.prepared
 
 
 def _held(counts: Rows) -> dict[str, Json]:

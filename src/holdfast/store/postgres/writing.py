@@ -12,7 +12,6 @@ from holdfast.store.remote.driver import Blank, Change, Head, Kept, KeptProjecti
 
 _Value = bytes | None
 _bytes, _integers = packing.of_bytes, packing.of_integers
-_whole = packing.whole
 _TRUE = b"\1"
 
 
@@ -29,7 +28,7 @@ def is_usual(change: Change) -> bool:
     return bool(change.rows) and not (
         change.streams or change.keys or change.blobs or change.snapshots or change.drop_projections
         or change.bases or change.uses or change.before.epoch != change.after.epoch
-        or _takes_away(change)
+        or takes_away(change)
         or any(one.blank is not None or one.row.payload is None for one in change.rows)
     )  # fmt: skip
 
@@ -46,8 +45,11 @@ def usual(change: Change, channel: str, kinds: Kinds) -> list[_Value]:
         packing.big(after.position),
         after.link,
         packing.of_rows(kinds.event, [_event(one) for one in change.rows]),
-        packing.of_rows(kinds.claim, [_claim(*one) for one in change.claims]),
-        packing.of_rows(kinds.projection, [_projection(one) for one in _last(change)]),
+        packing.of_rows(kinds.claim, [packing.claim_row(*one) for one in change.claims]),
+        packing.of_rows(
+            kinds.projection,
+            [packing.projection_row(one.projection, one.mark) for one in _last(change)],
+        ),
     ]
 
 
@@ -58,26 +60,6 @@ def _event(kept: Kept) -> bytes:
         (place.position, place.stream, place.version, kept.ordinal),
         (row.header, row.payload),
         (row.salt, row.digest, row.link),
-    )
-
-
-def _claim(stretch: int, text: str, version: int) -> bytes:
-    return packing.row(3, _whole(stretch), packing.field(text.encode()), _whole(version))
-
-
-def _projection(kept: KeptProjection) -> bytes:
-    row, field = kept.projection, packing.field
-    return packing.row(
-        9,
-        packing.word_field(row.kind),
-        field(row.id.encode()),
-        field(row.owner.encode()),
-        packing.word_field(row.status),
-        _whole(row.time_us),
-        field(row.lookup.encode()),
-        packing.array_field([term.encode() for term in row.terms]),
-        field(row.document),
-        field(kept.mark),
     )
 
 
@@ -97,12 +79,13 @@ def arguments(change: Change, channel: str) -> list[_Value]:
     ]
     for brought, columns, nothing in _PARTS:
         found += columns(change) if getattr(change, brought) else nothing
-    if _takes_away(change):
+    if takes_away(change):
         found += (_TRUE, *_taken_away(change))
     return found
 
 
-def _takes_away(change: Change) -> bool:
+def takes_away(change: Change) -> bool:
+    """Whether something goes, which takes more arguments."""
     return change.todo is not None or any(
         (
             change.blanks, change.renames, change.drop_claims, change.drop_snapshots,
