@@ -21,7 +21,6 @@ from holdfast.engine.policies import Policies
 from holdfast.engine.states import States, messages_of, stream_of
 from holdfast.engine.tails import Tails
 from holdfast.engine.trees import Trees, recorded
-from holdfast.history import continuation
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
@@ -271,20 +270,21 @@ class Engine:
     ) -> list[Planned]:
         """Decide requests up to the first that does more than add messages to a session that stands alone and has none `out`."""
         planned: list[Planned] = []
-        streams = {append.writes[0].stream for sent in out for _, _, append in sent}
+        busy = {state.id for sent in out for _, plan, _ in sent for state in plan.states}
         for ticket in tickets:
-            if not self._stands_alone(ticket.request, known):
+            request, command = ticket.request, ticket.request.command
+            if not isinstance(command, c.AddMessages) or command.session_id in busy:
                 break
-            try:
-                plan = _verdict(deciding.plan, ticket.request)
-            except Later:
+            tenant, session_id = request.tenant, command.session_id
+            if request.key is not None or self._is_contested(tenant, session_id):
                 break
-            if not isinstance(plan, Plan) or plan.append is None or len(plan.states) != 1:
+            state = known(tenant, session_id)
+            if not planning.is_plain(state, command):
                 break
-            stream = plan.append.writes[0].stream
-            if stream in streams:
+            plan = _verdict(deciding.said, request, command, state)
+            if not isinstance(plan, Plan) or plan.append is None:
                 break
-            streams.add(stream)
+            busy.add(session_id)
             planned.append((ticket, plan, plan.append))
         return planned
 
@@ -297,19 +297,11 @@ class Engine:
             self._contested[place] = CONTESTED_TURNS
         return lost
 
-    def _stands_alone(self, request: c.Request, known: Known) -> bool:
-        tenant, command = request.tenant, request.command
-        if request.key is not None or not isinstance(command, c.AddMessages):
-            return False
-        if self._contested and (left := self._contested.get((tenant, command.session_id), 0)):
-            self._contested[tenant, command.session_id] = left - 1
-            return False
-        state = known(tenant, command.session_id)
-        if state is None or state.policy is not None:
-            return False
-        if command.max_messages is not None and continuation.full(state, command.max_messages):
-            return False
-        return not state.continuations and state.continued_from is None
+    def _is_contested(self, tenant: str, session_id: str) -> bool:
+        left = self._contested.get((tenant, session_id), 0) if self._contested else 0
+        if left:
+            self._contested[tenant, session_id] = left - 1
+        return left > 0
 
     def _commit(self, planned: Sequence[Planned]) -> list[Ticket]:
         """Append what was planned, answer each ticket; return those that lost a race."""

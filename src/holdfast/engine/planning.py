@@ -73,13 +73,14 @@ class Round:
     def plan(self, request: c.Request) -> Plan:
         """Decide a request; raise what the rules, or the expected version, say against it."""
         tenant, command = request.tenant, request.command
-        # Most are messages, and are asked for nothing else.
         if not isinstance(command, c.AddMessages):
             if isinstance(command, AboutFrame):
                 return self._framed(request, command)
             if isinstance(command, c.ReplaySession):
                 return self._replayed(tenant, command)
         state = self.state(tenant, command.session_id)
+        if isinstance(command, c.AddMessages) and request.key is None and is_plain(state, command):
+            return self.said(request, command, state)
         if request.expected_version is not None:
             _check_version(request.expected_version, state)
         writings = self._decided(tenant, state, command)
@@ -87,12 +88,29 @@ class Round:
             return Plan(None, (), writings)
         return self._made(request, writings)
 
+    def said(self, request: c.Request, command: c.AddMessages, state: SessionState) -> Plan:
+        """Decide what most requests are: messages without a key, for which a session `is_plain`."""
+        tenant = request.tenant
+        if request.expected_version is not None:
+            _check_version(request.expected_version, state)
+        events = sessions.answered(state, command)
+        after, write = self._evolved(state, sessions.Writing(command.session_id, events))
+        snapshots = (_snapshot(after),) if _is_due(after, write) else ()
+        self._note(tenant, after)
+        append = port.Append(
+            tenant=tenant,
+            writes=(write,),
+            projections=(listed.projection(after),),
+            snapshots=snapshots,
+            time_us=after.active_us,
+        )
+        return Plan(append, (after,), after)
+
     def _replayed(self, tenant: str, command: c.ReplaySession) -> Plan:
         """Append what happened elsewhere, if the session is as it was when that was checked."""
         _check_version(command.expected, self.state(tenant, command.session_id))
-        after, place = command.state, (tenant, command.session_id)
-        self._loaded[place] = after
-        self._drafts.add(place)
+        after = command.state
+        self._note(tenant, after)
         self._states.forget_tails()
         append = port.Append(
             tenant=tenant,
@@ -313,7 +331,7 @@ class Round:
         drops: list[tuple[str, str]] = []
         snapshots: list[port.Snapshot] = []
         for writing in writings:
-            state, write = self._evolved(tenant, writing)
+            state, write = self._evolved(self.state(tenant, writing.session_id), writing)
             writes.append(write)
             states.append(state)
             deleted = state.status is SessionStatus.DELETED
@@ -322,17 +340,14 @@ class Round:
                 projections.append(listed.deleted_row(state))
             else:
                 projections.append(listed.projection(state))
-            every = limits.SNAPSHOT_EVERY
-            if write.base or state.version // every > write.expected // every:
+            if _is_due(state, write):
                 snapshots.append(_snapshot(state))
             if deleted or write.base or (state.generation and state.began > write.expected):
                 # It leaves its chain.
                 self._states.forget_tails()
         # Only now, when nothing of it can be refused any more.
         for state in states:
-            place = (tenant, state.id)
-            self._loaded[place] = state
-            self._drafts.add(place)
+            self._note(tenant, state)
         tree, answer = None, states[-1] if states else None
         time_us = answer.active_us if answer else 0
         if step is not None and step.write is not None and step.tree is not None:
@@ -354,10 +369,15 @@ class Round:
         )
         return Plan(append, tuple(states), answer, tree)
 
+    def _note(self, tenant: str, state: SessionState) -> None:
+        """Let what comes later in this round rest on a state that is not in the log yet."""
+        place = (tenant, state.id)
+        self._loaded[place] = state
+        self._drafts.add(place)
+
     def _evolved(
-        self, tenant: str, writing: sessions.Writing
+        self, state: SessionState | None, writing: sessions.Writing
     ) -> tuple[SessionState, port.StreamWrite]:
-        state = self.state(tenant, writing.session_id)
         before = state.version if state else 0
         time_us = max(self._factory.now_us(), state.active_us if state else 0)
         events: list[port.NewEvent] = []
@@ -385,6 +405,23 @@ class Round:
 
 def _exists(state: SessionState | None) -> TypeGuard[SessionState]:
     return state is not None and not state.gone
+
+
+def is_plain(state: SessionState | None, command: c.AddMessages) -> TypeGuard[SessionState]:
+    """Whether messages go into a session that stands alone, has room, and that nothing counts anew or cuts."""
+    return (
+        state is not None
+        and state.policy is None
+        and not state.continuations
+        and state.continued_from is None
+        and (command.max_messages is None or not continuation.full(state, command.max_messages))
+    )
+
+
+def _is_due(state: SessionState, write: port.StreamWrite) -> bool:
+    """Whether a snapshot is to be taken with a write."""
+    every = limits.SNAPSHOT_EVERY
+    return write.base is not None or state.version // every > write.expected // every
 
 
 def _check_version(expected: int, state: SessionState | None) -> None:

@@ -35,7 +35,7 @@ replace = msgspec.structs.replace
 encode = msgspec.json.encode
 
 
-class Writing(msgspec.Struct, frozen=True):
+class Writing(msgspec.Struct, frozen=True, gc=False):
     """Events that one session gets from a command; `base` is a session and the version it goes on from."""
 
     session_id: str
@@ -50,8 +50,7 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
     """
     match command:
         case c.AddMessages():
-            found = open_state(state, command.session_id)
-            return _write(command.session_id, _answered(found, command))
+            return _write(command.session_id, answered(state, command))
         case c.CreateSession():
             return _write(command.session_id, _create(state, command))
         case c.UpdateSession():
@@ -156,11 +155,12 @@ def taken(session_id: str) -> errors.DuplicateSession:
     )
 
 
-def _answered(state: SessionState, command: c.AddMessages) -> list[e.SessionEvent]:
-    made = _added(state, command.messages)
-    if command.window is None and command.usage is None:
-        return made
-    return [*_seen(command.window, command.usage, len(made)), *made]
+def answered(state: SessionState | None, command: c.AddMessages) -> tuple[e.SessionEvent, ...]:
+    """Return what messages make happen in the session that they are added to."""
+    made = _added(open_state(state, command.session_id), command.messages)
+    if command.window is not None or command.usage is not None:
+        made[:0] = _seen(command.window, command.usage, len(made))
+    return tuple(made)
 
 
 def _seen(window: Selection | None, usage: Usage | None, messages: int) -> list[e.SessionEvent]:
@@ -212,12 +212,12 @@ def _summarize(state: SessionState, command: c.SummarizeSession) -> list[e.Sessi
 
 def _added(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEvent]:
     made: list[e.SessionEvent] = []
-    open_calls, answered = state.open_calls, state.answered
+    open_, done = state.open_calls, state.answered
     before: Message | None = None
     for message in messages:
         if before is not None:
-            open_calls, answered = pairing.after(open_calls, answered, before)
-        pairing.check(open_calls, answered, message)
+            open_, done = pairing.after(open_, done, before)
+        pairing.check(open_, done, message)
         made.append(counted(message))
         before = message
     return made
@@ -272,14 +272,15 @@ def evolve(state: SessionState | None, recorded: e.Recorded) -> SessionState:
 
 def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
     """Return the state after an event, one version on."""
-    if isinstance(event, forking.Went):
-        return forking.evolved(event, time_us)
     if state is None:
         return _first(event, time_us)
+    # Nearly every event is one.
+    if isinstance(event, e.MessageAdded):
+        return _with_message(state, event, time_us)
+    if isinstance(event, forking.Went):
+        return forking.evolved(event, time_us)
     version = state.version + 1
     match event:
-        case e.MessageAdded():
-            return _with_message(state, event, time_us)
         case e.SessionCreated():
             return _begun(state, event, time_us)
         case e.WindowRecorded():
@@ -312,6 +313,8 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
 def _first(event: e.SessionEvent, time_us: int) -> SessionState:
     if isinstance(event, e.SessionCreated):
         return _begun(None, event, time_us)
+    if isinstance(event, forking.Went):
+        return forking.evolved(event, time_us)
     raise errors.Corrupt("a session's log does not begin with its creation.")
 
 
