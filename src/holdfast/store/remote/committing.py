@@ -115,29 +115,37 @@ class Batch:
 
     def change(self) -> Change:
         """Return all of it as one change."""
-        rows = self._projections
-        tenant, replace = self._tenant, msgspec.structs.replace
-        return Change(
+        tenant, rows = self._tenant, self._projections
+        put = [row for row in rows.values() if row is not None]
+        made = Change(
             tenant=tenant,
             before=self.before,
             after=self.after,
+            rows=tuple(self._rows),
+            claims=tuple([(*place, version) for place, version in self._claims.items()]),
+            projections=tuple([KeptProjection(row, marks.projection(tenant, row)) for row in put]),
+            snapshots=tuple(self._snapshots.values()),
+        )
+        if self._new or self._bases or self._keys or self._blobs or len(put) < len(rows):
+            # Few bring more than messages.
+            return self._with_the_rest(made)
+        return made
+
+    def _with_the_rest(self, change: Change) -> Change:
+        tenant, replace = self._tenant, msgspec.structs.replace
+        return replace(
+            change,
             streams=tuple(
                 replace(stream, bases=(), mark=marks.stream(tenant, stream))
                 for stream in map(self.streams.__getitem__, self._new)
             ),
             bases=tuple(self._bases),
-            rows=tuple(self._rows),
-            claims=tuple((*place, version) for place, version in self._claims.items()),
             keys=tuple(marks.key(tenant, used) for used in self._keys.values()),
             blobs=self._blobs,
             uses=tuple(self._uses),
-            projections=tuple(
-                KeptProjection(row, marks.projection(tenant, row))
-                for row in rows.values()
-                if row is not None
+            drop_projections=tuple(
+                place for place, row in self._projections.items() if row is None
             ),
-            drop_projections=tuple(place for place, row in rows.items() if row is None),
-            snapshots=tuple(self._snapshots.values()),
             renames=tuple(self._based_anew()),
         )
 
