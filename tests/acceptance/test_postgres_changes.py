@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.store import chain
-from holdfast.store.port import Claimed, Projection
+from holdfast.store.port import Claimed, Projection, Query
 from holdfast.store.postgres import PostgresDriver, connections, opening, place, writing
 from holdfast.store.postgres import open_store as open_
 from holdfast.store.remote.driver import (
@@ -170,7 +170,7 @@ def test_a_store_of_version_1_is_lifted_and_whoever_has_it_open_goes_on(
         with closing(RemoteStore(before)) as old:
             take(old, step(write("a", 0, b"1", claims=(("c", 0),))))
             with closing(open_(url)) as store:
-                assert _schema(url) == b"2"
+                assert _schema(url) == b"3"
                 take(old, step(write("a", 1, b"2")))
                 late.set()
                 take(store, step(write("a", 2, b"3", claims=(("d", 0),))))
@@ -179,6 +179,27 @@ def test_a_store_of_version_1_is_lifted_and_whoever_has_it_open_goes_on(
                 late.clear()
                 take(old, step(write("a", 3, b"4", claims=(("e", 0),))))
                 assert verified(store).ok and store.version("acme", "a") == 4
+
+
+def test_a_store_of_version_2_is_lifted_and_whoever_has_it_open_goes_on():
+    row = Projection(kind="row", id="1", terms=("red",))
+    other = msgspec.structs.replace(row, terms=("blue",))
+    with postgres.database() as url:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(opening, "MIGRATIONS", opening.MIGRATIONS[:2])
+            old = open_(url)
+        with closing(old):
+            take(old, step(write("a", 0, b"1")))
+            take(old, step(write("a", 1, b"2", claims=(("c", 0),)), projections=(row,)))
+            assert _schema(url) == b"2"
+            with closing(open_(url)) as store:
+                assert _schema(url) == b"3"
+                take(old, step(write("a", 2, b"3", claims=(("d", 0),)), projections=(row,)))
+                take(store, step(write("a", 3, b"4", claims=(("e", 0),)), projections=(other,)))
+                taken = step(write("a", 4, b"5", claims=(("c", 0),)))
+                assert isinstance(commit(old, taken)[0], Claimed)
+                found = [old.query("acme", Query(kind="row", terms=(t,))) for t in ("red", "blue")]
+                assert found == [[], [other]] and verified(old).ok
 
 
 def _schema(url: str) -> bytes:

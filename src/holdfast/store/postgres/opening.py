@@ -17,7 +17,7 @@ from holdfast.store.postgres import connections, names, translate
 from holdfast.store.postgres.connections import Connection
 from holdfast.store.postgres.place import ROLE, Place
 
-MIGRATIONS: Final = ("schema-1.sql", "schema-2.sql")
+MIGRATIONS: Final = ("schema-1.sql", "schema-2.sql", "schema-3.sql")
 """The files that lift a store by one version each, from nothing on."""
 
 SERVER_MIN: Final = 14
