@@ -1,5 +1,6 @@
 """Where the figures were taken: processor, system, versions, and how long the disk takes to sync."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -8,6 +9,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import apsw
@@ -41,6 +43,24 @@ def describe(repository: Path, disk: Path, ram: Path) -> dict[str, object]:
         "versions": {name: _version(name) for name in VERSIONS},
         "fdatasync_us": {"disk": sync_times(disk), "ram": sync_times(ram)},
     }
+
+
+def halves() -> tuple[Set[int], Set[int]]:
+    """Return the cores for what is measured, and those for its server. A single core is both."""
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    return set(cores[half:]), set(cores[:half] or cores)
+
+
+@contextlib.contextmanager
+def on(cores: Set[int]) -> Iterator[None]:
+    """Run the body, and the threads and processes that it starts, on these cores only."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def sync_times(folder: Path) -> dict[str, float]:
