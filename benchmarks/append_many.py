@@ -1,7 +1,11 @@
-"""Thirty-two callers of one store, each with its own session: as threads and as asyncio tasks."""
+"""Thirty-two callers of one store, each with its own session: as threads and as asyncio tasks.
+
+And as threads that do nothing but hand rows over, for what has to be beside that.
+"""
 
 import asyncio
 import contextlib
+import itertools
 import statistics
 import threading
 import time
@@ -71,6 +75,47 @@ def threads(path: Path | str, load: Load, closing: contextlib.ExitStack) -> harn
             worker.join()
         assert len(done) == CALLERS
         return sum(done), time.perf_counter() - began
+
+    return measure
+
+
+def handed_over(put: Callable[[list[bytes]], object], load: Load) -> harness.Slice:
+    """Have threads hand over a row each; the last to come puts all of them together and tells the others, and so on."""
+    each = [itertools.islice(raw.encoded(load), 100 * at, None) for at in range(CALLERS)]
+
+    def measure(seconds: float) -> tuple[int, float]:
+        mutex, ready = threading.Lock(), threading.Barrier(CALLERS + 1)
+        told = [threading.Semaphore(0) for _ in range(CALLERS)]
+        rows, here, done, ended = [b""] * CALLERS, 0, 0, False
+
+        def call(at: int) -> None:
+            nonlocal here, done, ended
+            ready.wait()
+            while not ended:
+                rows[at] = next(each[at])
+                with mutex:
+                    here += 1
+                    last = here == CALLERS
+                if not last:
+                    told[at].acquire()
+                    continue
+                here, ended = 0, True
+                try:
+                    put(list(rows))
+                    done += CALLERS
+                    ended = time.perf_counter() - began > seconds
+                finally:
+                    for other in (*told[:at], *told[at + 1 :]):
+                        other.release()
+
+        workers = [threading.Thread(target=call, args=(at,)) for at in range(CALLERS)]
+        for worker in workers:
+            worker.start()
+        began = time.perf_counter()
+        ready.wait()
+        for worker in workers:
+            worker.join()
+        return done, time.perf_counter() - began
 
     return measure
 

@@ -1,4 +1,4 @@
-"""Where the figures were taken: processor, system, versions, and how long the disk takes to sync."""
+"""Where the figures were taken: processor, system, versions, how long the disk takes to sync; and on which cores."""
 
 import contextlib
 import importlib.metadata
@@ -35,6 +35,7 @@ def describe(repository: Path, disk: Path, ram: Path) -> dict[str, object]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
+        "cores_of_servers": len(halves()[1]),
         "load_before": round(os.getloadavg()[0], 2),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "file_system": _file_system(disk),

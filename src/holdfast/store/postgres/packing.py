@@ -9,21 +9,16 @@ from functools import lru_cache
 from psycopg import adapt, pq
 from psycopg.types.numeric import Int8BinaryDumper
 
-from holdfast.store.port import Projection
-
 _BYTES, _INTEGERS, _TEXTS, _BYTES_ARRAY = 17, 20, 25, 1001
 _HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
 _ROW = struct.Struct("!ii")
 _FIELD = struct.Struct("!Ii")
 _WHOLE = struct.Struct("!Iiq")
-_FOUND = struct.Struct("!IiqIi")
-_CLAIM = struct.Struct("!iiIiqIi")
-_CLAIM_BYTES = _CLAIM.size - 4 + _WHOLE.size
 _EVENT = struct.Struct("!iiIiqIiqIiqIiqIi")
 _FIELD_16, _FIELD_32 = _FIELD.pack(_BYTES, 16), _FIELD.pack(_BYTES, 32)
 _EVENT_BYTES = _EVENT.size - 4 + 4 * _FIELD.size + 16 + 2 * 32
-"""Of a row without what can be of any length, after its own length."""
+"""Of a row without its header and payload, after its own length."""
 _BIG = struct.Struct("!q")
 _NULL = _LENGTH.pack(-1)
 _NO_BYTES = struct.pack("!iiI", 0, 0, _BYTES)
@@ -91,41 +86,35 @@ def of_rows(kind: int, rows: Sequence[bytes]) -> bytes | None:
     return b"".join((_HEAD.pack(1, 0, kind, len(rows), 1), *rows)) if rows else None
 
 
+def row(count: int, *parts: bytes) -> bytes:
+    """Return a row of so many fields."""
+    fields = b"".join(parts)
+    return _ROW.pack(4 + len(fields), count) + fields
+
+
+def field(value: bytes) -> bytes:
+    """Return a field of a row, bytea."""
+    return _FIELD.pack(_BYTES, len(value)) + value
+
+
 @lru_cache(64)
-def _word(value: str) -> bytes:
-    """Return a field of one of few words: a kind, a status."""
-    text = value.encode()
-    return _FIELD.pack(_BYTES, len(text)) + text
+def word_field(value: str) -> bytes:
+    """Return a field of a row, bytea, of one of few words: a kind, a status."""
+    return field(value.encode())
 
 
-def claim_row(stretch: int, text: str, version: int) -> bytes:
-    """Return a row of a bigint, bytea, a bigint. Most of what is sent is rows of the three kinds: each is made in one go."""
-    claim = text.encode()
-    size = len(claim)
-    head = _CLAIM.pack(_CLAIM_BYTES + size, 3, _INTEGERS, 8, stretch, _BYTES, size)
-    return head + claim + _WHOLE.pack(_INTEGERS, 8, version)
-
-
-def projection_row(row: Projection, mark: bytes) -> bytes:
-    """Return a row of what a projection is, in the order of its fields, and its mark."""
-    id_, owner, lookup = row.id.encode(), row.owner.encode(), row.lookup.encode()
-    document, field = row.document, _FIELD.pack
-    terms = _packed(_BYTES, [term.encode() for term in row.terms]) if row.terms else _NO_BYTES
-    fields = b"".join(
-        (
-            _word(row.kind), field(_BYTES, len(id_)), id_, field(_BYTES, len(owner)), owner, _word(row.status),
-            _FOUND.pack(_INTEGERS, 8, row.time_us, _BYTES, len(lookup)), lookup,
-            field(_BYTES_ARRAY, len(terms)), terms, field(_BYTES, len(document)), document,
-            field(_BYTES, len(mark)), mark,
-        )
-    )  # fmt: skip
-    return _ROW.pack(4 + len(fields), 9) + fields
+def whole(value: int) -> bytes:
+    """Return a field of a row, bigint."""
+    return _WHOLE.pack(_INTEGERS, 8, value)
 
 
 def event_row(
     numbers: tuple[int, int, int, int], texts: tuple[bytes, bytes], sums: tuple[bytes, bytes, bytes]
 ) -> bytes:
-    """Return a row of four bigints, two bytea of any length, one of 16 bytes and two of 32."""
+    """Return a row of four bigints, two bytea of any length, one of 16 bytes and two of 32.
+
+    Most of what is sent is such rows: each made in one go.
+    """
     a, b, c, d = numbers
     header, payload = texts
     salt, digest, link = sums
@@ -136,6 +125,12 @@ def event_row(
             _FIELD.pack(17, len(payload)), payload, _FIELD_16, salt, _FIELD_32, digest, _FIELD_32, link,
         )
     )  # fmt: skip
+
+
+def array_field(values: Sequence[bytes]) -> bytes:
+    """Return a field of a row, an array of bytea."""
+    packed = _packed(_BYTES, values) if values else _NO_BYTES
+    return _FIELD.pack(_BYTES_ARRAY, len(packed)) + packed
 
 
 def literal(values: Sequence[bytes]) -> str:
