@@ -59,7 +59,7 @@ def test_a_certificate_that_nobody_here_trusts():
     [
         "redis://host:x", "redis://host/one", "redis+cluster://host/1", "redis://host?prefix=a{b}",
         "redis://host?prefix=", "redis://host?durability=much", "redis://host?waitaof=yes",
-        "redis://host?timeout_s=0", "redis://host?timeout_s=nan", "redis://host?unknown=1", "redis://host?ca=x",
+        "redis://host?timeout_s=0", "redis://host?timeout_s=nan", "redis://host?connections=0", "redis://host?connections=0.5", "redis://host?unknown=1", "redis://host?ca=x",
     ],
 )  # fmt: skip
 def test_a_url_that_is_none(url: str):

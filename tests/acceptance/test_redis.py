@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import subprocess
 import sys
@@ -354,3 +355,20 @@ def test_without_the_extra_the_error_says_what_to_install():
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
     )
     assert 'pip install "redis[hiredis]"' in done.stdout
+
+
+def test_tasks_that_share_the_only_connection_wait_for_nobody_but_the_server():
+    async def run(url: str) -> list[int]:
+        async with await holdfast.connect_async(url) as hf:
+            base = await hf.sessions.create_session("base")
+            await base.add_message({"role": "user", "content": "hello"})
+            # What a fork has said before is looked for elsewhere in its log, while others are on their way.
+            forks = [await hf.sessions.fork_session("base") for _ in range(24)]
+            for _ in range(3):
+                await asyncio.gather(
+                    *(f.add_message({"role": "user", "content": "x"}) for f in forks)
+                )
+            return [fork.state.message_count for fork in forks]
+
+    with valkey.server() as server:
+        assert asyncio.run(run(f"{server.url}?connections=1&timeout_s=2")) == [4] * 24

@@ -96,7 +96,7 @@ def of(url: str) -> Place:
         durability=_level(given.get("durability")),
         waitaof=_flag(given.get("waitaof", "0")),
         timeout_s=_number("timeout_s", given, limits.SERVER_ANSWER_S, _SECONDS_MAX),
-        connections=int(_number("connections", given, limits.SERVER_CONNECTIONS, _CONNECTIONS_MAX)),
+        connections=_connections(given.get("connections")),
     )
 
 
@@ -126,6 +126,14 @@ def _flag(text: str) -> bool:
     if text not in ("0", "1"):
         raise _wrong("waitaof is 0 or 1")
     return text == "1"
+
+
+def _connections(text: str | None) -> int:
+    if text is None:
+        return limits.SERVER_CONNECTIONS
+    if not (re.fullmatch("[0-9]{1,5}", text) and 0 < int(text) <= _CONNECTIONS_MAX):
+        raise _wrong(f"connections is a whole number from 1 to {_CONNECTIONS_MAX:,}")
+    return int(text)
 
 
 def _number(name: str, given: Mapping[str, str], default: float, most: float) -> float:

@@ -164,8 +164,12 @@ class Servers:
         return whole or any(isinstance(each, NoScriptError) for each in refusals)
 
     def only(self) -> Link | None:
-        """Return the link to the one server that has everything and syncs before it answers; None if there is no such."""
-        return None if self.place.cluster or self.place.waitaof else self._seed
+        """Return the link to the one server that has everything and syncs before it answers; None if there is no such.
+
+        Nor is there one where a single connection is allowed: whoever kept it would wait for itself at the first look.
+        """
+        place = self.place
+        return None if place.cluster or place.waitaof or place.connections < 2 else self._seed
 
     def every(self) -> list[Link]:
         """Return a link to each server that takes writes."""
