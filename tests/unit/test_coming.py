@@ -106,6 +106,15 @@ def test_a_leader_stops_after_a_while(monkeypatch: pytest.MonkeyPatch):
     assert line.coming.take() == [] and line.coming.over_time
 
 
+def test_what_fails_after_the_time_is_over_is_a_reason_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(coming, "GO_ON_S", 0.0)
+    for end in (lambda line: line.end(), lambda line: line.refuse([])):
+        line = Line(32).coming
+        assert line.take() and not line.take() and line.over_time
+        end(line)
+        assert not line.over_time
+
+
 def test_who_waits_is_woken_by_the_answer_or_by_whoever_comes(server: Server):
     line = Line(8)
     line.coming.take()

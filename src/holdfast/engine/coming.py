@@ -111,7 +111,7 @@ class Coming:
         self._ended = False
         self._idle_s = 0.0
         self.over_time = False
-        """Whether nothing but the time was a reason to end: whoever is in line can go ahead when others have had the turn."""
+        """Whether nothing but the time was a reason to end: once others had a chance of the turn, whoever is in line can go ahead."""
 
     def __len__(self) -> int:
         """Return how many are in line, those on their way included."""
@@ -170,11 +170,11 @@ class Coming:
     def refuse(self, tickets: Collection[Ticket]) -> None:
         """Give some back who were taken, and take nobody any more."""
         self._taken[:] = [ticket for ticket in self._taken if ticket not in tickets]
-        self._ended = True
+        self.end()
 
     def end(self) -> None:
-        """Take nobody any more."""
-        self._ended = True
+        """Take nobody any more: what comes next is not for those who go ahead."""
+        self._ended, self.over_time = True, False
 
     def wait(self, server: Server) -> bool:
         """Wait for a server's answer, or for somebody who can be taken; return whether it is the answer."""

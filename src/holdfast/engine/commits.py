@@ -276,7 +276,7 @@ class CommitQueue:
                 return
 
     def _go_ahead(self, send: Callable[[Coming], None]) -> bool:
-        """Let those go ahead who can; all others are in line still. Return whether more can at once."""
+        """Let those go ahead who can; all others are in line still. Return whether those could too, but for the time."""
         coming = Coming(self._waiting, self._mutex, self._bell, self._finish)
 
         def work() -> None:

@@ -169,7 +169,7 @@ class Engine:
             with sending:
                 while True:
                     tickets = coming.take()
-                    asked = self._planned_alone(self._deciding(), self.states.at_hand, tickets, out)
+                    asked = self._planned_alone(self.states.at_hand, tickets, out)
                     # What begins with a part would make the rest wait for it.
                     sent = bool(asked) and (bool(out) or len(asked) == len(tickets))
                     if sent:
@@ -258,32 +258,30 @@ class Engine:
         except errors.UnsafeStore:
             # One of the tenants is being copied here: in the turn only what is about that one is refused.
             return []
-        planned = self._planned_alone(self._deciding(early=True), self.states.remembered, batch)
+        planned = self._planned_alone(self.states.remembered, batch)
         return planned if len(planned) == len(batch) else []
 
     def _planned_alone(
-        self,
-        deciding: Round,
-        known: Known,
-        tickets: Sequence[Ticket],
-        out: Iterable[Sequence[Planned]] = (),
+        self, known: Known, tickets: Sequence[Ticket], out: Iterable[Sequence[Planned]] = ()
     ) -> list[Planned]:
         """Decide requests up to the first that does more than add messages to a session that stands alone and has none `out`."""
         planned: list[Planned] = []
+        deciding = self._deciding()
         busy = {state.id for sent in out for _, plan, _ in sent for state in plan.states}
         for ticket in tickets:
             request, command = ticket.request, ticket.request.command
             if not isinstance(command, c.AddMessages) or command.session_id in busy:
                 break
             tenant, session_id = request.tenant, command.session_id
-            if request.key is not None or self._is_contested(tenant, session_id):
+            if request.key is not None or self._waits_for_turn(tenant, session_id):
                 break
             state = known(tenant, session_id)
             if not planning.is_plain(state, command):
                 break
             plan = _verdict(deciding.said, request, command, state)
-            if not isinstance(plan, Plan) or plan.append is None:
+            if not isinstance(plan, Plan):
                 break
+            assert plan.append is not None, "messages are appended"
             busy.add(session_id)
             planned.append((ticket, plan, plan.append))
         return planned
@@ -297,7 +295,8 @@ class Engine:
             self._contested[place] = CONTESTED_TURNS
         return lost
 
-    def _is_contested(self, tenant: str, session_id: str) -> bool:
+    def _waits_for_turn(self, tenant: str, session_id: str) -> bool:
+        """Whether a session was contended for lately; each time that somebody asks is one of the turns that it waits."""
         left = self._contested.get((tenant, session_id), 0) if self._contested else 0
         if left:
             self._contested[tenant, session_id] = left - 1
@@ -426,8 +425,8 @@ class Engine:
     def _tail_state(self, request: c.Request) -> SessionState:
         return self._deciding().reach(request.tenant, request.session_id)[-1]
 
-    def _deciding(self, *, early: bool = False) -> Round:
-        return Round(self.store, self.states, self.trees, self._policies, self.factory, early=early)
+    def _deciding(self) -> Round:
+        return Round(self.store, self.states, self.trees, self._policies, self.factory)
 
 
 def _verdict(plan: Callable[..., Plan | None], *asked: object) -> Plan | errors.Error | None:

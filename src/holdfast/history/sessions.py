@@ -35,7 +35,7 @@ replace = msgspec.structs.replace
 encode = msgspec.json.encode
 
 
-class Writing(msgspec.Struct, frozen=True, gc=False):
+class Writing(msgspec.Struct, frozen=True):
     """Events that one session gets from a command; `base` is a session and the version it goes on from."""
 
     session_id: str
@@ -50,7 +50,7 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
     """
     match command:
         case c.AddMessages():
-            return _write(command.session_id, answered(state, command))
+            return _write(command.session_id, messages_added(state, command))
         case c.CreateSession():
             return _write(command.session_id, _create(state, command))
         case c.UpdateSession():
@@ -155,7 +155,9 @@ def taken(session_id: str) -> errors.DuplicateSession:
     )
 
 
-def answered(state: SessionState | None, command: c.AddMessages) -> tuple[e.SessionEvent, ...]:
+def messages_added(
+    state: SessionState | None, command: c.AddMessages
+) -> tuple[e.SessionEvent, ...]:
     """Return what messages make happen in the session that they are added to."""
     made = _added(open_state(state, command.session_id), command.messages)
     if command.window is not None or command.usage is not None:
@@ -212,12 +214,12 @@ def _summarize(state: SessionState, command: c.SummarizeSession) -> list[e.Sessi
 
 def _added(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEvent]:
     made: list[e.SessionEvent] = []
-    open_, done = state.open_calls, state.answered
+    open_calls, answered = state.open_calls, state.answered
     before: Message | None = None
     for message in messages:
         if before is not None:
-            open_, done = pairing.after(open_, done, before)
-        pairing.check(open_, done, message)
+            open_calls, answered = pairing.after(open_calls, answered, before)
+        pairing.check(open_calls, answered, message)
         made.append(counted(message))
         before = message
     return made
@@ -274,7 +276,7 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
     """Return the state after an event, one version on."""
     if state is None:
         return _first(event, time_us)
-    # Nearly every event is one.
+    # Nearly every event is a message: asked first.
     if isinstance(event, e.MessageAdded):
         return _with_message(state, event, time_us)
     if isinstance(event, forking.Went):

@@ -77,7 +77,7 @@ class PostgresDriver(Reading):
         if name == _APPEND:
             if connection.kinds is None:
                 connection.kinds = self._kinds(connection)
-            exchange.prepare(connection, name, self._sql["append"].encode())
+                exchange.prepare(connection, name, self._sql["append"].encode())
             return name, writing.usual(change, self._channel, connection.kinds)
         arguments = writing.arguments(change, self._channel)
         if name not in connection.prepared:
@@ -243,13 +243,14 @@ class PostgresDriver(Reading):
 
 
 def _statement(change: Change) -> bytes:
-    """Return the name of the statement that makes a change."""
+    """Return the name of the statement that makes a change. Each has one number of arguments, whatever the change brings."""
     if writing.is_usual(change):
         return _APPEND
     return _TAKE_AWAY if writing.takes_away(change) else _APPLY
 
 
 def _is_known(connection: Connection, change: Change) -> bool:
+    """Whether a change needs nothing to be prepared, which takes an answer of its own."""
     return _statement(change) in connection.prepared
 
 

@@ -1,11 +1,12 @@
 -- Version 3: one message costs the server less. No row changes, and whoever has the store open goes on meanwhile and later.
 
--- A condition on OLD and NEW is read and made ready for every change of a row. One that leaves the terms alone, as nearly
--- all do, is not asked for it.
+-- The condition of a trigger is read and made ready at every UPDATE that it is asked for. This one is asked only where an
+-- UPDATE names the column, as `append` below does not: whoever writes another that changes terms has to name it.
 CREATE OR REPLACE TRIGGER terms_change AFTER UPDATE OF terms ON projections FOR EACH ROW
 WHEN (OLD.terms <> NEW.terms) EXECUTE FUNCTION follow_terms();
 
--- As in version 2, but that what comes alone, the usual case, is put without going through an array.
+-- As in version 2, but that what comes alone, the usual case, is put by VALUES, which takes less than a SELECT from unnest;
+-- and that a row is changed by its key only if its terms stay, else put, whatever is there.
 CREATE OR REPLACE FUNCTION append(
     p_tenant text, p_channel text, p_position bigint, p_link bytea, p_epoch bigint, p_new_position bigint,
     p_new_link bytea, p_events new_event[], p_claims new_claim[], p_projections new_projection[]
@@ -13,7 +14,7 @@ CREATE OR REPLACE FUNCTION append(
 DECLARE
     answer text;
     event new_event;
-    said new_claim;
+    claimed new_claim;
     one new_projection;
 BEGIN
     -- An expression costs less than a statement.
@@ -38,8 +39,9 @@ BEGIN
         SELECT p_tenant, n.* FROM unnest(p_events) AS n;
     END IF;
     IF cardinality(p_claims) = 1 THEN
-        said := p_claims[1];
-        INSERT INTO claims (tenant, stretch, claim, version) VALUES (p_tenant, said.stretch, said.claim, said.version);
+        claimed := p_claims[1];
+        INSERT INTO claims (tenant, stretch, claim, version)
+        VALUES (p_tenant, claimed.stretch, claimed.claim, claimed.version);
     ELSIF p_claims IS NOT NULL THEN
         INSERT INTO claims (tenant, stretch, claim, version) SELECT p_tenant, n.* FROM unnest(p_claims) AS n;
     END IF;

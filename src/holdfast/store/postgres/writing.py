@@ -12,6 +12,7 @@ from holdfast.store.remote.driver import Blank, Change, Head, Kept, KeptProjecti
 
 _Value = bytes | None
 _bytes, _integers = packing.of_bytes, packing.of_integers
+_whole = packing.whole
 _TRUE = b"\1"
 
 
@@ -45,11 +46,8 @@ def usual(change: Change, channel: str, kinds: Kinds) -> list[_Value]:
         packing.big(after.position),
         after.link,
         packing.of_rows(kinds.event, [_event(one) for one in change.rows]),
-        packing.of_rows(kinds.claim, [packing.claim_row(*one) for one in change.claims]),
-        packing.of_rows(
-            kinds.projection,
-            [packing.projection_row(one.projection, one.mark) for one in _last(change)],
-        ),
+        packing.of_rows(kinds.claim, [_claim(*one) for one in change.claims]),
+        packing.of_rows(kinds.projection, [_projection(one) for one in _last(change)]),
     ]
 
 
@@ -60,6 +58,26 @@ def _event(kept: Kept) -> bytes:
         (place.position, place.stream, place.version, kept.ordinal),
         (row.header, row.payload),
         (row.salt, row.digest, row.link),
+    )
+
+
+def _claim(stretch: int, text: str, version: int) -> bytes:
+    return packing.row(3, _whole(stretch), packing.field(text.encode()), _whole(version))
+
+
+def _projection(kept: KeptProjection) -> bytes:
+    row, field = kept.projection, packing.field
+    return packing.row(
+        9,
+        packing.word_field(row.kind),
+        field(row.id.encode()),
+        field(row.owner.encode()),
+        packing.word_field(row.status),
+        _whole(row.time_us),
+        field(row.lookup.encode()),
+        packing.array_field([term.encode() for term in row.terms]),
+        field(row.document),
+        field(kept.mark),
     )
 
 

@@ -117,37 +117,28 @@ class Batch:
         """Return all of it as one change."""
         tenant, rows = self._tenant, self._projections
         put = [row for row in rows.values() if row is not None]
-        made = Change(
+        # Most bring rows, claims and projections only: a generator for each of the others would take as long as those.
+        return Change(
             tenant=tenant,
             before=self.before,
             after=self.after,
+            streams=tuple(map(self._begun, self._new)) if self._new else (),
+            bases=tuple(self._bases),
             rows=tuple(self._rows),
             claims=tuple([(*place, version) for place, version in self._claims.items()]),
-            projections=tuple([KeptProjection(row, marks.projection(tenant, row)) for row in put]),
-            snapshots=tuple(self._snapshots.values()),
-        )
-        if self._new or self._bases or self._keys or self._blobs or len(put) < len(rows):
-            # Few bring more than messages.
-            return self._with_the_rest(made)
-        return made
-
-    def _with_the_rest(self, change: Change) -> Change:
-        tenant, replace = self._tenant, msgspec.structs.replace
-        return replace(
-            change,
-            streams=tuple(
-                replace(stream, bases=(), mark=marks.stream(tenant, stream))
-                for stream in map(self.streams.__getitem__, self._new)
-            ),
-            bases=tuple(self._bases),
-            keys=tuple(marks.key(tenant, used) for used in self._keys.values()),
+            keys=tuple([marks.key(tenant, used) for used in self._keys.values()]),
             blobs=self._blobs,
             uses=tuple(self._uses),
-            drop_projections=tuple(
-                place for place, row in self._projections.items() if row is None
-            ),
-            renames=tuple(self._based_anew()),
+            projections=tuple([KeptProjection(row, marks.projection(tenant, row)) for row in put]),
+            drop_projections=tuple([place for place, row in rows.items() if row is None]),
+            snapshots=tuple(self._snapshots.values()),
+            renames=tuple(self._based_anew()) if self._bases else (),
         )
+
+    def _begun(self, name: str) -> Stream:
+        stream = self.streams[name]
+        mark = marks.stream(self._tenant, stream)
+        return msgspec.structs.replace(stream, bases=(), mark=mark)
 
     def _based_anew(self) -> Iterator[tuple[int, str, bytes]]:
         """Yield the streams that were there and got a base: the name stays, the mark is another."""
