@@ -223,8 +223,10 @@ SCRUB_SESSIONS: Final = 4_096
 """Outlived sessions that are erased before files are scrubbed of them all, a multiple of PURGE_SESSIONS: they are listed in one row."""
 WORKER_SLICE_S: Final = 0.1
 """How long a worker waits without a look at whether it is to stop."""
+WORKER_LAST_S: Final = 4.0
+"""How long the worker of a store that is closed goes on with what is due: the index, and memory of what ended."""
 WORKER_STOP_S: Final = 5.0
-"""How long closing waits for a step that is under way; it is taken up again by whoever comes next."""
+"""How long closing waits for its worker in all; what is under way then is taken up again by whoever comes next."""
 IMPORT_NOTES_MAX: Final = 1_000
 """Notes, and things left out, that the report of an import keeps of each; what is beyond is counted."""
 CHAIN_SESSIONS_MAX: Final = 100_000

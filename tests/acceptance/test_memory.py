@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,68 @@ def test_a_worker_in_the_background_hands_over_what_ends(opener: Opener):
     assert "holdfast-worker" in names
     hf.close()
     assert memory.texts("default", "s#0") == ["I live in Oslo."]
+
+
+@pytest.mark.req("A-15", "A-16")
+@pytest.mark.parametrize("write", ["durable", "deferred"])
+def test_closing_hands_over_what_has_just_ended(tmp_path: Path, write: Any):
+    prompt = ""
+    for _ in range(2):
+        with holdfast.connect(tmp_path / "a.db", memory=True, worker=True, write=write) as hf:
+            session = hf.sessions.create_session(user_id="ada", system="You plan trips.")
+            prompt = str(hf.sessions.get_session(session.id).messages[0].content)
+            session.add_message(user("I prefer an aisle seat."))
+            hf.sessions.end_session(session.id)
+    assert "aisle seat" in prompt
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        assert hf.archive.search("aisle", user_id="ada", fresh=False)
+
+
+def test_awaited_closing_hands_over_what_has_just_ended(tmp_path: Path):
+    async def prompt() -> str:
+        async with holdfast.connect_async(tmp_path / "a.db", memory=True, worker=True) as hf:
+            session = await hf.sessions.create_session(user_id="ada", system="You plan trips.")
+            await session.add_message(user("I prefer an aisle seat."))
+            await hf.sessions.end_session(session.id)
+            return str((await session.messages.at(0)).content)
+
+    assert "aisle" not in asyncio.run(prompt())
+    assert "aisle seat" in asyncio.run(prompt())
+
+
+@pytest.mark.parametrize("busy", ["memory", "summarizer"])
+def test_what_hangs_does_not_hold_closing_up(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch, busy: str
+):
+    monkeypatch.setattr(limits, "WORKER_LAST_S", 0.2)
+    monkeypatch.setattr(limits, "WORKER_STOP_S", 0.4)
+    begun, over = threading.Event(), threading.Event()
+
+    def hang(*_: Any) -> str:
+        begun.set()
+        over.wait(60)
+        return "x"
+
+    memory = Scribe()
+    if busy == "memory":
+        monkeypatch.setattr(memory, "ingest", hang)
+    policy = holdfast.WindowPolicy(budget=400, summary="en")
+    hf = opener(memory=memory, summarizer=hang, policy=policy, worker=True)
+    session = hf.sessions.create_session("s", user_id="ada")
+    session.add_messages([user(f"Question {number}? " * 5) for number in range(40)])
+    if busy == "memory":
+        hf.sessions.end_session("s")
+    assert begun.wait(60)
+    (thread,) = (one for one in threading.enumerate() if one.name == "holdfast-worker")
+    start = time.monotonic()
+    hf.close()
+    assert 0.3 < time.monotonic() - start < 3
+    start = time.monotonic()
+    hf.close()
+    assert time.monotonic() - start < 0.3
+    over.set()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_no_thread_runs_that_nobody_asked_for(opener: Opener):

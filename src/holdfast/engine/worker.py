@@ -76,6 +76,8 @@ class Worker:
         self._seen: dict[str, int] = {}
         self._look_at: dict[str, float] = {}
         self._stop = threading.Event()
+        self._abandon = self._stop
+        self._last: tuple[Task, ...] = ()
 
     @property
     def holder(self) -> str:
@@ -84,7 +86,7 @@ class Worker:
 
     def run_once(self) -> Done:
         """Do all the work that there is now, then give every lease back."""
-        self._stop = threading.Event()
+        self._stop = self._abandon = threading.Event()
         self._others.clear()
         done = Done()
         try:
@@ -110,26 +112,49 @@ class Worker:
                 break
         return done
 
-    def run(self, stop: threading.Event) -> None:
-        """Work until `stop` is set, or the engine is closed."""
-        self._stop = stop
+    def run(
+        self,
+        stop: threading.Event,
+        *,
+        last: Sequence[str] = (),
+        abandon: threading.Event | None = None,
+    ) -> None:
+        """Work until `stop` is set, or the engine is closed.
+
+        What is due then of the tasks named in `last` is seen through first, until `abandon` is set.
+        """
+        self._stop, self._abandon = stop, abandon or stop
+        self._last = tuple(task for task in self._tasks if task.name in last)
         try:
             failures = 0
             while not stop.is_set():
                 outcome = attempt(self._go)
                 failures = failures + 1 if isinstance(outcome, Failed) else 0
                 if isinstance(outcome, Failed):
-                    told = {"action": "worker.failed", "worker": self.holder, "error": outcome.code}
-                    _log.warning("the store can't be worked on", extra=told)
+                    self._tell(outcome)
                     stop.wait(min(backoff_us(failures) / 1_000_000, limits.LEASE_S))
+            outcome = attempt(self._see_through)
+            if isinstance(outcome, Failed):
+                self._tell(outcome)
         except errors.EngineClosed:
             _log.info("engine closed", extra={"action": "worker.closed", "worker": self.holder})
         finally:
             self._release()
 
+    def _tell(self, failed: Failed) -> None:
+        told = {"action": "worker.failed", "worker": self.holder, "error": failed.code}
+        _log.warning("the store can't be worked on", extra=told)
+
     def _go(self) -> None:
         if not self._round():
             self._wait()
+
+    def _see_through(self) -> None:
+        """Do what is due of the last tasks, in turns: none of them takes all the time that there is."""
+        whose = [tenant for tenant in self._whose() if self._last and self._news(tenant)]
+        places = [(tenant, task) for tenant in whose for task in self._last]
+        while places and not self._abandon.is_set():
+            places = [place for place in places if self._step(*place) is True]
 
     def status(self) -> list[TaskStatus]:
         """Return how every task of every tenant stands, whichever worker does it."""
@@ -207,7 +232,7 @@ class Worker:
         self._held[place] = held
 
         def beat() -> None:
-            if self._stop.is_set():
+            if self._leaves(task):
                 raise LeaseLost("the worker is to stop")
             held.beat()
 
@@ -218,10 +243,13 @@ class Worker:
             held.succeeded()
         except LeaseLost:
             del self._held[place]
-            if self._stop.is_set():
+            if self._leaves(task):
                 held.release()
             return None
         return more
+
+    def _leaves(self, task: Task) -> bool:
+        return (self._abandon if task in self._last else self._stop).is_set()
 
     def _wait(self) -> None:
         """Wait until something has happened, or it is time to look."""

@@ -73,12 +73,14 @@ class Holdfast:
         return self._background.worker(None if every_tenant else (self._tenant,))
 
     def close(self) -> None:
-        """Wait for deferred writes, then close. Closing twice is fine."""
-        try:
-            self._background.close()
+        """Wait for deferred writes, give the worker of `worker=True` its last seconds, then close.
+
+        Closing twice is fine.
+        """
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._opened.close)
+            closing.callback(self._background.close)
             self.sessions.flush()
-        finally:
-            self._opened.close()
 
     def __enter__(self) -> Holdfast:
         return self

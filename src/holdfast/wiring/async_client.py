@@ -68,9 +68,11 @@ class AsyncHoldfast:
         return self._background.worker(None if every_tenant else (self._tenant,))
 
     async def close(self) -> None:
-        """Close once everything submitted is through. Closing twice is fine."""
-        await self.sessions.in_thread(self._background.close)
-        await self.sessions.in_thread(self._opened.close)
+        """Close once everything submitted is through, as `Holdfast.close` does. Closing twice is fine."""
+        try:
+            await self.sessions.in_thread(self._background.close)
+        finally:
+            await self.sessions.in_thread(self._opened.close)
 
     async def __aenter__(self) -> AsyncHoldfast:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -94,6 +95,10 @@ _PARTS: Final = (
 )
 
 
+_LAST: Final = ("archive", "offload")
+"""The tasks that closing gives some time: what was said can be found, and is known, when the next program begins."""
+
+
 def _has(given: object, verbs: Sequence[str]) -> bool:
     return all(callable(getattr(given, verb, None)) for verb in verbs)
 
@@ -112,6 +117,7 @@ class Background:
         # One for every worker: it knows what it has told.
         self._purge: PurgeTask | None = None
         self._stop = threading.Event()
+        self._abandon = threading.Event()
         self._thread: threading.Thread | None = None
         self.bootstrap = self._bootstrap()
 
@@ -344,16 +350,25 @@ class Background:
         """Work for a tenant in a thread, if that was asked for."""
         if self._extras.worker:
             worker = self.worker((tenant,))
-            self._thread = threading.Thread(
-                target=worker.run, args=(self._stop,), name="holdfast-worker", daemon=True
-            )
+            work = functools.partial(worker.run, self._stop, last=_LAST, abandon=self._abandon)
+            self._thread = threading.Thread(target=work, name="holdfast-worker", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread, and close the memory that was opened here. The shelf is whoever's who opened it."""
+        """Stop the thread, and close the memory that was opened here. The shelf is whoever's who opened it.
+
+        The thread has limits.WORKER_LAST_S to see through what the next program counts on; after
+        limits.WORKER_STOP_S in all it is left to itself.
+        """
+        thread, self._thread = self._thread, None
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(limits.WORKER_STOP_S)
+        try:
+            if thread is not None:
+                thread.join(limits.WORKER_LAST_S)
+        finally:
+            self._abandon.set()
+        if thread is not None:
+            thread.join(limits.WORKER_STOP_S - limits.WORKER_LAST_S)
         with self._mutex:
             if self._memory is not None:
                 self._memory.close()
