@@ -226,6 +226,22 @@ def test_the_queue_has_three_faces_and_is_replayed(tmp_path: Path):
     assert fact(tmp_path, SEAT)
 
 
+def test_the_queue_says_that_nobody_has_looked_yet(tmp_path: Path):
+    memory_scenes.oslo(tmp_path, learnt=False)
+    behind = document(tmp_path, "memory", "queue")["behind"]
+    told = (
+        f"{behind} events of the log wait for a worker, which finds the conversations that have ended:"
+        " holdfast worker --once --url state.db\n"
+    )
+    assert behind > 1
+    for done in (shown(tmp_path, "memory", "queue", "--url", "state.db"),
+                 run("memory", "queue", "--url", "state.db", cwd=tmp_path)):  # fmt: skip
+        assert (done.code, done.out, done.err) == (0, "", told)
+    assert run("worker", "--once", cwd=tmp_path).code == 0
+    assert shown(tmp_path, "memory", "queue").err.startswith("Nothing waits.")
+    assert document(tmp_path, "memory", "queue")["behind"] == 0
+
+
 # Errors
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(replay: str | None, common: Common) -> int:
-    """Print what waits and what was given up; with `replay` have it tried again first."""
+    """Print what waits and what was given up, and how much no worker has read; with `replay` have it tried again first."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     with target.opened(common) as hf:
         replayed = None
@@ -25,13 +25,13 @@ def run(replay: str | None, common: Common) -> int:
             replayed = hf.memory.replay(None if replay == "all" else replay)
             if not replayed and replay != "all":
                 raise exits.Failure(_unknown(replay))
-        queue = hf.memory.queue()
+        queue, behind = hf.memory.queue(), hf.memory.behind()
     if surface.face is Face.JSON:
         rows = [
             {**{name: getattr(one, name) for name in one.__struct_fields__ if name != "retry_us"},
              "retry_at": _at(one)} for one in queue
         ]  # fmt: skip
-        surface.document({"queue": rows, "replayed": replayed})
+        surface.document({"queue": rows, "behind": behind, "replayed": replayed})
         return exits.DONE
     if replayed is not None:
         surface.note(f"{figures.count(replayed, 'conversation')} will be tried again.")
@@ -46,11 +46,23 @@ def run(replay: str | None, common: Common) -> int:
         if any(one.dead for one in queue):
             command = again.command("memory queue", "--replay", "all", on=common.on)
             surface.note(f"To try again what was given up: {command}")
-    if not queue:
+    if behind:
+        surface.note(_unread(behind, common))
+    elif not queue:
         surface.note(
             "Nothing waits. Conversations come here when they end, and go when memory has them."
         )
     return exits.DONE
+
+
+def _unread(behind: int, common: Common) -> str:
+    """Say that there may be more: nobody has looked yet for what ended."""
+    wait = "waits" if behind == 1 else "wait"
+    command = again.command("worker", "--once", on=common.on)
+    return (
+        f"{figures.count(behind, 'event')} of the log {wait} for a worker,"
+        f" which finds the conversations that have ended: {command}"
+    )
 
 
 def _unknown(key: str) -> exits.Problem:
