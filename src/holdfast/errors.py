@@ -39,6 +39,7 @@ A class docstring is the error's default message. `code` is stable and appears w
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, Final
@@ -296,6 +297,14 @@ class UnknownScheme(Refused):
 
 class NotInstalled(Refused):
     """A library that this needs is not installed."""
+
+
+def pip_install(*packages: str) -> str:
+    """Return the command that installs packages for the Python that runs: the pip that is found first may be another's."""
+    from shlex import quote  # noqa: PLC0415 - only who lacks something pays for it
+
+    named = (f'"{one}"' if "[" in one else one for one in packages)
+    return f"{quote(sys.executable)} -m pip install {' '.join(named)}"
 
 
 class ModelRefused(Refused):

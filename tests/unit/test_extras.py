@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
 
 import holdfast
+from holdfast import errors
 from holdfast.cli import status
+from holdfast.memory.meaning import embedding
+from holdfast.wiring import stores
 from holdfast.wiring.background import Extras
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("opening", [holdfast.connect, holdfast.connect_async])
@@ -26,6 +34,27 @@ def test_every_extra_is_an_option_of_each_opening_with_the_same_default(
 @pytest.mark.parametrize("backend", status._LIBRARIES)
 def test_a_backend_is_reached_with_what_its_extra_installs(backend: str):
     assert tuple(status._installed(backend)) == status._LIBRARIES[backend]
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ("openai", ("openai",)),
+        ("anthropic", ("anthropic",)),
+        ("embeddings", embedding.LIBRARIES),
+        *((extra, (package,)) for extra, package in stores._DRIVERS.items()),
+    ],
+)
+def test_the_command_that_is_told_installs_what_the_extra_does(extra: str, named: tuple[str, ...]):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [one.partition(">=")[0] for one in project["optional-dependencies"][extra]]
+    assert list(named) == wanted
+
+
+def test_the_command_is_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "executable", "/srv/my app/python")
+    told = errors.pip_install("psycopg[binary]", "numpy")
+    assert told == "'/srv/my app/python' -m pip install \"psycopg[binary]\" numpy"
 
 
 def test_extras_are_taken_from_among_the_options():

@@ -256,10 +256,10 @@ class Remote(Generic[C]):
 
 
 def not_installed(what: str, library: str) -> errors.NotInstalled:
-    """The error for a client library that is not there; it is also what its extra is called."""
+    """The error for a client library that is not there, with the command that installs it."""
     return errors.NotInstalled(
         f"{what} takes the library {library}.",
-        hint=f"Install it with: pip install 'holdfast[{library}]'",
+        hint=f"Install it with: {errors.pip_install(library)}",
     )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shlex
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -64,8 +62,7 @@ def _room(url: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
             f"a store at {scheme}:// needs a library that is not installed: {error.name}.",
-            # The pip that is found first may be another Python's.
-            hint=f'Install it with: {shlex.quote(sys.executable)} -m pip install "{_DRIVERS[name]}"',
+            hint=f"Install it with: {errors.pip_install(_DRIVERS[name])}",
             facts={"extra": name},
         ) from error
 

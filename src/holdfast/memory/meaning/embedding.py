@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     """A vector for each text, in their order: lists of numbers, or an array with a row for each."""
 
 
+LIBRARIES: Final = ("numpy", "threadpoolctl")
+"""What the extra `embeddings` brings. The weights of its model are installed by themselves."""
 MARKS: Final = "vectors-marks"
 """The book that says how far each tenant's log is embedded."""
 
@@ -49,7 +51,7 @@ def installed() -> Embedder:
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
             f"searching by meaning needs {error.name}, which is not installed.",
-            hint="Install it with: pip install 'holdfast[embeddings]'",
+            hint=f"Install it with: {errors.pip_install(*LIBRARIES)}",
         ) from error
     return MiniLM()
 
@@ -67,7 +69,7 @@ def forget(shelf: Shelf, who: Who, session_id: str | None, position: int | None)
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
             f"what was said is kept as vectors, too; to drop them takes {error.name}.",
-            hint="Install it with: pip install 'holdfast[embeddings]'",
+            hint=f"Install it with: {errors.pip_install(*LIBRARIES)}",
         ) from error
     return VectorStore(shelf, _Nobody()).forget(who, session_id, position)
 

