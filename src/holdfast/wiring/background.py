@@ -18,6 +18,7 @@ from holdfast.engine.erasing import Erasing, Handles
 from holdfast.engine.purging import PurgeTask
 from holdfast.engine.shrinking import Summarizer
 from holdfast.engine.telling import Hook
+from holdfast.memory.meaning import embedding
 from holdfast.memory.meaning.embedding import Embedder
 from holdfast.memory.port import MemoryEngine
 from holdfast.memory.shelf import Shelf
@@ -82,6 +83,8 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
             checked_days(self.keep_ended_days)
         if type(cast("object", self.worker)) is not bool:
             raise errors.InvalidRequest("worker is True or False.")
+        if self.embedder:
+            embedding.check(self.embedder)
 
 
 _PARTS: Final = (
@@ -187,7 +190,6 @@ class Background:
         with self._mutex:
             if self._meaning is None:
                 from holdfast.engine.recalling import Recall  # noqa: PLC0415 - only whoever has numpy
-                from holdfast.memory.meaning import embedding  # noqa: PLC0415 - as above
                 from holdfast.memory.meaning.vectors import VectorStore  # noqa: PLC0415 - as above
 
                 embedder = embedding.installed() if isinstance(given, bool) else given
@@ -248,8 +250,6 @@ class Background:
         return self.archive(who.tenant).forget(who.user_id or None, session_id, position)
 
     def _drop_vectors(self, who: Who, session_id: str | None, position: int | None) -> int:
-        from holdfast.memory.meaning import embedding  # noqa: PLC0415 - as above
-
         return embedding.forget(MendedShelf(self._shelf()), who, session_id, position)
 
     def _drop_facts(self, who: Who, session_id: str | None, position: int | None) -> int:

