@@ -8,6 +8,7 @@ alone for any number of lines.
 
 from __future__ import annotations
 
+import code
 import contextlib
 import io
 import os
@@ -78,9 +79,9 @@ def run_shell(block: markdown.Block, folder: Path) -> str:
 def run_python(block: markdown.Block, page: str, namespace: dict[str, object]) -> str:
     output = io.StringIO()
     # Blank lines in front make tracebacks point into the page.
-    code = compile("\n" * (block.line - 1) + block.text, page, "exec", dont_inherit=True)
+    compiled = compile("\n" * (block.line - 1) + block.text, page, "exec", dont_inherit=True)
     with contextlib.redirect_stdout(output):
-        exec(code, namespace)
+        exec(compiled, namespace)
     return output.getvalue()
 
 
@@ -123,6 +124,29 @@ def run_text(text: str, name: str, folder: Path, namespace: dict[str, object]) -
             printed = None
 
 
+class Prompt(code.InteractiveConsole):
+    """Takes lines as Python's prompt does, where a blank one ends an indented block; runs nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrong: list[str] = []
+
+    def runcode(self, code: types.CodeType) -> None:
+        """Leave it: that the block runs is seen elsewhere."""
+
+    def write(self, data: str) -> None:
+        self.wrong.append(data)
+
+
+def pasted(block: markdown.Block) -> str:
+    """What the prompt says against a block that is pasted into it, with a blank line behind."""
+    prompt = Prompt()
+    waits = False
+    for line in [*block.text.splitlines(), ""]:
+        waits = prompt.push(line)
+    return "".join(prompt.wrong) or ("the prompt waits for more" if waits else "")
+
+
 @pytest.fixture
 def page_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> types.ModuleType:
     """A module for the page's names (classes look up their module), in an empty directory."""
@@ -135,6 +159,27 @@ def page_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> types.Module
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_page(path: Path, page_module: types.ModuleType, tmp_path: Path):
     run_page(path, tmp_path, vars(page_module))
+
+
+def test_the_tour_can_be_pasted():
+    tour = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
+    found = [block for block in markdown.blocks(tour) if block.language == "python"]
+    wrong = {block.line: told for block in found if (told := pasted(block))}
+    assert found and not wrong, "\n".join(f"line {line}: {told}" for line, told in wrong.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("with a:\n    b()\n\n    c()\n", "unexpected indent"),
+        ("for a in b:\n    c()\nd()\n", "invalid syntax"),
+        ("a(\n", "waits"),
+        ('for a in b:\n    c(\n\n        d)\n\ne = """\n\n    f"""\n', ""),
+    ],
+)
+def test_what_can_not_be_pasted_is_caught(text: str, told: str):
+    seen = pasted(markdown.Block(language="python", text=text, line=1, follows=False))
+    assert told in seen and bool(told) == bool(seen)
 
 
 @pytest.mark.parametrize(
