@@ -17,7 +17,7 @@ from holdfast.cli import again, exits
 from tests.acceptance.cli_runs import Done, on_terminal, run
 
 PRINTED = re.compile(
-    r"(holdfast (?:sessions|context|verify|backup|demo|frames|suspensions|events).*?)(?:  \(exit|$)",
+    r"(holdfast (?:sessions|context|verify|backup|export|demo|frames|suspensions|events).*?)(?:  \(exit|$)",
     re.MULTILINE,
 )
 STORE = "my stores/it's.db"
@@ -107,6 +107,41 @@ def test_a_backup_and_its_check(folder: Path):
     assert refused.code == 8
     assert [done.code for done in follow(refused, folder)] == [0]
     assert (folder / "a copy-3.db").exists()
+
+
+@pytest.mark.parametrize("what", [("trip one",), ("--user", "ada"), ("--", "-v"), ()], ids=" ".join)
+def test_an_export_beside_one_is_of_the_same(folder: Path, what: tuple[str, ...]):
+    asked = ("export", "-o", "a file.jsonl", *ON, *what)
+    first = run(*asked, cwd=folder)
+    refused = run(*asked, cwd=folder)
+    assert (first.code, refused.code) == (0, 8)
+    assert [done.code for done in follow(refused, folder)] == [0]
+    beside = (folder / "a file-2.jsonl").read_bytes()
+    assert beside == (folder / "a file.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [("backup", "a copy.db", STORE), ("export", "-o", "x.jsonl", "trip one", STORE), ("sessions", "list", STORE),
+     ("sessions", "show", "--tenant", "north pole", "--", "-v", STORE)],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_word_too_many_may_be_the_store(folder: Path, asked: tuple[str, ...]):
+    with holdfast.connect(folder / STORE) as hf:
+        hf.sessions.create_session("trip one")
+    refused = run(*asked, cwd=folder)
+    assert refused.code == 2
+    (printed,) = re.findall("names the store: (.*); else", refused.err)
+    words = shlex.split(printed)[1:]
+    assert sorted(words) == sorted([*asked, "--url"])
+    assert run(*words, cwd=folder).code == 0
+
+
+def test_of_more_words_too_many_none_is_taken_for_the_store(folder: Path):
+    for more in (("one", "two"), ("one", "--url", STORE)):
+        refused = run("sessions", "list", *more, cwd=folder)
+        assert refused.code == 2 and "names the store" not in refused.err
+        assert "See: holdfast sessions list --help" in refused.err
 
 
 def test_damage_leads_to_the_same_store(folder: Path):

@@ -19,7 +19,7 @@ def run(session: str | None, user: str | None, output: str, common: Common) -> i
     surface = Surface(as_json=common.json, quiet=common.quiet)
     if session is not None and user is not None:
         raise exits.Failure(_both())
-    _check(output, common)
+    _check(session, user, output, common)
     started = time.monotonic()
     with target.opened(common) as hf:
         chosen = references.session(hf, session).id if session is not None else None
@@ -57,7 +57,7 @@ def _tell(surface: Surface, output: str, made: Exported, seconds: float) -> None
         )
 
 
-def _check(output: str, common: Common) -> None:
+def _check(session: str | None, user: str | None, output: str, common: Common) -> None:
     if output == STDOUT:
         if common.json:
             raise exits.Failure(
@@ -69,7 +69,7 @@ def _check(output: str, common: Common) -> None:
     elif not output:
         raise exits.Failure(_usage("-o names no file.", "-o trip.jsonl, or a pipe: -o - | gzip"))
     elif Path(output).exists():
-        raise exits.Failure(_exists(output, common))
+        raise exits.Failure(_exists(session, user, output, common))
 
 
 def _usage(what: str, then: str) -> exits.Problem:
@@ -80,12 +80,13 @@ def _both() -> exits.Problem:
     return _usage("a session and --user are both given.", "Export a session, or all of a user.")
 
 
-def _exists(output: str, common: Common) -> exits.Problem:
-    free = target.beside(Path(output))
+def _exists(session: str | None, user: str | None, output: str, common: Common) -> exits.Problem:
+    of = again.option("--user", user) if user is not None else ()
+    free = again.option("-o", target.beside(Path(output)))
     return exits.Problem(
         exits.UNSAFE,
         "target_exists",
         f"{output} exists already.",
         "An export never overwrites. Nothing was written.",
-        again.command("export", "-o", str(free), on=common.on),
+        again.command("export", *of, *free, named=session or "", on=common.on),
     )

@@ -51,21 +51,34 @@ def dispatch(arguments: Sequence[str]) -> int:
         code = app(given, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         piped = given[:1] == ["import"] and "-" in given
-        raise exits.Failure(_no_pipe() if piped else _misuse(error)) from error
+        raise exits.Failure(_no_pipe() if piped else _misuse(error, given)) from error
     return code if isinstance(code, int) else exits.DONE
 
 
-def _misuse(error: CycloptsError) -> exits.Problem:
+def _misuse(error: CycloptsError, given: Sequence[str]) -> exits.Problem:
     chain = error.command_chain or ()
     words = " ".join((again.program(), *chain))
     message = " ".join(str(error).split())
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        first = error.unused_tokens[0]
-        named = again.command(" ".join(chain), *again.option("--url", first))
         told = f"{' '.join(error.unused_tokens)}: {words} takes no more arguments."
-        then = f"If it names the store: {named}; else see: {words} --help"
+        named = _named(error.unused_tokens, given)
+        then = (
+            f"If it names the store: {named}; else see: {words} --help"
+            if named
+            else f"See: {words} --help"
+        )
         return exits.Problem(exits.USAGE, "usage", told, "Nothing was done.", then)
     return exits.Problem(exits.USAGE, "usage", message, "Nothing was done.", f"See: {words} --help")
+
+
+def _named(unused: Sequence[str], given: Sequence[str]) -> str:
+    """Return the command as it was given, but with the word too many as its store; nothing if that can't be meant."""
+    if len(unused) != 1 or any(word.partition("=")[0] == "--url" for word in given):
+        return ""
+    rest = [*given]
+    del rest[len(rest) - 1 - rest[::-1].index(unused[0])]
+    at = rest.index("--") if "--" in rest else len(rest)
+    return again.command("", *rest[:at], *again.option("--url", unused[0]), *rest[at:])
 
 
 def _no_pipe() -> exits.Problem:
