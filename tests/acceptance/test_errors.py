@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Message, Session, ToolCallResult, errors, limits
+from tests.acceptance.cli_runs import run
 from tests.acceptance.scenes import Opener, answer, asking, feed, giving, user
 
 
@@ -290,6 +291,19 @@ def test_a_url_that_names_no_store_is_refused(
         holdfast.connect(url)
     assert caught.value.hint or "write" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["afile/state.db", "afile/no/state.db", "files:afile/state"])
+def test_a_file_in_the_place_of_a_folder_is_named(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "afile").write_bytes(b"x")
+    with pytest.raises(errors.InvalidRequest, match="afile is a file, and no folder") as caught:
+        holdfast.connect(url)
+    assert "mkdir" not in str(caught.value)
+    told = run("status", url, cwd=tmp_path)
+    assert told.code == 3 and ("afile is a file" in told.err or "no folder afile/no" in told.err)
 
 
 def test_an_engine_that_nobody_closed_is_named_in_a_warning():

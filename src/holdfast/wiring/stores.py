@@ -24,6 +24,7 @@ def _sqlite(url: str) -> Store:
     from holdfast.store import sqlite  # noqa: PLC0415 - only whoever uses SQLite pays for it
 
     path = _path(url)
+    _check_above(path)
     try:
         return sqlite.open_store(path, again=stand_ins.Again())
     except errors.Corrupt as error:
@@ -38,7 +39,24 @@ def _sqlite(url: str) -> Store:
 def _files(url: str) -> Store:
     from holdfast.store import files  # noqa: PLC0415 - as above
 
-    return files.open_store(_path(url, "files"), again=stand_ins.Again())
+    path = _path(url, "files")
+    _check_above(path)
+    return files.open_store(path, again=stand_ins.Again())
+
+
+def _check_above(path: Path) -> None:
+    """Raise InvalidRequest if a path leads through what is no folder: none can be made there, either."""
+    try:
+        above = next((each for each in path.absolute().parents if each.exists()), None)
+        wrong = above is not None and not above.is_dir()
+    except OSError:
+        # It may not be looked at: whoever opens it says so.
+        return
+    if wrong:
+        raise errors.InvalidRequest(
+            f"{path} can't be made: {above} is a file, and no folder.",
+            hint="Name a path that leads through folders only.",
+        )
 
 
 def _volatile(url: str) -> Store:
