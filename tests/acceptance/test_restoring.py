@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,23 @@ def test_onto_a_file_a_log_that_was_on_its_way_there_goes_on(
     assert target.exists()
     assert restored("mine://x", target) == 10
     assert kept_at(target) == kept(server)
+
+
+@pytest.mark.parametrize("there", ["default", "hooli"])
+def test_onto_a_store_with_content_the_way_that_is_told_works(tmp_path: Path, there: str):
+    with holdfast.connect(tmp_path / "a.db") as hf:
+        whole.said(hf, "trip", "ada", "words")
+        hf.admin.backup(tmp_path / "monday.db")
+    with holdfast.connect(f"files:{tmp_path}/its", tenant=there) as hf:
+        whole.said(hf, "visit", "bo", "words")
+    done = run("restore", "monday.db", "files:its", cwd=tmp_path)
+    assert done.code == 8 and "is not empty" in done.err
+    told = done.err.splitlines()[2].partition(": ")[2].removesuffix("  (exit 8)")
+    for command in told.split(" && "):
+        assert run(*shlex.split(command)[1:], cwd=tmp_path).code == 0, command
+    for tenant, name in (("default", "trip"), (there, "visit")):
+        with holdfast.connect(f"files:{tmp_path}/its", tenant=tenant) as hf:
+            assert hf.sessions.get_session(name).message_count == 1
 
 
 def test_another_backup_is_not_put_among_what_came_of_one(

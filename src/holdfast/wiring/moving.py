@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -29,7 +30,7 @@ def restore(
         if path is not None and (put := _put(source, path, progress, verify=verify)) is not None:
             return put
         with closing(open_store(target)) as store:
-            _check_empty(source, store, urls.shown(target))
+            _check_empty(source, store, urls.shown(backup), urls.shown(target))
             return migrating.migrate(source, store, progress, verify=verify, follow=False)
 
 
@@ -39,7 +40,7 @@ def give_up(target: str | Path, tenants: Sequence[str], progress: Progress) -> l
         return migrating.give_up(store, tenants, progress)
 
 
-def _check_empty(source: Store, store: Store, shown: str) -> None:
+def _check_empty(source: Store, store: Store, backup: str, shown: str) -> None:
     """Raise InvalidRequest unless a store has nothing, or what an earlier try has brought.
 
     One that was broken off near its end may have opened some tenants already: whether these are still the backup's, the copy finds out.
@@ -49,9 +50,20 @@ def _check_empty(source: Store, store: Store, shown: str) -> None:
     if there and (not begun or set(there) - set(source.tenants())):
         raise errors.InvalidRequest(
             f"{shown} is not empty.",
-            hint="Restore into a new store. To bring two together, use holdfast migrate.",
+            hint=f"Restore into a new store.{'' if begun else _beside(source, store, backup, shown)}",
             facts={"exists": shown},
         )
+
+
+def _beside(source: Store, store: Store, backup: str, shown: str) -> str:
+    """Return how what a backup holds comes into a store beside what is there: as it is, or its sessions."""
+    tenants = source.tenants()
+    if not set(tenants) & set(store.tenants()):
+        return f" Its tenants are not there yet, and can be added: {shlex.join(['holdfast', 'migrate', backup, shown])}"
+    out = shlex.join(["holdfast", "export", "-o", "sessions.jsonl", "--url", backup])
+    into = shlex.join(["holdfast", "import", "sessions.jsonl", "--url", shown])
+    each = " (for each tenant, with --tenant)" if list(tenants) != ["default"] else ""
+    return f" To bring its sessions in beside those that are there{each}: {out} && {into}"
 
 
 def _put(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migrated | None:
