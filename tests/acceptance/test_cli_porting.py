@@ -131,7 +131,35 @@ def test_a_damaged_file_leaves_no_store_behind(tmp_path: Path):
     (tmp_path / "cut.jsonl").write_bytes(whole[:-40])
     before = set(tmp_path.iterdir())
     for url in ("new.db", "files:new"):
-        done = run("import", "whole.jsonl", "cut.jsonl", "--url", url, cwd=tmp_path)
-        assert (done.code, done.out) == (7, "")
+        done = run("import", "cut.jsonl", "--url", url, cwd=tmp_path)
+        assert (done.code, done.out) == (7, "") and "cut.jsonl" in done.err
+        assert set(tmp_path.iterdir()) == before
+        done = run("import", "cut.jsonl", "none.jsonl", "--url", url, cwd=tmp_path)
+        assert done.code == 1 and done.out.count("unknown\t0") == 2
         assert set(tmp_path.iterdir()) == before
     assert run("import", "whole.jsonl", "--url", "new.db", cwd=tmp_path).code == 0
+
+
+def test_a_file_that_can_not_be_imported_does_not_stop_the_others(folder: Path):
+    with holdfast.connect("volatile:") as hf:
+        for name in ("fresh", "trip"):
+            hf.sessions.create_session(name).add_message({"role": "user", "content": "another"})
+        hf.admin.export(folder / "good.jsonl", session_id="fresh")
+        hf.admin.export(folder / "taken.jsonl", session_id="trip")
+    (folder / "cut.jsonl").write_bytes((folder / "good.jsonl").read_bytes()[:-50])
+    (folder / "words.json").write_text("not json")
+    (folder / "empty.json").touch()
+    bad = ("cut.jsonl", "taken.jsonl", "words.json", "empty.json", "none.json")
+    for url in ("state.db", "new.db"):
+        done = run("import", *bad, "good.jsonl", "--url", url, "--json", cwd=folder)
+        assert done.code == 0, done.err
+        files = {one["file"]: one for one in json.loads(done.out)["files"]}
+        assert files["good.jsonl"]["sessions"] == 1
+        refused = {name for name in bad if files[name]["skipped"]}
+        assert refused == set(bad) - ({"taken.jsonl"} if url == "new.db" else set())
+        assert all(files[name]["skipped"][0]["source"] == name for name in refused)
+    told = run("import", *bad, cwd=folder)
+    assert told.code == 1
+    assert "skipped\ttaken.jsonl\tanother session here has the id 'trip'" in told.out
+    seen = on_terminal("import", *bad, "good.jsonl", "--dry-run", cwd=folder)
+    assert seen.code == 0 and "left out" in seen.out and "1 already here" in seen.out

@@ -1,12 +1,16 @@
-"""`holdfast import`: sessions from files: those of `holdfast export`, and those of other programs."""
+"""`holdfast import`: sessions from files: those of `holdfast export`, and those of other programs.
+
+Of several files one that can't be imported is left out with its reason; one that is alone ends the command with it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast import errors
 from holdfast.cli import exits, figures, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
@@ -14,6 +18,7 @@ from holdfast.cli.surface import Face, Surface
 if TYPE_CHECKING:
     from holdfast.engine.porting import Format, Imported
     from holdfast.values.frozen import Json
+    from holdfast.wiring import Holdfast
 
 SHOWN = 10
 """Notes and reasons that a terminal shows of one file."""
@@ -32,25 +37,14 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
     """Take in the sessions of each file; those that are here already stay as they are."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     for name in files:
-        _check(name)
+        _check(name, alone=len(files) == 1)
     started = time.monotonic()
-    if not wanted.dry_run:
-        _check_first(files, wanted, common)
-    made: list[tuple[str, Imported]] = []
-    with target.opened(common, create=not wanted.dry_run, writes=not wanted.dry_run) as hf:
-        for name in files:
-            with surface.progress(f"reading {Path(name).name}") as bar:
-                report = hf.admin.import_(
-                    name,
-                    format=wanted.format,
-                    user_id=wanted.user,
-                    rename=wanted.rename,
-                    dry_run=wanted.dry_run,
-                    progress=bar,
-                )
-            made.append((name, report))
-            if surface.face is not Face.JSON:
-                _tell(surface, name, report)
+    made = [] if wanted.dry_run else _refused_first(files, wanted, common)
+    if made:
+        for name, report in made if surface.face is not Face.JSON else ():
+            _tell(surface, name, report)
+    else:
+        made = _taken(surface, files, wanted, common)
     if surface.face is Face.JSON:
         seconds = round(time.monotonic() - started, 3)
         surface.document(_document(target.named(common.url), made, wanted, seconds))
@@ -58,6 +52,54 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
         surface.note("Nothing was written (--dry-run).")
     nothing = all(report.skipped and not report.sessions + report.already for _, report in made)
     return exits.FAILED if nothing else exits.DONE
+
+
+def _taken(
+    surface: Surface, files: Sequence[str], wanted: Wanted, common: Common
+) -> list[tuple[str, Imported]]:
+    made: list[tuple[str, Imported]] = []
+    with target.opened(common, create=not wanted.dry_run, writes=not wanted.dry_run) as hf:
+        for name in files:
+            with surface.progress(f"reading {Path(name).name}") as bar:
+                report = _imported(hf, name, wanted, bar, alone=len(files) == 1)
+            made.append((name, report))
+            if surface.face is not Face.JSON:
+                _tell(surface, name, report)
+    return made
+
+
+def _imported(
+    hf: Holdfast, name: str, wanted: Wanted, progress: Callable[[int, int], None], *, alone: bool
+) -> Imported:
+    """Import a file. If it can't be, it is left out with its reason; one that is alone raises Failure."""
+    try:
+        return hf.admin.import_(
+            name,
+            format=wanted.format,
+            user_id=wanted.user,
+            rename=wanted.rename,
+            dry_run=wanted.dry_run,
+            progress=progress,
+        )
+    except (errors.Refused, errors.Conflict) as error:
+        if alone:
+            problem = exits.of_error(error)
+            named = problem.what if name in problem.what else f"{name}: {problem.what}"
+            raise exits.Failure(problem._replace(what=named)) from error
+        return _left_out(name, error.message, wanted)
+    except OSError as error:
+        # Another one than the file's own, such as a full disk, is no matter of this file.
+        if alone or error.filename is None or Path(error.filename) != Path(name):
+            raise
+        return _left_out(name, f"it can't be read: {error.strerror}.", wanted)
+
+
+def _left_out(name: str, reason: str, wanted: Wanted) -> Imported:
+    from holdfast.engine.foreign import Skipped  # noqa: PLC0415 - as below
+    from holdfast.engine.porting import Imported  # noqa: PLC0415 - as below
+
+    kind = "unknown" if wanted.format == "auto" else wanted.format
+    return Imported(kind, 0, 0, 0, (Skipped(name, reason),), dry_run=wanted.dry_run)
 
 
 def _document(
@@ -122,8 +164,8 @@ def _counts(report: Imported) -> str:
     return f"{', '.join(told)} ({report.format})"
 
 
-def _check(name: str) -> None:
-    """Refuse what is no file before anything is read, or a store is made."""
+def _check(name: str, *, alone: bool) -> None:
+    """Refuse what is no file before anything is read, or a store is made; of several, one may be missing."""
     path = Path(name)
     if not name:
         raise exits.Failure(_usage("a file's name is empty.", "Name a file."))
@@ -132,12 +174,17 @@ def _check(name: str) -> None:
     ):
         told = f"{name} is not a file on a disk, and an import reads more than once."
         raise exits.Failure(_usage(told, "Save the pipe to a file first, and name that."))
-    if not path.exists():
+    if alone and not path.exists():
         raise exits.Failure(_missing(name))
 
 
-def _check_first(files: Sequence[str], wanted: Wanted, common: Common) -> None:
-    """Read the files through before a store is made for them: one that is damaged leaves nothing behind."""
+def _refused_first(
+    files: Sequence[str], wanted: Wanted, common: Common
+) -> list[tuple[str, Imported]]:
+    """Read the files through before a store is made for them; return why, if none of them can be imported.
+
+    So those that are damaged leave nothing behind.
+    """
     try:
         target.must_exist(target.choose(common.url))
     except exits.Failure as failure:
@@ -145,11 +192,19 @@ def _check_first(files: Sequence[str], wanted: Wanted, common: Common) -> None:
             raise
         from holdfast import wiring  # noqa: PLC0415 - only who makes a store so pays for it
 
+        looking, alone = wanted._replace(dry_run=True), len(files) == 1
         with wiring.connect("volatile:") as nowhere:
-            for name in files:
-                nowhere.admin.import_(
-                    name, format=wanted.format, user_id=wanted.user, rename=wanted.rename, dry_run=True
-                )  # fmt: skip
+            found = [
+                (name, _imported(nowhere, name, looking, lambda _done, _total: None, alone=alone))
+                for name in files
+            ]
+        if all(_is_left_out(name, report) for name, report in found):
+            return found
+    return []
+
+
+def _is_left_out(name: str, report: Imported) -> bool:
+    return [one.source for one in report.skipped] == [name]
 
 
 def _usage(what: str, then: str) -> exits.Problem:
