@@ -86,6 +86,18 @@ def test_errors_say_what_and_end_as_documented(
     assert (folder / "state.db").stat().st_size == before
 
 
+def test_of_a_user_without_sessions_no_file_is_made(folder: Path):
+    for output in ("x.jsonl", "-"):
+        told = run("export", "--user", "nobody", "-o", output, cwd=folder)
+        assert (told.code, told.out) == (0, "")
+        assert "no session here is of 'nobody'" in told.err and "holdfast sessions list" in told.err
+    told = run("export", "--user", "nobody", "-o", "x.jsonl", "--json", cwd=folder)
+    document = json.loads(told.out)
+    assert (told.code, document["file"], document["sessions"]) == (0, None, 0)
+    assert told.code == run("search", "words", "--user", "nobody", cwd=folder).code
+    assert not (folder / "x.jsonl").exists()
+
+
 def test_a_terminal_is_not_sent_the_file(folder: Path):
     told = on_terminal("export", "-o", "-", cwd=folder)
     assert told.code == 2 and "\x1b[2J" not in told.out

@@ -23,6 +23,8 @@ def run(session: str | None, user: str | None, output: str, common: Common) -> i
     started = time.monotonic()
     with target.opened(common) as hf:
         chosen = references.session(hf, session).id if session is not None else None
+        if user is not None and not hf.sessions.list_sessions(1, user_id=user):
+            return _nobodys(surface, user, common)
         with surface.progress("writing events") as bar:
             place = sys.stdout.buffer if output == STDOUT else output
             made = hf.admin.export(place, session_id=chosen, user_id=user, progress=bar)
@@ -35,7 +37,18 @@ def run(session: str | None, user: str | None, output: str, common: Common) -> i
     return exits.DONE
 
 
-def _tell(surface: Surface, output: str, made: Exported, seconds: float) -> None:
+def _nobodys(surface: Surface, user: str, common: Common) -> int:
+    """Say that a user has no session, which may be a slip in the name; no file is made."""
+    if surface.face is Face.JSON:
+        _tell(surface, None, Exported(0, 0, 0, 0, ""), 0)
+    surface.note(
+        f"Nothing was written: no session here is of {user!r}."
+        f" Whose there are: {again.command('sessions list', on=common.on)}"
+    )
+    return exits.DONE
+
+
+def _tell(surface: Surface, output: str | None, made: Exported, seconds: float) -> None:
     if surface.face is Face.JSON:
         surface.document(
             {
@@ -44,7 +57,7 @@ def _tell(surface: Surface, output: str, made: Exported, seconds: float) -> None
                 "events": made.events,
                 "messages": made.messages,
                 "bytes": made.bytes,
-                "sha256": made.sha256,
+                "sha256": made.sha256 or None,
                 "seconds": round(seconds, 3),
             }
         )
