@@ -374,6 +374,9 @@ def test_a_message_is_erased_by_its_number(folder: Path):
     assert rows(folder, "search", "swordfish", "--user", "ada")
     done = shown(folder, "erase", "@last", "--message", "2", "--yes")
     assert done.code == 0 and done.out.startswith("✓ erased message 2 of chat: 1 event")
+    again = shown(folder, "erase", "@last", "--message", "2", "--yes")
+    assert again.code == 3 and "'chat' is erased already" in again.err
+    assert "erased_" not in again.err
     assert rows(folder, "search", "swordfish", "--user", "ada") == []
     said = [row[-1] for row in rows(folder, "sessions", "show", "chat")]
     assert (said[0], said[-1]) == ("first", "third") and "swordfish" not in " ".join(said)

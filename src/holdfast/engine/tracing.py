@@ -165,7 +165,15 @@ def passed(store: port.Store, tenant: str, head: int, streams: Collection[str]) 
 def traced(engine: Engine, tenant: str, session_id: str, message_id: str) -> Trace:
     """Return where a message went; raise UnknownSession, UnknownMessage."""
     state = rules.known(engine.states.current(tenant, session_id), session_id)
-    causes = list(_events_of(engine.store, tenant, state, message_id))
+    events = list(_events_of(engine.store, tenant, state, message_id))
+    causes = [event for event in events if not event.erased]
+    if events and not causes:
+        # The id that stands in for its own means nothing to anybody.
+        raise errors.UnknownMessage(
+            f"that message of the session {session_id!r} is erased already.",
+            hint="There is nothing left of it to erase.",
+            facts={"session": session_id},
+        )
     if not causes:
         raise errors.UnknownMessage(
             f"the session {session_id!r} has no message {message_id!r}.",
@@ -179,7 +187,7 @@ def traced(engine: Engine, tenant: str, session_id: str, message_id: str) -> Tra
 def _events_of(
     store: port.Store, tenant: str, state: SessionState, message_id: str
 ) -> Iterator[port.StoredEvent]:
-    """Give the events of a message in a session, where they really are: a rewind may have left some out."""
+    """Give the events of a message in a session, erased or not, where they really are: a rewind may have left some out."""
     stream = stream_of(state.id)
     floor = Log(store, tenant, state).floor()
     version = store.find_claim(tenant, stream, message_id, at=state.version)
@@ -191,9 +199,7 @@ def _events_of(
                 found.add(event.version)
     for each in sorted(found):
         (here,) = store.read(tenant, stream, after=each - 1, until=each, at=each)
-        (there,) = store.feed(tenant, after=here.position - 1, limit=1)
-        if not there.erased:
-            yield there
+        yield from store.feed(tenant, after=here.position - 1, limit=1)
 
 
 class Trace:
