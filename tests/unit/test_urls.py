@@ -190,6 +190,20 @@ def test_what_is_wrong_with_a_url_is_said_with_the_fix(
 
 
 @pytest.mark.parametrize(
+    ("url", "told", "untold"),
+    [
+        ("", "has an empty name", "folder"),
+        ("redis://host/abc", "number of a database", "cluster"),
+        ("redis+cluster://host/1", "a cluster has just one database", "number"),
+    ],
+)
+def test_a_url_is_told_of_what_is_wrong_with_it_alone(url: str, told: str, untold: str):
+    with pytest.raises(errors.InvalidRequest) as caught:
+        holdfast.connect(url)
+    assert told in str(caught.value) and untold not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "url", ["postgresql:///db?host=@name", "postgresql://host/db?user=me@here", "redis://u:p%40@host"]
 )  # fmt: skip
 def test_an_at_sign_that_is_in_no_password_is_none(url: str):

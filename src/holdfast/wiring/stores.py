@@ -110,6 +110,11 @@ def open_store(url: str | Path) -> Store:
     """Open the store that a URL or path names: a path, files:///folder, postgresql://…, redis://…, volatile:, …"""
     if not isinstance(cast("object", url), (str, Path)) or "\0" in str(url):
         raise errors.InvalidRequest("a store is named by a path or a URL.")
+    if not str(url):
+        raise errors.InvalidRequest(
+            "the store that was named has an empty name: a variable may be unset where it is used.",
+            hint="Name one, such as state.db.",
+        )
     if str(url) in (":memory:", "volatile", "memory"):
         raise errors.InvalidRequest(
             f"{url!s} is no path of a store.", hint="Write volatile: for one in RAM."

@@ -104,8 +104,10 @@ def _database(path: str, *, cluster: bool) -> int:
     number = path.strip("/")
     if not number:
         return 0
-    if cluster or not (number.isascii() and number.isdigit()):
-        raise _wrong("the path of the URL is the number of a database, and a cluster has just one")
+    if cluster:
+        raise _wrong("a cluster has just one database: its URL has no path")
+    if not (number.isascii() and number.isdigit()):
+        raise _wrong("what stands behind the host and its / is the number of a database")
     return int(number)
 
 
