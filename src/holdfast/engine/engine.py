@@ -21,6 +21,7 @@ from holdfast.engine.policies import Policies
 from holdfast.engine.states import States, messages_of, stream_of
 from holdfast.engine.tails import Tails
 from holdfast.engine.trees import Trees, recorded
+from holdfast.history import continuation
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
@@ -276,7 +277,7 @@ class Engine:
             if request.key is not None or self._waits_for_turn(tenant, session_id):
                 break
             state = known(tenant, session_id)
-            if not planning.is_plain(state, command):
+            if not continuation.is_plain(state, command.max_messages):
                 break
             plan = _verdict(deciding.said, request, command, state)
             if not isinstance(plan, Plan):

@@ -72,7 +72,7 @@ class Round:
         tenant, command = request.tenant, request.command
         if isinstance(command, c.AddMessages):
             state = self.state(tenant, command.session_id)
-            if request.key is None and is_plain(state, command):
+            if request.key is None and continuation.is_plain(state, command.max_messages):
                 return self.said(request, command, state)
         elif isinstance(command, AboutFrame):
             return self._framed(request, command)
@@ -88,7 +88,7 @@ class Round:
         return self._made(request, writings)
 
     def said(self, request: c.Request, command: c.AddMessages, state: SessionState) -> Plan:
-        """Decide what most requests are: messages without a key, for which a session `is_plain`.
+        """Decide what most requests are: messages without a key, for which a session `continuation.is_plain`.
 
         It comes to what `_decided` and `_made` come to, without what only others need: a seventh of a commit's time.
         """
@@ -408,17 +408,6 @@ class Round:
 
 def _exists(state: SessionState | None) -> TypeGuard[SessionState]:
     return state is not None and not state.gone
-
-
-def is_plain(state: SessionState | None, command: c.AddMessages) -> TypeGuard[SessionState]:
-    """Whether messages go into a session that stands alone, has room, and that nothing counts anew or cuts."""
-    return (
-        state is not None
-        and state.policy is None
-        and not state.continuations
-        and state.continued_from is None
-        and (command.max_messages is None or not continuation.full(state, command.max_messages))
-    )
 
 
 def _is_due(state: SessionState, write: port.StreamWrite) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
@@ -30,6 +30,17 @@ class Carry(msgspec.Struct, frozen=True):
 def full(state: SessionState, max_messages: int) -> bool:
     """Whether the session has reached its number of messages, those carried into it not counted."""
     return state.own_count >= max_messages
+
+
+def is_plain(state: SessionState | None, max_messages: int | None) -> TypeGuard[SessionState]:
+    """Whether messages simply go into a session: it stands alone, has room, and nothing counts them anew or cuts."""
+    return (
+        state is not None
+        and state.policy is None
+        and not state.continuations
+        and state.continued_from is None
+        and (max_messages is None or not full(state, max_messages))
+    )
 
 
 def due(state: SessionState, messages: Sequence[Message], max_messages: int) -> Carry | None:
