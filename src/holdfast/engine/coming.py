@@ -22,7 +22,7 @@ T = TypeVar("T")
 TAKEN_MIN: Final = 8
 """Fewer than these are not parted, and wait for those on their way: a commit of their own would cost more than it saves."""
 
-GO_ON_S: Final = 0.05
+GO_ON_S: Final = 0.1
 """How long a leader goes on with those who come, before others get the store's turn."""
 
 LOOK_S: Final = 1.0

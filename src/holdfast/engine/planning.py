@@ -22,7 +22,7 @@ from holdfast.history import continuation, sessions
 from holdfast.store import port
 from holdfast.values import command as c
 from holdfast.values import ids
-from holdfast.values.event import MessageAdded
+from holdfast.values.event import MessageAdded, SessionEvent
 from holdfast.values.frame import Frame, TreeState
 from holdfast.values.frame_command import AboutFrame, FrameCommand
 from holdfast.values.message import Message
@@ -97,7 +97,7 @@ class Round:
             _check_version(request.expected_version, state)
         events = sessions.messages_added(state, command)
         assert events, "a request to add messages has some"
-        after, write = self._evolved(state, sessions.Writing(command.session_id, events))
+        after, write = self._evolved(state, command.session_id, events)
         append = port.Append(
             tenant=tenant,
             writes=(write,),
@@ -334,7 +334,8 @@ class Round:
         drops: list[tuple[str, str]] = []
         snapshots: list[port.Snapshot] = []
         for writing in writings:
-            state, write = self._evolved(self.state(tenant, writing.session_id), writing)
+            before = self.state(tenant, writing.session_id)
+            state, write = self._evolved(before, writing.session_id, writing.events, writing.base)
             writes.append(write)
             states.append(state)
             deleted = state.status is SessionStatus.DELETED
@@ -379,13 +380,17 @@ class Round:
         self._drafts.add(place)
 
     def _evolved(
-        self, state: SessionState | None, writing: sessions.Writing
+        self,
+        state: SessionState | None,
+        session_id: str,
+        facts: Sequence[SessionEvent],
+        base: tuple[str, int] | None = None,
     ) -> tuple[SessionState, port.StreamWrite]:
         before = state.version if state else 0
         time_us = max(self._factory.now_us(), state.active_us if state else 0)
         events: list[port.NewEvent] = []
         claims: list[tuple[str, int]] = []
-        for fact in writing.events:
+        for fact in facts:
             state = sessions.evolve_one(state, fact, time_us=time_us)
             tokens = counter = None
             if isinstance(fact, MessageAdded):
@@ -399,9 +404,9 @@ class Round:
                 )
             )  # fmt: skip
         assert state is not None
-        base = writing.base and (stream_of(writing.base[0]), writing.base[1])
+        origin = base and (stream_of(base[0]), base[1])
         write = port.StreamWrite(
-            stream_of(writing.session_id), before, tuple(events), tuple(claims), base
+            stream_of(session_id), before, tuple(events), tuple(claims), origin
         )
         return state, write
 

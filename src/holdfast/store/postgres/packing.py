@@ -1,4 +1,4 @@
-"""Arrays as PostgreSQL reads them, made in one go: thousands of values in a batch must not cost a call each."""
+"""Arrays and rows as PostgreSQL reads them, made in one go: thousands of values in a batch must not cost a call each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ _LENGTH = struct.Struct("!i")
 _ROW = struct.Struct("!ii")
 _FIELD = struct.Struct("!Ii")
 _WHOLE = struct.Struct("!Iiq")
+_FOUND = struct.Struct("!IiqIi")
+_CLAIM = struct.Struct("!iiIiqIi")
+_CLAIM_BYTES = _CLAIM.size - 4 + _WHOLE.size
+_PROJECTION_BYTES = _ROW.size - 4 + _FOUND.size + 5 * _FIELD.size
 _EVENT = struct.Struct("!iiIiqIiqIiqIiqIi")
 _FIELD_16, _FIELD_32 = _FIELD.pack(_BYTES, 16), _FIELD.pack(_BYTES, 32)
 _EVENT_BYTES = _EVENT.size - 4 + 4 * _FIELD.size + 16 + 2 * 32
-"""Of a row without its header and payload, after its own length."""
+"""Of a row without what may be of any length, after its own length. So are those above."""
 _BIG = struct.Struct("!q")
 _NULL = _LENGTH.pack(-1)
 _NO_BYTES = struct.pack("!iiI", 0, 0, _BYTES)
@@ -86,12 +90,6 @@ def of_rows(kind: int, rows: Sequence[bytes]) -> bytes | None:
     return b"".join((_HEAD.pack(1, 0, kind, len(rows), 1), *rows)) if rows else None
 
 
-def row(count: int, *parts: bytes) -> bytes:
-    """Return a row of so many fields."""
-    fields = b"".join(parts)
-    return _ROW.pack(4 + len(fields), count) + fields
-
-
 def field(value: bytes) -> bytes:
     """Return a field of a row, bytea."""
     return _FIELD.pack(_BYTES, len(value)) + value
@@ -103,18 +101,44 @@ def word_field(value: str) -> bytes:
     return field(value.encode())
 
 
-def whole(value: int) -> bytes:
-    """Return a field of a row, bigint."""
-    return _WHOLE.pack(_INTEGERS, 8, value)
+def claim_row(stretch: int, claim: bytes, version: int) -> bytes:
+    """Return a row of a bigint, a bytea and a bigint."""
+    size = len(claim)
+    head = _CLAIM.pack(_CLAIM_BYTES + size, 3, _INTEGERS, 8, stretch, _BYTES, size)
+    return head + claim + _WHOLE.pack(_INTEGERS, 8, version)
+
+
+def projection_row(
+    words: tuple[str, str],
+    texts: tuple[bytes, bytes, bytes],
+    time_us: int,
+    terms: Sequence[bytes],
+    sums: tuple[bytes, bytes],
+) -> bytes:
+    """Return a row of kind, id, owner, status, time, lookup, terms, document and mark."""
+    kind, status = word_field(words[0]), word_field(words[1])
+    id_, owner, lookup = texts
+    document, mark = sums
+    packed = _packed(_BYTES, terms) if terms else _NO_BYTES
+    length = (
+        _PROJECTION_BYTES + len(kind) + len(status) + len(id_) + len(owner) + len(lookup) + len(packed)
+        + len(document) + len(mark)
+    )  # fmt: skip
+    head = _FIELD.pack
+    return b"".join(
+        (
+            _ROW.pack(length, 9), kind, head(_BYTES, len(id_)), id_, head(_BYTES, len(owner)), owner, status,
+            _FOUND.pack(_INTEGERS, 8, time_us, _BYTES, len(lookup)), lookup,
+            head(_BYTES_ARRAY, len(packed)), packed, head(_BYTES, len(document)), document,
+            head(_BYTES, len(mark)), mark,
+        )
+    )  # fmt: skip
 
 
 def event_row(
     numbers: tuple[int, int, int, int], texts: tuple[bytes, bytes], sums: tuple[bytes, bytes, bytes]
 ) -> bytes:
-    """Return a row of four bigints, two bytea of any length, one of 16 bytes and two of 32.
-
-    Most of what is sent is such rows: each made in one go.
-    """
+    """Return a row of four bigints, two bytea of any length, one of 16 bytes and two of 32."""
     a, b, c, d = numbers
     header, payload = texts
     salt, digest, link = sums
@@ -125,12 +149,6 @@ def event_row(
             _FIELD.pack(17, len(payload)), payload, _FIELD_16, salt, _FIELD_32, digest, _FIELD_32, link,
         )
     )  # fmt: skip
-
-
-def array_field(values: Sequence[bytes]) -> bytes:
-    """Return a field of a row, an array of bytea."""
-    packed = _packed(_BYTES, values) if values else _NO_BYTES
-    return _FIELD.pack(_BYTES_ARRAY, len(packed)) + packed
 
 
 def literal(values: Sequence[bytes]) -> str:

@@ -12,7 +12,6 @@ from holdfast.store.remote.driver import Blank, Change, Head, Kept, KeptProjecti
 
 _Value = bytes | None
 _bytes, _integers = packing.of_bytes, packing.of_integers
-_whole = packing.whole
 _TRUE = b"\1"
 
 
@@ -62,22 +61,17 @@ def _event(kept: Kept) -> bytes:
 
 
 def _claim(stretch: int, text: str, version: int) -> bytes:
-    return packing.row(3, _whole(stretch), packing.field(text.encode()), _whole(version))
+    return packing.claim_row(stretch, text.encode(), version)
 
 
 def _projection(kept: KeptProjection) -> bytes:
-    row, field = kept.projection, packing.field
-    return packing.row(
-        9,
-        packing.word_field(row.kind),
-        field(row.id.encode()),
-        field(row.owner.encode()),
-        packing.word_field(row.status),
-        _whole(row.time_us),
-        field(row.lookup.encode()),
-        packing.array_field([term.encode() for term in row.terms]),
-        field(row.document),
-        field(kept.mark),
+    row = kept.projection
+    return packing.projection_row(
+        (row.kind, row.status),
+        (row.id.encode(), row.owner.encode(), row.lookup.encode()),
+        row.time_us,
+        [term.encode() for term in row.terms],
+        (row.document, kept.mark),
     )
 
 
