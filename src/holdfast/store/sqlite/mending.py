@@ -76,8 +76,11 @@ def _schema_faults(connection: apsw.Connection, version: int) -> list[str]:
     query = opening.queries()["schema"]
     with contextlib.closing(apsw.Connection(":memory:")) as blank:
         blank.execute(opening.schema(version))
-        same = list(blank.execute(query)) == list(connection.execute(query))
-    return [] if same else ["its schema is not ours."]
+        wanted, found = (
+            [(kind, name, opening.squeezed(text)) for kind, name, text in there.execute(query)]
+            for there in (blank, connection)
+        )
+    return [] if wanted == found else ["its schema is not ours."]
 
 
 def _rebuild(connection: apsw.Connection, path: Path, derive: port.Derive) -> None:
