@@ -85,11 +85,12 @@ def handed_over(put: Callable[[list[bytes]], object], load: Load) -> harness.Sli
 
     def measure(seconds: float) -> tuple[int, float]:
         mutex, ready = threading.Lock(), threading.Barrier(CALLERS + 1)
-        told = [threading.Semaphore(0) for _ in range(CALLERS)]
+        told = [threading.Lock() for _ in range(CALLERS)]
         rows, here, done, ended = [b""] * CALLERS, 0, 0, False
 
         def call(at: int) -> None:
             nonlocal here, done, ended
+            told[at].acquire()
             ready.wait()
             while not ended:
                 rows[at] = next(each[at])
