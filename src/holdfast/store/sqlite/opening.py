@@ -197,6 +197,8 @@ def create(files: Files, path: Path, store_id: bytes) -> None:
     try:
         connection.reserve_bytes("main", RESERVE_BYTES)
         connection.pragma("page_size", 4096)
+        # All of it is synced below, before anybody can find it.
+        connection.pragma("synchronous", "OFF")
         connection.pragma("application_id", APPLICATION_ID)
         with connection:
             connection.execute(schema(SCHEMA))
