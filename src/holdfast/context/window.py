@@ -38,7 +38,7 @@ LINE_CHARS = 80
 _RULES = {MessageCategory.SYSTEM: "system message", MessageCategory.CONTEXT: rules.CONTEXT}
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class Piece(msgspec.Struct, frozen=True):
     """A message of a conversation with its number, from 1, and its tokens.
 
     `whole` is its size in the conversation if it comes altered, else 0. `asked`: it is the question of a
