@@ -64,6 +64,20 @@ def test_a_store_that_another_program_opened_is_mended_and_says_so(tmp_path: Pat
         assert hf.admin.status()["notes"] == []
 
 
+def test_a_store_whose_schema_has_comments_and_blanks_is_mended(tmp_path: Path):
+    """So were all stores made before new ones were made without."""
+    path = tmp_path / "state.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "squeezed", lambda text: text)
+        abandon(path)
+    visit(path)
+    with closing(sqlite3.connect(path)) as plain:
+        (told,) = plain.execute("SELECT sql FROM sqlite_schema WHERE name = 'streams'").fetchone()
+    assert "\n" in told != opening.squeezed(told)
+    with holdfast.connect(path) as hf:
+        assert hf.admin.status()["notes"][0] == mending.NOTE and hf.admin.verify().ok
+
+
 @pytest.mark.parametrize(
     "statement",
     [
