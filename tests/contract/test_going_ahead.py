@@ -64,6 +64,13 @@ class World:
         self.driver.commits.clear()
         return talks
 
+    async def rounds(self, count: int) -> None:
+        """Have all say something, so many times, each time when nobody leads any more."""
+        talks = await self.talks()
+        for _ in range(count):
+            await asyncio.gather(*(talk.add_message(say("hello")) for talk in talks))
+            await self.rest()
+
     async def rest(self) -> None:
         """Wait until nobody leads: a leader who is not gone yet would take the first who come, before the others are there."""
         while self.engine._commits._led():
@@ -172,27 +179,13 @@ def test_where_the_server_is_what_takes_time_all_go_together(
 ):
     monkeypatch.setattr("holdfast.engine.engine.IDLE_MAX", -1.0)
     monkeypatch.setattr("holdfast.engine.engine.TOGETHER_S", 3600.0)
-
-    async def run() -> None:
-        talks = await world.talks()
-        for _ in range(8):
-            await asyncio.gather(*(talk.add_message(say("hello")) for talk in talks))
-            await world.rest()
-
-    asyncio.run(run())
+    asyncio.run(world.rounds(8))
     assert world.driver.commits == [-16, -16] * IDLE_TIMES + [TASKS] * (8 - IDLE_TIMES)
 
 
 def test_whose_time_is_over_goes_ahead_again(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("holdfast.engine.coming.GO_ON_S", 0.0)
-
-    async def run() -> None:
-        talks = await world.talks()
-        for _ in range(6):
-            await asyncio.gather(*(talk.add_message(say("hello")) for talk in talks))
-            await world.rest()
-
-    asyncio.run(run())
+    asyncio.run(world.rounds(6))
     assert world.said() == 6 * TASKS
     assert world.driver.commits == [-16, -8, -8] * 6
 
