@@ -7,7 +7,8 @@ then recency, while there is room. Items are never split: a call goes with all o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from holdfast import errors, limits
 from holdfast.context import shortening, summary
@@ -135,9 +136,11 @@ class _Fitting:
             self._include()
         if self._level >= CompactionLevel.MODERATE:
             self._summarise()
-        for index in self._waiting():
+        high = ContextPriority.HIGH
+        found = [index for index, item in enumerate(self._items) if item.priority is high]
+        for index in self._waiting(found):
             item = self._items[index]
-            if item.priority is ContextPriority.HIGH and self._needs(item):
+            if self._needs(item):
                 view = self._told(item) if item.tells else self._view(item, item.rule)
                 self._put(index, view)
         return self._room >= 0
@@ -165,10 +168,11 @@ class _Fitting:
         chars = int(self._budget * limits.SUMMARY_SHARE) * 2
         return self._shortened(item, lambda said: summary.shortened(said, chars), item.rule)
 
-    def _waiting(self) -> list[int]:
+    def _waiting(self, among: Iterable[int] | None = None) -> list[int]:
+        """Return the indexes, of some items or of all, that are neither in nor out nor under a summary."""
         under, placed, out = self._under, self._placed, self._out
-        every = range(len(self._items))
-        return [i for i in every if i not in placed and i not in out and i not in under]
+        some = range(len(self._items)) if among is None else among
+        return [i for i in some if i not in placed and i not in out and i not in under]
 
     def _put(self, index: int, view: View) -> None:
         self._placed[index] = view
@@ -227,18 +231,33 @@ class _Fitting:
     def admit(self) -> None:
         """Put in what there is room for: by priority, then recency."""
         self._musts = frozenset(self._placed)
+        items, waiting = self._items, self._waiting()
+        size = sum([items[index].size for index in waiting])
+        # Where there is room for all, it does not matter who comes first.
+        if size <= self._room and self._level < CompactionLevel.LIGHT:
+            views = {index: items[index].fits or whole(items[index], FITS) for index in waiting}
+            self._placed.update(views)
+            self._room -= size
+        else:
+            self._choose(waiting)
+        cut = [index for index, rule in self._out.items() if rule == NO_ROOM]
+        if cut:
+            self._begin_with_a_question(max(cut) + 1)
+
+    def _choose(self, waiting: Sequence[int]) -> None:
+        """Put in some of what waits, and say of the others why not."""
         free = self._room
-        classes: dict[ContextPriority, list[int]] = {}
+        classes = defaultdict[ContextPriority, list[int]](list)
         critical = self._level >= CompactionLevel.CRITICAL
         aggressive = self._level >= CompactionLevel.AGGRESSIVE
-        for index in reversed(self._waiting()):
+        for index in reversed(waiting):
             priority = self._items[index].priority
             if critical:
                 self._out[index] = NOT_CRITICAL
             elif aggressive and priority <= ContextPriority.LOW:
                 self._out[index] = LOW
             else:
-                classes.setdefault(priority, []).append(index)
+                classes[priority].append(index)
         shares = self._shares if self._pools is None else self._pools.shares
         base, full = self._budget if self._pools is None else free, set[str]()
         for priority in sorted(classes, reverse=True) if shares else ():
@@ -249,9 +268,6 @@ class _Fitting:
                 full.update(self._share_of(index) for index in waiting)
         for priority in sorted(classes, reverse=True):
             self._admit_newest(classes[priority])
-        cut = [index for index, rule in self._out.items() if rule == NO_ROOM]
-        if cut:
-            self._begin_with_a_question(max(cut) + 1)
 
     def _admit_shares(
         self, newest_first: Sequence[int], shares: Shares, base: int, closed: Set[str]
@@ -285,14 +301,9 @@ class _Fitting:
         return item.messages[0].category.name if self._pools is None else item.pool
 
     def _admit_newest(self, newest_first: Sequence[int]) -> None:
-        cut, items, placed = False, self._items, self._placed
-        whole = self._level < CompactionLevel.LIGHT
+        cut = False
         for index in newest_first:
-            item = items[index]
-            if whole and not cut and item.fits is not None and item.fits[0].size <= self._room:
-                placed[index] = item.fits[0]
-                self._room -= item.fits[0].size
-                continue
+            item = self._items[index]
             # What is older than a gap would be read as if it came right before what follows it.
             view = None if cut and not item.alone else self._fitting_view(item)
             if view is not None:
@@ -305,7 +316,7 @@ class _Fitting:
 
     def _fitting_view(self, item: Item) -> View | None:
         if item.fits is not None and self._level < CompactionLevel.LIGHT:
-            view = item.fits[0]
+            view = item.fits
         else:
             view = self._view(item, FITS)
         if view.size <= self._room:
@@ -349,11 +360,12 @@ class _Fitting:
                 sizes.append(size)
             view = placed.get(index)
             if view is not None:
-                stands_at = len(messages) if index in tells else stands_at
+                if index in tells:
+                    stands_at = len(messages)
                 messages += view.messages
                 sizes += view.tokens
-                if item.fits is not None and view is item.fits[0]:
-                    entries += item.fits[1]
+                if view.account:
+                    entries += view.account
                     continue
             if item.count:
                 entries += [] if index in tells else [of_gap(item, told=told)]

@@ -35,13 +35,17 @@ INCLUDED = "asked for by name"
 TOO_LARGE = "larger than the room that was left"
 
 
-class View(msgspec.Struct, frozen=True):
-    """An item as it goes in: its messages, whole or shortened, and what they take."""
+class View(msgspec.Struct, frozen=True, gc=False):
+    """An item as it goes in: its messages, whole or shortened, and what they take.
+
+    `account` has the entries of that, if they were made before they were asked for.
+    """
 
     messages: tuple[Message, ...]
     tokens: tuple[int, ...]
     size: int
     rule: str = ""
+    account: tuple[Entry, ...] = ()
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -53,7 +57,7 @@ class Item(msgspec.Struct, frozen=True):
     0 for the others; it is empty if none does.
     `rule` says why it must be there (critical, high or pinned), or, if `barred`, why it can't.
     `asks`: it begins a turn. `now`: it belongs to the current turn. `fits` is how it goes in whole where
-    there is room, and its account then, if it was made before it was asked for.
+    there is room, with its account, if it was made before it was asked for.
 
     What is no message of a conversation has a `pool` that it is counted in, and a `name`. `alone`: it
     is read by itself, so what is older may go in without it. `light` makes it shorter, if there is a way
@@ -72,7 +76,7 @@ class Item(msgspec.Struct, frozen=True):
     count: int = 0
     told: bool = False
     whole: tuple[int, ...] = ()
-    fits: tuple[View, list[Entry]] | None = None
+    fits: View | None = None
     pool: str = ""
     name: str = ""
     alone: bool = False
@@ -136,8 +140,9 @@ def shown(item: Item, view: View) -> list[Entry]:
 
 def remembered(item: Item) -> Item:
     """Return the item with what is made of it again and again where there is room for it."""
-    view = whole(item, FITS)
-    return msgspec.structs.replace(item, fits=(view, shown(item, view)))
+    account = tuple(shown(item, whole(item, FITS)))
+    fits = View(item.messages, item.tokens, item.size, FITS, account)
+    return msgspec.structs.replace(item, fits=fits)
 
 
 def whole(item: Item, rule: str) -> View:

@@ -117,7 +117,9 @@ def items(
         said = part.message
         alone = not said.tool_calls and said.role != "tool"
         if not alone and not messages:
-            messages = [one.message if isinstance(one, Piece) else None for one in parts]
+            # A group is found by what comes after its beginning.
+            messages = [None] * at
+            messages += [one.message if isinstance(one, Piece) else None for one in parts[at:]]
         group = _ALONE if alone else grouping.beginning(messages, at)
         last = at if alone else group.last
         if at == question:

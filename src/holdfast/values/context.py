@@ -86,7 +86,7 @@ class Fate(StrEnum):
     LEFT_OUT = "left out"
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One line of a ledger: messages of the conversation by their numbers, from 1, and what became of them.
 
     `tokens` is their size in the conversation, `used` what they take in the context, `rule` why.
