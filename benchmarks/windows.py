@@ -63,7 +63,16 @@ def repeated(work: Callable[[], object]) -> harness.Slice:
     return measure
 
 
-def turns(bench: Bench, path: Path | str, messages: int) -> harness.Slice:
+def lasting(work: Callable[[], object]) -> harness.Slice:
+    return lambda seconds: harness.repeat_for(seconds, work)
+
+
+def turns(
+    bench: Bench,
+    path: Path | str,
+    messages: int,
+    how: Callable[[Callable[[], object]], harness.Slice] = repeated,
+) -> harness.Slice:
     """Take turns in sessions of about so many messages: a session for each slice, so that none grows far beyond."""
     store = bench.closing.enter_context(ours.connect(path))
     count = bench.rounds * bench.slices + 1
@@ -71,10 +80,10 @@ def turns(bench: Bench, path: Path | str, messages: int) -> harness.Slice:
         [_filled(store, f"s-{number}", bench.first_load, messages) for number in range(count)]
     )
 
-    def measure(_: float) -> tuple[int, float]:
+    def measure(seconds: float) -> tuple[int, float]:
         session = next(sessions)
         session.window(BUDGET, counter=COUNTER)
-        return repeated(lambda: one_turn(session))(_)
+        return how(lambda: one_turn(session))(seconds)
 
     return measure
 
@@ -150,18 +159,22 @@ def _for_langchain(raw: dict[str, object]) -> dict[str, object]:
 def _turn(bench: Bench) -> list[Figure]:
     load = bench.first_load
     long = session_of(bench.ram / "turn-long.db", load, bench.scaled(LONG), bench.closing)
-    middle = session_of(bench.ram / "turn-middle.db", load, bench.scaled(PEER), bench.closing)
     measured = harness.rates(
         bench,
         {
             "long": repeated(lambda: one_turn(long)),
             "short": turns(bench, bench.ram / "turn-short.db", SHORT),
-            "middle": repeated(lambda: one_turn(middle)),
-            "peer": _peer_turns(bench, load),
         },
     )
     growth = harness.ratio(measured["short"], measured["long"])
-    faster = harness.ratio(measured["middle"], measured["peer"])
+    beside = harness.rates(
+        bench,
+        {
+            "ours": turns(bench, bench.ram / "turn-peer.db", bench.scaled(PEER), lasting),
+            "peer": _peer_turns(bench, load),
+        },
+    )
+    faster = harness.ratio(beside["ours"], beside["peer"])
     return [
         Figure(
             name=f"a turn and its window at {LONG:,} messages: time of that at {SHORT:,}",
@@ -169,7 +182,7 @@ def _turn(bench: Bench) -> list[Figure]:
             unit="x",
             at_most=1.2,
             rounds=growth,
-            beside=harness.medians({name: measured[name] for name in ("long", "short")}),
+            beside=harness.medians(measured),
         ),
         Figure(
             name=f"the same at {PEER:,}: OpenAI Agents' SQLiteSession, load and append, in its time",
@@ -177,7 +190,7 @@ def _turn(bench: Bench) -> list[Figure]:
             unit="x",
             at_least=20,
             rounds=faster,
-            beside=harness.medians({name: measured[name] for name in ("middle", "peer")}),
+            beside=harness.medians(beside),
         ),
     ]
 
