@@ -39,6 +39,7 @@ _TRIES, _PATIENCE_S, _PAUSE_S = 400, 60.0, 0.03
 _THINKS, _THINK_S = 0.2, 0.003
 _COUNTER_BITS = 24
 _SLOTS = 4_096
+_PLACES = (*TENANTS, listsessions.TENANT)
 
 _Opened = TypeVar("_Opened")
 Reads = tuple[tuple[str, tuple[int, ...]], ...]
@@ -61,14 +62,18 @@ class Orders:
 
 
 class Tally:
-    """How many transactions each process has ended, and whether they are to stop: a file that all of them map."""
+    """What all processes know, in a file that each maps.
+
+    How many transactions each has ended, whether they are to stop, and which lists are left alone: one that begins
+    late would read all of them otherwise, and add to them, the more the longer a run lasts.
+    """
 
     def __init__(self, folder: Path) -> None:
         path = folder / "tally"
         with path.open("ab") as file:
-            file.truncate(8 * _SLOTS)
+            file.truncate(8 * (_SLOTS + len(_PLACES)))
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 8 * _SLOTS)
+            self._map = mmap.mmap(file.fileno(), 8 * (_SLOTS + len(_PLACES)))
 
     def put(self, slot: int, count: int) -> None:
         """Say how many there are; slot 0 belongs to whoever says stop."""
@@ -84,13 +89,23 @@ class Tally:
         """All that have ended."""
         return sum(struct.unpack_from(f"<{_SLOTS - 1}q", self._map, 8))
 
+    def first(self, tenant: str) -> int:
+        """Return the number of the first list of a tenant that is not left alone."""
+        (found,) = struct.unpack_from("<q", self._map, 8 * (_SLOTS + _PLACES.index(tenant)))
+        return found
+
+    def leave(self, tenant: str, number: int) -> None:
+        """Leave a list alone, and those before it. Two at once may forget one of them until it is read again."""
+        if number >= self.first(tenant):
+            self.put(_SLOTS + _PLACES.index(tenant), number + 1)
+
     def close(self) -> None:
         """Let go of the file."""
         self._map.close()
 
 
 class Shared:
-    """What the clients of one process have in common: the store, the notes, and where the lists begin."""
+    """What the clients of one process have in common: the store, the notes, and the tally of all."""
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
@@ -107,7 +122,6 @@ class Shared:
         if orders.number % 2:
             misbehaving.unguarded(self.store)
             misbehaving.unguarded(self.engine._opened.engine.store)
-        self.base: dict[str, int] = dict.fromkeys((*TENANTS, listsessions.TENANT), 0)
         self._begun = self._ended = 0
         self._lock = threading.Lock()
 
@@ -187,8 +201,8 @@ class Client:
         self.gives_up = rng.random() < 0.5
         # What is bent is how a store commits.
         self.sends = not self._shared.orders.bent and rng.random() < 0.5
-        base = self._shared.base[self._tenant]
-        lists = rng.sample([f"l{base + each}" for each in range(4)], rng.randint(1, 3))
+        first = self._shared.tally.first(self._tenant)
+        lists = rng.sample([f"l{first + each}" for each in range(4)], rng.randint(1, 3))
         id_, roll = self._shared.next_id(), rng.random()
         if roll < 0.3:
             self._shared.notes.begun(id_, ())
@@ -222,8 +236,8 @@ class Client:
             events = self._store.read(self._tenant, each, limit=LIMIT)
             elements = tuple(int(event.payload or b"") for event in events)
             reads.append((self._name(each), elements))
-            if len(elements) >= LONG and self._shared.base[self._tenant] <= int(each[1:]):
-                self._shared.base[self._tenant] = int(each[1:]) + 1
+            if len(elements) >= LONG:
+                self._shared.tally.leave(self._tenant, int(each[1:]))
         return tuple(reads)
 
     def append(self, id: int, reads: Reads, appends: tuple[tuple[str, int], ...]) -> port.Append:

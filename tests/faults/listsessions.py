@@ -21,13 +21,20 @@ TENANT = "dee"
 _LONG, _TRIES, _PAUSE_S = 40, 400, 0.03
 
 
+class Tally(Protocol):
+    """What all processes know of the lists."""
+
+    def first(self, tenant: str) -> int: ...
+    def leave(self, tenant: str, number: int) -> None: ...
+
+
 class Desk(Protocol):
     """What a client needs of its process."""
 
     @property
     def notes(self) -> Writer: ...
     @property
-    def base(self) -> dict[str, int]: ...
+    def tally(self) -> Tally: ...
     def next_id(self) -> int: ...
     def ended(
         self, id: int, status: Status, reads: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -60,7 +67,7 @@ class SessionClient:
     def step(self) -> None:
         """Do one thing."""
         rng, id_ = self._rng, self._desk.next_id()
-        name = f"e{self._desk.base[TENANT] + rng.randrange(3)}"
+        name = f"e{self._desk.tally.first(TENANT) + rng.randrange(3)}"
         roll = rng.random()
         if roll < 0.35:
             self._desk.notes.begun(id_, ())
@@ -72,8 +79,8 @@ class SessionClient:
 
     def _seen(self, name: str, session: holdfast.Session | None) -> tuple[str, tuple[int, ...]]:
         elements = elements_of(session) if session else ()
-        if len(elements) >= _LONG and self._desk.base[TENANT] <= int(name[1:]):
-            self._desk.base[TENANT] = int(name[1:]) + 1
+        if len(elements) >= _LONG:
+            self._desk.tally.leave(TENANT, int(name[1:]))
         return f"{TENANT}/{name}", elements
 
     def _read(self, id: int, name: str) -> None:
