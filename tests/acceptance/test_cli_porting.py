@@ -152,6 +152,32 @@ def test_a_damaged_file_leaves_no_store_behind(tmp_path: Path):
     assert run("import", "whole.jsonl", "--url", "new.db", cwd=tmp_path).code == 0
 
 
+def test_a_file_of_which_nothing_can_be_taken_leaves_no_store_behind(tmp_path: Path):
+    (tmp_path / "bad.jsonl").write_text('{"id": "x", "messages": [5]}\n{"id": "y"}\n')
+    before = set(tmp_path.iterdir())
+    done = run("import", "bad.jsonl", "--url", "new.db", cwd=tmp_path)
+    assert done.code == 1 and done.out.count("skipped\t") == 2
+    seen = on_terminal("import", "bad.jsonl", "none.json", "--url", "new.db", cwd=tmp_path)
+    assert seen.code == 1 and "0 messages imported" in seen.out
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_file_that_has_the_name_of_a_chat_that_is_left_out_is_imported(tmp_path: Path):
+    chats = [{"id": "both", "messages": [{"role": "user", "content": word}]} for word in "ab"]
+    (tmp_path / "both").write_text("".join(f"{json.dumps(chat)}\n" for chat in chats))
+    done = run("import", "both", "--url", "new.db", cwd=tmp_path)
+    assert done.code == 0 and "skipped\tboth\tits id comes twice." in done.out
+    with holdfast.connect(tmp_path / "new.db") as hf:
+        (message,) = hf.sessions.get_session("both").messages
+    assert message.content == "a"
+
+
+def test_a_user_that_can_not_be_is_no_matter_of_the_files(folder: Path):
+    (folder / "x").write_text("[]")
+    done = run("import", "x", "none.json", "--user", "", cwd=folder)
+    assert (done.code, done.out) == (2, "") and "a user's id has 0 bytes" in done.err
+
+
 def test_a_file_that_can_not_be_imported_does_not_stop_the_others(folder: Path):
     with holdfast.connect("volatile:") as hf:
         for name in ("fresh", "trip"):

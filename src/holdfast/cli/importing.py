@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from holdfast import errors
 from holdfast.cli import exits, figures, target
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Notes and reasons that a terminal shows of one file."""
+
+_OF_A_FILE: Final = (
+    errors.DamagedFile, errors.DuplicateSession, errors.InvalidMessage, errors.InvalidRequest, errors.NewerStore,
+    errors.PairingError,
+)  # fmt: skip
+"""What is wrong with a file; whatever else is refused would be so with the next one too."""
 
 
 class Wanted(NamedTuple):
@@ -38,6 +46,7 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
     surface = Surface(as_json=common.json, quiet=common.quiet)
     for name in files:
         _check(name, alone=len(files) == 1)
+    _check_user(wanted.user)
     started = time.monotonic()
     made = [] if wanted.dry_run else _refused_first(files, wanted, common)
     if made:
@@ -50,8 +59,7 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
         surface.document(_document(target.named(common.url), made, wanted, seconds))
     if wanted.dry_run:
         surface.note("Nothing was written (--dry-run).")
-    nothing = all(report.skipped and not report.sessions + report.already for _, report in made)
-    return exits.FAILED if nothing else exits.DONE
+    return exits.FAILED if all(_is_left_out(report) for _, report in made) else exits.DONE
 
 
 def _taken(
@@ -86,6 +94,8 @@ def _imported(
             problem = exits.of_error(error)
             named = problem.what if name in problem.what else f"{name}: {problem.what}"
             raise exits.Failure(problem._replace(what=named)) from error
+        if not isinstance(error, _OF_A_FILE):
+            raise
         return _left_out(name, error.message, wanted)
     except OSError as error:
         # Another one than the file's own, such as a full disk, is no matter of this file.
@@ -144,7 +154,8 @@ def _tell(surface: Surface, name: str, report: Imported) -> None:
     surface.console.print(mark, style="bold green" if whole else "bold yellow", end="")
     surface.console.print(f"   {_counts(report)}", soft_wrap=True)
     for one in report.skipped[:SHOWN]:
-        surface.facts([(f"  {glyphs.dot} left out", f"{one.source}: {one.reason}")])
+        why = one.reason if one.source in one.reason else f"{one.source}: {one.reason}"
+        surface.facts([(f"  {glyphs.dot} left out", why)])
     for note in report.notes[:SHOWN]:
         surface.facts([(f"  {glyphs.dot} note", note)])
     beyond = max(0, len(report.skipped) - SHOWN) + max(0, len(report.notes) - SHOWN)
@@ -162,6 +173,14 @@ def _counts(report: Imported) -> str:
     if report.skipped:
         told.append(f"{len(report.skipped):,} left out")
     return f"{', '.join(told)} ({report.format})"
+
+
+def _check_user(user: str | None) -> None:
+    """Refuse a user's id once, instead of with each file."""
+    from holdfast.values.message import checked_id  # noqa: PLC0415 - --help is slow otherwise
+
+    if user is not None:
+        checked_id("a user's id", user)
 
 
 def _check(name: str, *, alone: bool) -> None:
@@ -198,13 +217,14 @@ def _refused_first(
                 (name, _imported(nowhere, name, looking, lambda _done, _total: None, alone=alone))
                 for name in files
             ]
-        if all(_is_left_out(name, report) for name, report in found):
-            return found
+        if all(_is_left_out(report) for _, report in found):
+            return [(name, msgspec.structs.replace(one, dry_run=False)) for name, one in found]
     return []
 
 
-def _is_left_out(name: str, report: Imported) -> bool:
-    return [one.source for one in report.skipped] == [name]
+def _is_left_out(report: Imported) -> bool:
+    """Whether nothing of a file could be taken, and none of it is here."""
+    return bool(report.skipped) and not report.sessions + report.already
 
 
 def _usage(what: str, then: str) -> exits.Problem:
