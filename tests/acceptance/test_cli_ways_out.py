@@ -85,6 +85,17 @@ def test_a_store_that_is_named_where_none_is_taken(store: Path, tmp_path: Path):
     assert run(*[word.rstrip(";") for word in words[:4]], cwd=tmp_path).out.startswith("s\t")
 
 
+@pytest.mark.parametrize(
+    "words", [("verify", "a.db", "b.db"), ("sessions", "list", "a.db", "--tenant", "a.db")]
+)
+def test_a_word_too_many_that_can_be_no_store_is_not_taken_for_one(
+    store: Path, tmp_path: Path, words: tuple[str, ...]
+):
+    done = run(*words, cwd=tmp_path)
+    assert done.code == 2 and "takes no more arguments" in done.err
+    assert "--help" in done.err and "If it names the store" not in done.err
+
+
 def test_how_a_store_on_a_server_is_made_is_told(store: Path, tmp_path: Path):
     url = valkey.fresh()
     done = run("status", url, cwd=tmp_path)

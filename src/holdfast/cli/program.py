@@ -61,7 +61,7 @@ def _misuse(error: CycloptsError, given: Sequence[str]) -> exits.Problem:
     message = " ".join(str(error).split())
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         told = f"{' '.join(error.unused_tokens)}: {words} takes no more arguments."
-        named = _named(error.unused_tokens, given)
+        named = "" if _names_store(chain) else _named(error.unused_tokens, given)
         then = (
             f"If it names the store: {named}; else see: {words} --help"
             if named
@@ -73,12 +73,25 @@ def _misuse(error: CycloptsError, given: Sequence[str]) -> exits.Problem:
 
 def _named(unused: Sequence[str], given: Sequence[str]) -> str:
     """Return the command as it was given, but with the word too many as its store; nothing if that can't be meant."""
-    if len(unused) != 1 or any(word.partition("=")[0] == "--url" for word in given):
+    # One that comes twice may be the value of an option.
+    if len(unused) != 1 or given.count(unused[0]) != 1:
         return ""
-    rest = [*given]
-    del rest[len(rest) - 1 - rest[::-1].index(unused[0])]
+    if any(word.partition("=")[0] == "--url" for word in given):
+        return ""
+    rest = [word for word in given if word != unused[0]]
     at = rest.index("--") if "--" in rest else len(rest)
     return again.command("", *rest[:at], *again.option("--url", unused[0]), *rest[at:])
+
+
+def _names_store(chain: Sequence[str]) -> bool:
+    """Whether a command takes its store as an argument, so that one word more is no store."""
+    from inspect import signature  # noqa: PLC0415 - only after a slip
+
+    found = app
+    for word in chain:
+        found = found[word]
+    command = found.default_command
+    return command is not None and "store" in signature(command).parameters
 
 
 def _no_pipe() -> exits.Problem:
