@@ -193,8 +193,8 @@ def _missing(path: Path) -> exits.Problem:
         why = "Its anchor is still there: the store itself was moved or removed."
     elif folder.is_dir():
         why = f"There is no such file. Stores in {folder.resolve()}: {_stores(folder)}."
-    elif folder.exists():
-        why = f"{folder} is a file, and no folder."
+    elif files := [above for above in path.parents if above.is_file()]:
+        why = f"{files[0]} is a file, and no folder."
     else:
         why = f"There is no folder {folder}."
     return exits.Problem(
