@@ -151,7 +151,7 @@ class Worker:
 
     def _see_through(self) -> None:
         """Do what is due of the last tasks, in turns: none of them takes all the time that there is."""
-        whose = [tenant for tenant in self._whose() if self._last and self._news(tenant)]
+        whose = [tenant for tenant in self._whose() if self._news(tenant)] if self._last else []
         places = [(tenant, task) for tenant in whose for task in self._last]
         while places and not self._abandon.is_set():
             places = [place for place in places if self._step(*place) is True]
