@@ -199,7 +199,8 @@ def _events_of(
                 found.add(event.version)
     for each in sorted(found):
         (here,) = store.read(tenant, stream, after=each - 1, until=each, at=each)
-        yield from store.feed(tenant, after=here.position - 1, limit=1)
+        (there,) = store.feed(tenant, after=here.position - 1, limit=1)
+        yield there
 
 
 class Trace:
