@@ -7,7 +7,6 @@ then recency, while there is room. Items are never split: a call goes with all o
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence, Set
 
 from holdfast import errors, limits
@@ -247,7 +246,7 @@ class _Fitting:
     def _choose(self, waiting: Sequence[int]) -> None:
         """Put in some of what waits, and say of the others why not."""
         free = self._room
-        classes = defaultdict[ContextPriority, list[int]](list)
+        classes: dict[ContextPriority, list[int]] = {}
         critical = self._level >= CompactionLevel.CRITICAL
         aggressive = self._level >= CompactionLevel.AGGRESSIVE
         for index in reversed(waiting):
@@ -257,15 +256,14 @@ class _Fitting:
             elif aggressive and priority <= ContextPriority.LOW:
                 self._out[index] = LOW
             else:
-                classes[priority].append(index)
+                classes.setdefault(priority, []).append(index)
         shares = self._shares if self._pools is None else self._pools.shares
         base, full = self._budget if self._pools is None else free, set[str]()
         for priority in sorted(classes, reverse=True) if shares else ():
-            waiting = self._admit_shares(classes[priority], shares, base, full)
-            classes[priority] = waiting
+            left = classes[priority] = self._admit_shares(classes[priority], shares, base, full)
             if self._pools is not None:
                 # What is less important waits for what did not go in: that may find room elsewhere.
-                full.update(self._share_of(index) for index in waiting)
+                full.update(self._share_of(index) for index in left)
         for priority in sorted(classes, reverse=True):
             self._admit_newest(classes[priority])
 
