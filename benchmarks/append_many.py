@@ -87,6 +87,7 @@ def handed_over(put: Callable[[list[bytes]], object], load: Load) -> harness.Sli
         mutex, ready = threading.Lock(), threading.Barrier(CALLERS + 1)
         told = [threading.Lock() for _ in range(CALLERS)]
         rows, here, done, ended = [b""] * CALLERS, 0, 0, False
+        failed: list[BaseException] = []
 
         def call(at: int) -> None:
             nonlocal here, done, ended
@@ -105,6 +106,8 @@ def handed_over(put: Callable[[list[bytes]], object], load: Load) -> harness.Sli
                     put(list(rows))
                     done += CALLERS
                     ended = time.perf_counter() - began > seconds
+                except BaseException as error:
+                    failed.append(error)
                 finally:
                     for other in (*told[:at], *told[at + 1 :]):
                         other.release()
@@ -116,6 +119,8 @@ def handed_over(put: Callable[[list[bytes]], object], load: Load) -> harness.Sli
         ready.wait()
         for worker in workers:
             worker.join()
+        if failed:
+            raise failed[0]
         return done, time.perf_counter() - began
 
     return measure
