@@ -366,15 +366,28 @@ def test_a_person_sees_the_message_that_would_go(folder: Path):
     assert len(rows(folder, "sessions", "show", "trip")) == 4
 
 
+@pytest.mark.parametrize(
+    ("named", "meant"), [("tri", "trip (4 messages)"), ("@last", "visit (1 message)")]
+)
+def test_without_a_question_only_a_whole_id_is_erased(folder: Path, named: str, meant: str):
+    """The same command once more must not take the next session that begins like that."""
+    before = rows(folder, "sessions", "list")
+    done = run("erase", named, "--yes", cwd=folder)
+    assert done.code == 3 and "only a whole id" in done.err and "sessions list" in done.err
+    assert rows(folder, "sessions", "list") == before
+    ended, seen = asked(folder, "n", "erase", named)
+    assert ended == 1 and f"erase {meant} in state.db, for good? [y/N]".encode() in seen
+
+
 def test_a_message_is_erased_by_its_number(folder: Path):
     with holdfast.connect(folder / "state.db") as hf:
         chat = hf.sessions.create_session("chat", user_id="ada")
         for text in ("first", "the password is swordfish", "third"):
             chat.add_message({"role": "user", "content": text})
     assert rows(folder, "search", "swordfish", "--user", "ada")
-    done = shown(folder, "erase", "@last", "--message", "2", "--yes")
+    done = shown(folder, "erase", "chat", "--message", "2", "--yes")
     assert done.code == 0 and done.out.startswith("✓ erased message 2 of chat: 1 event")
-    again = shown(folder, "erase", "@last", "--message", "2", "--yes")
+    again = shown(folder, "erase", "chat", "--message", "2", "--yes")
     assert again.code == 3 and "'chat' is erased already" in again.err
     assert "erased_" not in again.err
     assert rows(folder, "search", "swordfish", "--user", "ada") == []

@@ -27,6 +27,23 @@ def session(hf: Holdfast, reference: str) -> Session:
         return hf.sessions.get_session(_completed(hf, reference))
 
 
+def whole(hf: Holdfast, session_id: str) -> Session:
+    """Return the session that has this very id: where nobody is asked, a beginning could be another's."""
+    try:
+        return hf.sessions.get_session(session_id)
+    except errors.UnknownSession as error:
+        problem = exits.Problem(
+            exits.NOT_FOUND,
+            error.code,
+            f"there is no session {session_id!r}.",
+            "With --yes only a whole id names one.",
+            "",
+            {"session": session_id},
+            ("sessions list",),
+        )
+        raise exits.Failure(problem) from error
+
+
 def _nth_last(hf: Holdfast, back: int, reference: str) -> Session:
     rows = hf.sessions.list_sessions(limit=1, offset=back)
     if rows:

@@ -55,7 +55,7 @@ def erase(session: str | None, message: str | None, *, yes: bool, common: Common
     """Erase a session, one message of it, or all that was deleted."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     with target.opened(common, writes=True) as hf:
-        what, lines, run = _wanted(hf, session, message)
+        what, lines, run = _wanted(hf, session, message, yes=yes)
         question = f"erase {what} in {target.named(common.url)}, for good?"
         asking.confirm(surface, question, lines, yes=yes)
         receipt = run()
@@ -64,7 +64,7 @@ def erase(session: str | None, message: str | None, *, yes: bool, common: Common
 
 
 def _wanted(
-    hf: Holdfast, session: str | None, message: str | None
+    hf: Holdfast, session: str | None, message: str | None, *, yes: bool
 ) -> tuple[str, list[str], Callable[[], Receipt]]:
     """Return what is to go in words, what a person should see of it first, and what does it."""
     if session is None:
@@ -79,7 +79,7 @@ def _wanted(
                 )
             )
         return "what was deleted", [], hf.admin.erase
-    found = references.session(hf, session)
+    found = (references.whole if yes else references.session)(hf, session)
     if message is None:
         held = figures.count(found.message_count, "message")
         return f"{found.id} ({held})", [], lambda: hf.admin.erase(session_id=found.id)

@@ -203,7 +203,7 @@ def erase(
     message
         Only this message: its number or its id. The conversation goes on without its words.
     yes
-        Do not ask. A pipe and --json are never asked: without this they end with exit 2.
+        Do not ask, and take only a whole id. A pipe and --json are never asked: without this they end with exit 2.
     """
     from holdfast.cli.memory import forgetting  # noqa: PLC0415
 
