@@ -59,7 +59,10 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
         surface.document(_document(target.named(common.url), made, wanted, seconds))
     if wanted.dry_run:
         surface.note("Nothing was written (--dry-run).")
-    return exits.FAILED if all(_is_left_out(report) for _, report in made) else exits.DONE
+    left_out = sum(_is_left_out(report) for _, report in made)
+    if left_out:
+        surface.note(f"{left_out:,} of {figures.count(len(made), 'file')} left out.")
+    return exits.FAILED if left_out else exits.DONE
 
 
 def _taken(
