@@ -33,6 +33,22 @@ def backup(tmp_path: Path) -> Path:
         return hf.admin.backup(tmp_path / "monday.db")
 
 
+def test_what_memory_knew_then_does_not_come_back_with_it(tmp_path: Path):
+    """A copy of the memory may have what was forgotten since, of sessions that were gone by then."""
+    with holdfast.connect(tmp_path / "a.db", memory=True) as hf:
+        whole.said(hf, "s", "ada", "I live in Oslo.")
+        hf.sessions.end_session("s")
+        hf.worker().run_once()
+        assert hf.memory.facts("ada")
+        hf.admin.backup(tmp_path / "monday.db")
+    moving.restore(tmp_path / "monday.db", tmp_path / "b.db", lambda _done, _total: None)
+    (tmp_path / "a.db-memory").rename(tmp_path / "b.db-memory")
+    with holdfast.connect(tmp_path / "b.db", memory=True) as hf:
+        assert not hf.memory.facts("ada")
+        hf.worker().run_once()
+        assert hf.memory.facts("ada")
+
+
 class Stopped(BaseException):
     """Somebody presses Ctrl-C."""
 

@@ -112,6 +112,13 @@ class BondedShelf:
         return self._shelf.get(BOOK, [AT]).get(AT)
 
 
+def unbind(store: port.Store) -> None:
+    """Have a store know no shelf: whatever is put beside it is of another moment, and is thrown away."""
+    note = store.note(NOBODY, NOTE)
+    if note is not None:
+        store.put_note(NOBODY, NOTE, None, expected=note.version)
+
+
 AT: Final = key(NOBODY)
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast import errors
-from holdfast.engine import arriving, migrating
+from holdfast.engine import arriving, bonding, migrating
 from holdfast.engine.admin import Progress
 from holdfast.engine.migrating import Migrated
 from holdfast.store import aside, urls
@@ -87,6 +87,8 @@ def _opened(path: Path, progress: Progress, *, verify: bool) -> Migrated:
     with closing(open_store(path)) as store:
         if verify:
             migrating.verify(store, progress)
+        # What memory knew then may have been forgotten since, and be in no list, if no session was left of it.
+        bonding.unbind(store)
         ends = {tenant: store.head(tenant) for tenant in store.tenants()}
         heads = {tenant: migrating.link(store, tenant, end).hex() for tenant, end in ends.items()}
         events = sum(ends.values())
