@@ -66,7 +66,6 @@ def test_people_see_what_was_done(folder: Path):
         (("import", "nothing.jsonl"), 3, "nothing.jsonl"),
         (("import", "cut.jsonl"), 7, "cut off"),
         (("import", "taken.jsonl"), 5, "another session here has the id"),
-        (("import", "taken.jsonl", "--url", "none.db", "--dry-run"), 3, "no store"),
         (("import", "taken.jsonl", "--format", "word"), 2, "word"),
         (("import", "chats.json"), 1, ""),
     ],
@@ -170,6 +169,14 @@ def test_a_file_that_has_the_name_of_a_chat_that_is_left_out_is_imported(tmp_pat
     with holdfast.connect(tmp_path / "new.db") as hf:
         (message,) = hf.sessions.get_session("both").messages
     assert message.content == "a"
+
+
+def test_a_file_can_be_tried_before_there_is_a_store(folder: Path):
+    assert run("export", "-o", "all.jsonl", cwd=folder).code == 0
+    before = set(folder.iterdir())
+    done = run("import", "all.jsonl", "--url", "new.db", "--dry-run", cwd=folder)
+    assert done.code == 0 and done.out == "all.jsonl\tholdfast\t3\t3\t0\t0\n"
+    assert set(folder.iterdir()) == before
 
 
 def test_a_user_that_can_not_be_is_no_matter_of_the_files(folder: Path):

@@ -48,7 +48,7 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
         _check(name, alone=len(files) == 1)
     _check_user(wanted.user)
     started = time.monotonic()
-    made = [] if wanted.dry_run else _refused_first(files, wanted, common)
+    made = _looked_through(files, wanted, common)
     if made:
         for name, report in made if surface.face is not Face.JSON else ():
             _tell(surface, name, report)
@@ -200,12 +200,12 @@ def _check(name: str, *, alone: bool) -> None:
         raise exits.Failure(_missing(name))
 
 
-def _refused_first(
+def _looked_through(
     files: Sequence[str], wanted: Wanted, common: Common
 ) -> list[tuple[str, Imported]]:
-    """Read the files through before a store is made for them; return why, if none of them can be imported.
+    """Read the files through before a store is made for them; return what came of it if that is all that there is to do.
 
-    So those that are damaged leave nothing behind.
+    It is so of a dry run, and if none of them can be imported: those that are damaged leave nothing behind.
     """
     try:
         target.must_exist(target.choose(common.url))
@@ -220,6 +220,8 @@ def _refused_first(
                 (name, _imported(nowhere, name, looking, lambda _done, _total: None, alone=alone))
                 for name in files
             ]
+        if wanted.dry_run:
+            return found
         if all(_is_left_out(report) for _, report in found):
             return [(name, msgspec.structs.replace(one, dry_run=False)) for name, one in found]
     return []
