@@ -96,6 +96,36 @@ def test_a_word_too_many_that_can_be_no_store_is_not_taken_for_one(
     assert "--help" in done.err and "If it names the store" not in done.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("backup", "."), ("backup", "/"), ("export", "-o", "."), ("demo", "--keep", "/"), ("demo", "--keep", "")],
+)  # fmt: skip
+def test_a_folder_in_the_place_of_a_new_file_is_said_to_be_there(
+    store: Path, tmp_path: Path, words: tuple[str, ...]
+):
+    done = run(*words, cwd=tmp_path, env={"HOLDFAST_URL": str(store)})
+    assert done.code == 8 and "should not" not in done.err and "-2  (exit 8)" in done.err, done
+
+
+def test_a_backup_without_a_name_is_a_matter_of_usage(store: Path, tmp_path: Path):
+    done = run("backup", "", "--url", "a.db", cwd=tmp_path)
+    assert done.code == 2 and "is empty" in done.err
+
+
+def test_a_backup_at_home(store: Path, tmp_path: Path):
+    (tmp_path / "home").mkdir()
+    home = {"HOME": str(tmp_path / "home")}
+    for code in (0, 8):
+        assert run("backup", "~/b.db", "--url", "a.db", cwd=tmp_path, env=home).code == code
+    assert (tmp_path / "home" / "b.db").stat().st_size
+
+
+@pytest.mark.parametrize("words", [("status",), ("sessions", "list"), ("memory", "profile", "ada")])
+def test_a_tenant_that_is_no_text_is_refused(store: Path, tmp_path: Path, words: tuple[str, ...]):
+    done = run(*words, "--url", "a.db", "--tenant", "\udcff", cwd=tmp_path)
+    assert done.code == 1 and "should not" not in done.err and "lone surrogates" in done.err
+
+
 def test_how_a_store_on_a_server_is_made_is_told(store: Path, tmp_path: Path):
     url = valkey.fresh()
     done = run("status", url, cwd=tmp_path)

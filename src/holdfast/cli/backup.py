@@ -14,16 +14,18 @@ def run(copy: str, common: Common) -> int:
     """Copy the store to a file that does not exist yet."""
     surface = Surface(as_json=common.json, quiet=common.quiet)
     url = target.named(common.url)
-    if Path(copy).exists():
-        raise exits.Failure(_exists(Path(copy), common))
+    if not copy:
+        raise exits.Failure(_nameless())
+    if (there := Path(copy).expanduser()).exists():
+        raise exits.Failure(_exists(there, common))
     started = time.monotonic()
     with (
         surface.repeatable(),
         target.opened(common) as hf,
         surface.progress("copying pages") as bar,
     ):
-        hf.admin.backup(copy, bar)
-    seconds, size = time.monotonic() - started, Path(copy).stat().st_size
+        made = hf.admin.backup(copy, bar)
+    seconds, size = time.monotonic() - started, made.stat().st_size
     if surface.face is Face.JSON:
         surface.document(
             {"store": url, "target": copy, "bytes": size, "seconds": round(seconds, 3)}
@@ -35,6 +37,12 @@ def run(copy: str, common: Common) -> int:
         surface.console.print(f"   {figures.size(size)}, copied from {url} in {seconds:.1f} s")
     surface.note(f"Check it with: {again.command('verify', named=copy)}")
     return exits.DONE
+
+
+def _nameless() -> exits.Problem:
+    return exits.Problem(
+        exits.USAGE, "usage", "the name of the backup is empty.", "Nothing was done.", "Name a new file."
+    )  # fmt: skip
 
 
 def _exists(path: Path, common: Common) -> exits.Problem:

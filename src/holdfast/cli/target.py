@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast import errors
 from holdfast.cli import again, exits, visible
 from holdfast.store import urls
+from holdfast.values.message import checked_id
 
 if TYPE_CHECKING:
     from holdfast.cli.options import Common
@@ -92,6 +93,7 @@ def opened(
     # What it says of a connection that was lost we say ourselves.
     logging.getLogger("psycopg").addHandler(logging.NullHandler())
     try:
+        checked_id("a tenant's name", common.tenant)
         url = choose(name)
         if opener is not None:
             must_exist(url)
@@ -222,7 +224,8 @@ def _demo() -> str:
 
 
 def beside(path: Path) -> Path:
-    """Return a name beside a path that nothing has yet."""
+    """Return a name beside a path that nothing has yet; within it, if it is a folder."""
+    path = path / "copy" if path.is_dir() else path
     number = 2
     while (free := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
         number += 1

@@ -250,9 +250,9 @@ class Admin:
                     f"{urls.shown(target)} is a URL, and a backup is a file.",
                     hint="Name the path of a new file. To copy to a server or a folder, use holdfast migrate.",
                 )
-        urls.local(target)
-        migrating.backup(self._engine.store, Path(target), self._opener, progress)
-        return Path(target)
+        place = urls.local(target)
+        migrating.backup(self._engine.store, place, self._opener, progress)
+        return place
 
     def migrate(
         self, target: str | Path, *, verify: bool = True, progress: Progress = no_progress

@@ -65,7 +65,8 @@ def _folder(keep: str | None) -> Iterator[Path]:
 
 
 def _beside(folder: Path) -> Path:
-    """Return the name of a folder beside it that is not there yet."""
+    """Return the name of a folder beside it that is not there yet; within it, if it has no name itself."""
+    folder = folder if folder.name else folder / "demo"
     number = 2
     while (free := folder.with_name(f"{folder.name}-{number}")).exists():
         number += 1
