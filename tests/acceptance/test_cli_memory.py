@@ -400,7 +400,7 @@ def test_a_message_is_erased_by_its_number(folder: Path):
 def test_a_session_and_what_was_deleted_are_erased(folder: Path):
     id_ = rows(folder, "sessions", "show", "trip")[0][4]
     assert dict(rows(folder, "erase", "trip", "--message", id_, "--yes"))["what"] == "message"
-    told = document(folder, "erase", "tri", "--yes")
+    told = document(folder, "erase", "trip", "--yes")
     assert (told["what"], told["sessions"]) == ("session", 1)
     with holdfast.connect(folder / "state.db") as hf:
         hf.sessions.delete_session("visit")
