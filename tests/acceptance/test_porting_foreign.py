@@ -136,6 +136,16 @@ def test_chats_that_can_not_be_kept_do_not_stop_the_others(tmp_path: Path, taken
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("odd", [None, 5, {"messages": "x"}, [], {"id": "x"}])
+def test_an_element_of_a_list_that_is_no_chat_does_not_stop_the_others(
+    odd: Any, tmp_path: Path, taken: Taken
+):
+    report, hf = taken(tmp_path / "l.json", [{"id": "a", "messages": [HELLO]}, odd])
+    assert said(hf, "a") == [HELLO] and report.sessions == 1
+    (left_out,) = report.skipped
+    assert left_out.source.endswith("l.json, chat 2") and left_out.reason == "it is no chat."
+
+
 def test_what_is_left_out_is_told_of_within_bounds(tmp_path: Path, taken: Taken):
     lines = [
         json.dumps({"id": "a", "messages": [HELLO]}),

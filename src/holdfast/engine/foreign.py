@@ -145,12 +145,23 @@ def openai_chats(path: Path, notes: Notes) -> Iterator[Chat]:
         first = texts.shape(file.readline(limits.EXPORT_LINE_BYTES_MAX + 1))
         several = bool(file.readline(1))
         if first is None or isinstance(first, list) or not several:
-            yield from chats.chats(_whole(path))
+            yield from _listed(path, notes)
         elif chats.is_message(first) and not chats.is_chat(first):
             _check_size(path)
             yield chats.chat({"messages": [value for _, value in _values(file, path, notes)]})
         else:
             yield from _lined(file, path, notes)
+
+
+def _listed(path: Path, notes: Notes) -> Iterator[Chat]:
+    found = chats.each(_whole(path))
+    for number, value in enumerate(found, 1):
+        try:
+            yield chats.chat(value)
+        except errors.Refused as error:
+            if len(found) == 1:
+                raise
+            notes.skip(f"{path}, chat {number:,}", error.message)
 
 
 def _lined(file: BinaryIO, path: Path, notes: Notes) -> Iterator[Chat]:

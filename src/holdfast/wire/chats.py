@@ -7,7 +7,7 @@ A list of messages; an object with `messages`; a list of such objects. `id`, `us
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 import msgspec
@@ -49,18 +49,15 @@ def is_chat(value: Json) -> bool:
     )
 
 
-def chats(value: Json) -> Iterator[Chat]:
-    """Yield the chats of a JSON value; raise InvalidRequest if it holds none."""
+def each(value: Json) -> list[Json]:
+    """Return what are to be the chats of a JSON value: itself, its messages, or its elements if one of them is a chat."""
     if isinstance(value, list) and value:
         items = cast("list[Json]", value)
         if is_message(items[0]):
-            yield chat({"messages": items})
-            return
+            return [{"messages": items}]
         if any(map(is_chat, items)):
-            for item in items:
-                yield chat(item)
-            return
-    yield chat(value)
+            return items
+    return [value]
 
 
 def chat(value: Json) -> Chat:
