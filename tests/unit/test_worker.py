@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import pytest
@@ -177,6 +177,49 @@ def test_stopping_breaks_off_at_the_next_beat_and_gives_the_lease_back():
     thread.join(60)
     assert working.status()[0].holder is None
     assert working.status()[0].failures == 0
+
+
+def stopped() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
+def test_what_is_due_at_last_is_seen_through_by_turns_before_it_stops():
+    store, clock = stage()
+    turns: list[str] = []
+
+    def turn(name: str, more: bool) -> Callable[[Beat], bool]:
+        return lambda beat: turns.append(name) or more
+
+    one, two = (Scripted(n, turn(n, True), turn(n, True), turn(n, False)) for n in ("one", "two"))
+    other = Scripted("other", True)
+    working = worker(store, clock, one, other, two)
+    working.run(stopped(), last=("one", "two"), abandon=threading.Event())
+    assert turns == ["one", "two"] * 3 and other.tenants == []
+    assert [row.holder for row in working.status()] == [None] * 3
+
+
+def test_what_is_seen_through_is_abandoned_between_two_steps():
+    store, clock = stage()
+    abandon = threading.Event()
+
+    def step(beat: Beat) -> bool:
+        if len(job.tenants) == 3:
+            abandon.set()
+        return True
+
+    job = Scripted("job", *[step] * 9)
+    working = worker(store, clock, job)
+    working.run(stopped(), last=("job",), abandon=abandon)
+    assert len(job.tenants) == 3 and working.status()[0].holder is None
+
+
+def test_whoever_has_nothing_to_see_through_asks_no_store(monkeypatch: pytest.MonkeyPatch):
+    store, clock = stage()
+    working = worker(store, clock, Scripted("job"))
+    monkeypatch.setattr(store, "tenants", lambda: pytest.fail("it was asked"))
+    working.run(stopped())
 
 
 def test_closing_the_engine_ends_the_worker():
