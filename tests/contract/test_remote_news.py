@@ -85,11 +85,13 @@ def test_a_fault_in_listening_is_told_and_it_is_listened_to_anew(
     monkeypatch.setattr(threading, "excepthook", lambda args: raised.put(args.exc_value))
     listened: queue.SimpleQueue[int] = queue.SimpleQueue()
     runs = itertools.count(1)
-    through = threading.Event()
+    told, through = threading.Event(), threading.Event()
 
     def listen() -> Iterator[tuple[str, int]]:
         run = next(runs)
         listened.put(run)
+        if run == 2:
+            told.wait(LONG_S)
         yield "a", run
         if run < 3:
             raise ValueError
@@ -100,6 +102,7 @@ def test_a_fault_in_listening_is_told_and_it_is_listened_to_anew(
     assert listened.get(timeout=LONG_S) == 1
     assert isinstance(raised.get(timeout=LONG_S), ValueError)
     assert news.heard() == {"a": 1, "": 0}, "the next turn is told, and it is listened to again"
+    told.set()
     assert listened.get(timeout=LONG_S) == 2
     assert isinstance(raised.get(timeout=LONG_S), ValueError)
     looks = iter((False, True))
