@@ -6,7 +6,7 @@ Of several files one that can't be imported is left out with its reason; one tha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from holdfast import errors
 from holdfast.cli import exits, figures, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
+from holdfast.values.message import checked_id
 
 if TYPE_CHECKING:
     from holdfast.engine.porting import Format, Imported
@@ -46,9 +47,11 @@ def run(files: Sequence[str], wanted: Wanted, common: Common) -> int:
     surface = Surface(as_json=common.json, quiet=common.quiet)
     for name in files:
         _check(name, alone=len(files) == 1)
-    _check_user(wanted.user)
+    if wanted.user is not None:
+        # Here, or it would be said of each file.
+        checked_id("a user's id", wanted.user)
     started = time.monotonic()
-    made = _looked_through(files, wanted, common)
+    made = _looked_through(surface, files, wanted, common)
     if made:
         for name, report in made if surface.face is not Face.JSON else ():
             _tell(surface, name, report)
@@ -70,13 +73,20 @@ def _taken(
 ) -> list[tuple[str, Imported]]:
     made: list[tuple[str, Imported]] = []
     with target.opened(common, create=not wanted.dry_run, writes=not wanted.dry_run) as hf:
-        for name in files:
-            with surface.progress(f"reading {Path(name).name}") as bar:
-                report = _imported(hf, name, wanted, bar, alone=len(files) == 1)
+        for name, report in _each(surface, hf, files, wanted):
             made.append((name, report))
             if surface.face is not Face.JSON:
                 _tell(surface, name, report)
     return made
+
+
+def _each(
+    surface: Surface, hf: Holdfast, files: Sequence[str], wanted: Wanted
+) -> Iterator[tuple[str, Imported]]:
+    for name in files:
+        with surface.progress(f"reading {Path(name).name}") as bar:
+            report = _imported(hf, name, wanted, bar, alone=len(files) == 1)
+        yield name, report
 
 
 def _imported(
@@ -178,14 +188,6 @@ def _counts(report: Imported) -> str:
     return f"{', '.join(told)} ({report.format})"
 
 
-def _check_user(user: str | None) -> None:
-    """Refuse a user's id once, instead of with each file."""
-    from holdfast.values.message import checked_id  # noqa: PLC0415 - --help is slow otherwise
-
-    if user is not None:
-        checked_id("a user's id", user)
-
-
 def _check(name: str, *, alone: bool) -> None:
     """Refuse what is no file before anything is read, or a store is made; of several, one may be missing."""
     path = Path(name)
@@ -201,7 +203,7 @@ def _check(name: str, *, alone: bool) -> None:
 
 
 def _looked_through(
-    files: Sequence[str], wanted: Wanted, common: Common
+    surface: Surface, files: Sequence[str], wanted: Wanted, common: Common
 ) -> list[tuple[str, Imported]]:
     """Read the files through before a store is made for them; return what came of it if that is all that there is to do.
 
@@ -214,12 +216,8 @@ def _looked_through(
             raise
         from holdfast import wiring  # noqa: PLC0415 - only who makes a store so pays for it
 
-        looking, alone = wanted._replace(dry_run=True), len(files) == 1
         with wiring.connect("volatile:") as nowhere:
-            found = [
-                (name, _imported(nowhere, name, looking, lambda _done, _total: None, alone=alone))
-                for name in files
-            ]
+            found = list(_each(surface, nowhere, files, wanted._replace(dry_run=True)))
         if wanted.dry_run:
             return found
         if all(_is_left_out(report) for _, report in found):
