@@ -32,15 +32,7 @@ def whole(hf: Holdfast, session_id: str) -> Session:
     try:
         return hf.sessions.get_session(session_id)
     except errors.UnknownSession as error:
-        problem = exits.Problem(
-            exits.NOT_FOUND,
-            error.code,
-            f"there is no session {session_id!r}.",
-            "With --yes only a whole id names one.",
-            "",
-            {"session": session_id},
-            ("sessions list",),
-        )
+        problem = _unknown(session_id, "With --yes only a whole id names one.")
         raise exits.Failure(problem) from error
 
 
@@ -74,7 +66,10 @@ def _completed(hf: Holdfast, beginning: str) -> str:
             break
     if len(found) == 1:
         return found[0]
-    raise exits.Failure(_ambiguous(beginning, found) if found else _unknown(beginning, seen))
+    if found:
+        raise exits.Failure(_ambiguous(beginning, found))
+    among = figures.count(seen, "session")
+    raise exits.Failure(_unknown(beginning, f"Of {among}, none has an id that begins like that."))
 
 
 def _ambiguous(beginning: str, found: list[str]) -> exits.Problem:
@@ -89,13 +84,13 @@ def _ambiguous(beginning: str, found: list[str]) -> exits.Problem:
     )
 
 
-def _unknown(beginning: str, seen: int) -> exits.Problem:
+def _unknown(reference: str, why: str) -> exits.Problem:
     return exits.Problem(
         exits.NOT_FOUND,
         errors.UnknownSession.code,
-        f"there is no session {beginning!r}.",
-        f"Of {figures.count(seen, 'session')}, none has an id that begins like that.",
+        f"there is no session {reference!r}.",
+        why,
         "",
-        {"session": beginning},
+        {"session": reference},
         ("sessions list",),
     )
