@@ -107,9 +107,12 @@ def test_a_folder_in_the_place_of_a_new_file_is_said_to_be_there(
     assert done.code == 8 and "should not" not in done.err and "-2  (exit 8)" in done.err, done
 
 
-def test_a_backup_without_a_name_is_a_matter_of_usage(store: Path, tmp_path: Path):
-    done = run("backup", "", "--url", "a.db", cwd=tmp_path)
-    assert done.code == 2 and "is empty" in done.err
+@pytest.mark.parametrize(("name", "told"), [("", "is empty"), ("~nobody-here/b.db", "no user")])
+def test_a_backup_to_no_name_is_a_matter_of_usage(
+    store: Path, tmp_path: Path, name: str, told: str
+):
+    done = run("backup", name, "--url", "a.db", cwd=tmp_path)
+    assert done.code == 2 and told in done.err
 
 
 def test_a_backup_at_home(store: Path, tmp_path: Path):

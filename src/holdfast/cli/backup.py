@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast.cli import again, exits, figures, target
 from holdfast.cli.options import Common
 from holdfast.cli.surface import Face, Surface
+from holdfast.store import urls
 
 
 def run(copy: str, common: Common) -> int:
@@ -16,7 +17,7 @@ def run(copy: str, common: Common) -> int:
     url = target.named(common.url)
     if not copy:
         raise exits.Failure(_nameless())
-    if (there := Path(copy).expanduser()).exists():
+    if (there := urls.local(copy)).exists():
         raise exits.Failure(_exists(there, common))
     started = time.monotonic()
     with (
