@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -62,6 +63,15 @@ def test_a_store_that_another_program_opened_is_mended_and_says_so(tmp_path: Pat
             hf.sessions.add_messages("a", [Message("user", "other", id=first.id)])
     with holdfast.connect(path) as hf:
         assert hf.admin.status()["notes"] == []
+
+
+def test_no_literal_of_the_schema_is_squeezed():
+    """What leaves comments and blanks out does not know where a text begins."""
+    files = ("schema.sql", *opening.MIGRATIONS.values())
+    lines = [line for name in files for line in opening.sql(name).splitlines()]
+    assert all(line.split("--")[0].count("'") % 2 == 0 for line in lines)
+    found = [text for line in lines for text in re.findall("'[^']*'", line.split("--")[0])]
+    assert found and [opening.squeezed(text) for text in found] == found
 
 
 def test_a_store_whose_schema_has_comments_and_blanks_is_mended(tmp_path: Path):
