@@ -20,7 +20,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 run: $(VENV)/.run ## watch the demo: an agent is killed in the middle of a tool call and resumed
-	@$(VENV)/bin/holdfast demo
+	@$(VENV)/bin/limpet demo
 
 environments: ## the environments of all tests and of lint, made side by side
 	@$(MAKE) --no-print-directory --jobs $(VENV)/.dev \
@@ -41,7 +41,7 @@ test-one: $(VENV)/.test
 	$(PY) -m pytest $(PARALLEL) $(QUICK) $(ARGS)
 
 test-long: $(VENV)/.dev ## the long fault programmes and the planted bugs; writes tests/results/
-	HOLDFAST_RESULTS=tests/results $(PY) -m pytest -m "long or slow" tests/faults $(ARGS)
+	LIMPET_RESULTS=tests/results $(PY) -m pytest -m "long or slow" tests/faults $(ARGS)
 	$(PY) scripts/planted_bugs.py --json tests/results/planted-bugs.json
 
 bench: $(BENCH_VENV)/.bench ## speed and memory against raw SQLite, files and servers, and a peer; exit 1 on a miss
@@ -82,7 +82,7 @@ clean: ## remove environments and caches
 define install
 @test -x $(@D)/bin/python || { \
   python=$$(scripts/interpreters $(2) | sed -n '$(if $*,,1)s/^$(or $*,[^ ]*) //p'); \
-  [ -n "$$python" ] || { echo "Holdfast needs CPython 3.11 or later, with its venv module; none was found."; exit 1; }; \
+  [ -n "$$python" ] || { echo "Limpet needs CPython 3.11 or later, with its venv module; none was found."; exit 1; }; \
   echo "Creating $(@D) with $$python"; "$$python" -m venv --clear $(@D); }
 @echo "Installing requirements/$(1).txt into $(@D) (once)"
 @$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/$(1).txt

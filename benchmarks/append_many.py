@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import holdfast
+import limpet
 from benchmarks import harness, ours, raw
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
-from holdfast.testing.corpus import ChatMessage
+from limpet.testing.corpus import ChatMessage
 
 CALLERS = 32
 
@@ -127,7 +127,7 @@ def handed_over(put: Callable[[list[bytes]], object], load: Load) -> harness.Sli
 
 
 def _thread_step(
-    session: holdfast.Session, messages: Iterator[ChatMessage]
+    session: limpet.Session, messages: Iterator[ChatMessage]
 ) -> Callable[[], object]:
     return lambda: session.add_message(next(messages))
 
@@ -140,7 +140,7 @@ def tasks(path: Path | str, load: Load, closing: contextlib.ExitStack) -> harnes
     callers = loop.run_until_complete(_open_sessions(store, load))
 
     async def work(
-        caller: tuple[holdfast.AsyncSession, Iterator[ChatMessage]], until: float
+        caller: tuple[limpet.AsyncSession, Iterator[ChatMessage]], until: float
     ) -> int:
         session, messages = caller
         done = 0
@@ -157,13 +157,13 @@ def tasks(path: Path | str, load: Load, closing: contextlib.ExitStack) -> harnes
     return lambda seconds: loop.run_until_complete(all_together(seconds))
 
 
-async def _connect(path: Path | str) -> holdfast.AsyncHoldfast:
-    return await holdfast.connect_async(path, max_messages_per_session=ours.SESSION_MAX)
+async def _connect(path: Path | str) -> limpet.AsyncLimpet:
+    return await limpet.connect_async(path, max_messages_per_session=ours.SESSION_MAX)
 
 
 async def _open_sessions(
-    store: holdfast.AsyncHoldfast, load: Load
-) -> list[tuple[holdfast.AsyncSession, Iterator[ChatMessage]]]:
+    store: limpet.AsyncLimpet, load: Load
+) -> list[tuple[limpet.AsyncSession, Iterator[ChatMessage]]]:
     return [
         (await store.sessions.create_session(user_id=f"user-{number}"), messages)
         for number, messages in enumerate(_own_messages(load))

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-import holdfast
+import limpet
 from benchmarks import harness, ours
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
-from holdfast.memory.archive import index
-from holdfast.memory.archive.index import Cursor, Index
-from holdfast.memory.archive.text import text_of
-from holdfast.memory.shelf import Put, Shelf, key
-from holdfast.store import port
-from holdfast.testing import corpus
-from holdfast.values.memory import Who
+from limpet.memory.archive import index
+from limpet.memory.archive.index import Cursor, Index
+from limpet.memory.archive.text import text_of
+from limpet.memory.shelf import Put, Shelf, key
+from limpet.store import port
+from limpet.testing import corpus
+from limpet.values.memory import Who
 
 MESSAGES = 1_000_000
 OWN = 10_000
@@ -32,9 +32,9 @@ COMMIT = 100
 
 INDEXER = """
 import sys, time
-import holdfast
+import limpet
 
-with holdfast.connect(sys.argv[1]) as store:
+with limpet.connect(sys.argv[1]) as store:
     print("ready", flush=True)
     while True:
         if not store.archive.task.step("default"):
@@ -72,7 +72,7 @@ def _searching(bench: Bench) -> list[Figure]:
     ]
 
 
-def _timed(store: holdfast.Holdfast, query: str) -> tuple[float, float]:
+def _timed(store: limpet.Limpet, query: str) -> tuple[float, float]:
     began, busy = time.perf_counter(), time.process_time()
     found = store.archive.search(query, user_id="user-0")
     spent = (time.perf_counter() - began) * 1000, (time.process_time() - busy) * 1000
@@ -87,7 +87,7 @@ def _query(rng: random.Random, text: str) -> str:
     return " ".join(words[at : at + rng.randint(2, 6)]) or "booking"
 
 
-def _fill(store: holdfast.Holdfast, users: int) -> list[str]:
+def _fill(store: limpet.Limpet, users: int) -> list[str]:
     """Give one user messages in the ordinary way, and the others copies of them, below the engine."""
     said = 0
     for conversation in corpus.conversations(5, OWN):
@@ -107,7 +107,7 @@ def _fill(store: holdfast.Holdfast, users: int) -> list[str]:
     return [text for text in texts if text.strip()]
 
 
-def _copy_log(store: holdfast.Holdfast, users: int) -> None:
+def _copy_log(store: limpet.Limpet, users: int) -> None:
     log = store._opened.engine.store
     whole = list(_pages(log))
     streams: dict[str, list[port.NewEvent]] = {}
@@ -140,7 +140,7 @@ def _pages(log: port.Store) -> Iterator[port.StoredEvent]:
         after = page[-1].position
 
 
-def _copy_index(store: holdfast.Holdfast, users: int) -> None:
+def _copy_index(store: limpet.Limpet, users: int) -> None:
     """Give the other users the first one's rows, and say that all of the log is in."""
     shelf = _shelf(store)
     rows = Index(shelf)
@@ -166,7 +166,7 @@ def _copy_index(store: holdfast.Holdfast, users: int) -> None:
     shelf.write([Put(index.CURSORS, key("default"), msgspec.msgpack.encode(cursor))])
 
 
-def _shelf(store: holdfast.Holdfast) -> Shelf:
+def _shelf(store: limpet.Limpet) -> Shelf:
     return store._opened.shelf()
 
 
@@ -221,7 +221,7 @@ def _appending(bench: Bench) -> list[Figure]:
 
 def _followed(
     bench: Bench, load: Load
-) -> tuple[harness.Slice, subprocess.Popen[str], holdfast.Holdfast]:
+) -> tuple[harness.Slice, subprocess.Popen[str], limpet.Limpet]:
     """An appender whose log another process takes in, only while it appends."""
     path = bench.disk / "followed.db"
     store = bench.closing.enter_context(ours.connect(path))

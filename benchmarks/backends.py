@@ -31,7 +31,7 @@ Put = Callable[[list[bytes]], object]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a store can live: its name, new URLs, and what is there without Holdfast."""
+    """Where a store can live: its name, new URLs, and what is there without Limpet."""
 
     name: str
     fresh: Callable[[], str]

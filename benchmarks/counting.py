@@ -11,7 +11,7 @@ from benchmarks.loads import Load
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
-from holdfast import tokens
+from limpet import tokens
 texts = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
 counter = tokens.named(sys.argv[1])
 counter.text("load the vocabulary")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import apsw
 
-import holdfast
+import limpet
 from benchmarks import fresh, harness
 from benchmarks.harness import Bench, Figure
-from holdfast import ContextHandle, HandleType, Scope, TokenBudget
+from limpet import ContextHandle, HandleType, Scope, TokenBudget
 
 CLOSED = 100_000
 TREES = 500
@@ -29,10 +29,10 @@ INPUTS = {"from": "HAM", "to": "OSL", "when": "2026-11-20", "seats": 2, "flexibl
 
 PROGRAM = """
 import json, sys, time
-import holdfast
-from holdfast import Scope
+import limpet
+from limpet import Scope
 
-store = holdfast.connect(sys.argv[1])
+store = limpet.connect(sys.argv[1])
 began = time.perf_counter()
 state = store.index.resume_actor(Scope(sys.argv[2]))
 spent = time.perf_counter() - began
@@ -48,20 +48,20 @@ def run(bench: Bench) -> list[Figure]:
 class Work:
     """A root that children are pushed under and popped from, one at a time."""
 
-    def __init__(self, store: holdfast.Holdfast) -> None:
+    def __init__(self, store: limpet.Limpet) -> None:
         self._index = store.index
         self.root = self.last = self._index.push_frame(
             SCOPE, goal="plan the trip", budget=NO_LIMITS
         )
 
-    def push(self) -> holdfast.Frame:
+    def push(self) -> limpet.Frame:
         self.last = self._index.push_frame(
             SCOPE, goal="compare flights of three airlines and report the cheapest", inputs=INPUTS,
             budget=PART, parent_frame_id=self.root.frame_id,
         )  # fmt: skip
         return self.last
 
-    def pop(self, frame: holdfast.Frame) -> None:
+    def pop(self, frame: limpet.Frame) -> None:
         self._index.pop_frame(
             frame.frame_id, result_summary="SK 4718, direct, 214.00 EUR, two seats"
         )
@@ -86,7 +86,7 @@ def _against_raw(bench: Bench) -> list[Figure]:
     Work on frames lies between other work, never in a loop of its own: so neither side finds the
     processor's caches as it left them. Raw commits one after another are measured too, for information.
     """
-    store = bench.closing.enter_context(holdfast.connect(bench.disk / "frames.db"))
+    store = bench.closing.enter_context(limpet.connect(bench.disk / "frames.db"))
     sizes = _payload_sizes(store)
     raw = {name: _raw(bench, name, size) for name, size in sizes.items()}
     work, page = Work(store), itertools.count()
@@ -122,12 +122,12 @@ def _against_raw(bench: Bench) -> list[Figure]:
     return figures
 
 
-def _payload_sizes(store: holdfast.Holdfast) -> dict[str, int]:
+def _payload_sizes(store: limpet.Limpet) -> dict[str, int]:
     """Make one of each and see how many bytes its event has."""
     work = Work(store)
     work.pop(work.push())
     store.index.add_context_handle(work.root.frame_id, handle(0))
-    from holdfast.wire.frames import encode_event
+    from limpet.wire.frames import encode_event
 
     kinds = {"frame.pushed": "push", "frame.popped": "pop", "frame.handle_added": "handle"}
     sizes: dict[str, int] = {}
@@ -153,7 +153,7 @@ def _raw(bench: Bench, name: str, size: int) -> Callable[[], object]:
 
 def _pack(bench: Bench) -> list[Figure]:
     """Assemble and record packs of a frame with many handles, each with content of its own."""
-    store = bench.closing.enter_context(holdfast.connect(bench.ram / "pack.db"))
+    store = bench.closing.enter_context(limpet.connect(bench.ram / "pack.db"))
     frame = store.index.push_frame(SCOPE, goal="answer from the pages", budget=NO_LIMITS)
     for number in range(bench.scaled(HANDLES)):
         store.index.add_context_handle(frame.frame_id, _page(number))
@@ -187,7 +187,7 @@ def _page(number: int) -> ContextHandle:
 def _old_tenant(bench: Bench) -> list[Figure]:
     path = bench.ram / "old.db"
     closed = bench.scaled(CLOSED)
-    with holdfast.connect(path) as old, holdfast.connect(bench.ram / "new.db") as new:
+    with limpet.connect(path) as old, limpet.connect(bench.ram / "new.db") as new:
         _years_of_work(old, closed)
         working = {"old": Work(old), "new": Work(new)}
         measured = harness.rates(bench, {name: work.both for name, work in working.items()})
@@ -207,7 +207,7 @@ def _old_tenant(bench: Bench) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _years_of_work(store: holdfast.Holdfast, frames: int) -> None:
+def _years_of_work(store: limpet.Limpet, frames: int) -> None:
     """Push and pop so many frames, most of them children, by several threads at once."""
     each = frames // WRITERS
 

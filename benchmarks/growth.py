@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import holdfast
+import limpet
 from benchmarks import fresh, harness, ours
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
-from holdfast.testing.corpus import ChatMessage
+from limpet.testing.corpus import ChatMessage
 
 LONG = 100_000
 SHORT = 1_000
@@ -21,7 +21,7 @@ READ_AT_MOST_KIB = 1_024
 
 PROGRAM = """
 import json, sys, time
-import holdfast
+import limpet
 from pathlib import Path
 
 def read_kib():
@@ -31,7 +31,7 @@ def read_kib():
 path, session_id = sys.argv[1:]
 before = read_kib()
 began = time.perf_counter()
-store = holdfast.connect(path)
+store = limpet.connect(path)
 session = store.sessions.get_session(session_id)
 count = session.message_count
 spent = time.perf_counter() - began
@@ -85,7 +85,7 @@ def _short(folder: Path, load: Load) -> harness.Slice:
     return measure
 
 
-def _append_some(session: holdfast.Session, messages: Iterator[ChatMessage]) -> tuple[int, float]:
+def _append_some(session: limpet.Session, messages: Iterator[ChatMessage]) -> tuple[int, float]:
     began = time.perf_counter()
     for message in itertools.islice(messages, TIMED):
         session.add_message(message)

@@ -5,7 +5,7 @@ import json
 import statistics
 from pathlib import Path
 
-import holdfast
+import limpet
 from benchmarks import fresh, harness
 from benchmarks.harness import Bench, Figure
 
@@ -16,10 +16,10 @@ TOGETHER = 500
 
 PROGRAM = """
 import json, sys, time
-import holdfast
+import limpet
 
 path, user, limit, users = sys.argv[1:]
-store = holdfast.connect(path)
+store = limpet.connect(path)
 spent = []
 for other in [user, *(f"user-{number}" for number in range(int(users)))]:
     began = time.perf_counter()
@@ -58,7 +58,7 @@ def run(bench: Bench) -> list[Figure]:
 
 
 async def _create(path: Path, sessions: int) -> None:
-    async with holdfast.connect_async(str(path)) as store:
+    async with limpet.connect_async(str(path)) as store:
         for start in range(0, sessions, TOGETHER):
             await asyncio.gather(
                 *(

@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 
-import holdfast
+import limpet
 from benchmarks import harness
 
 MESSAGES = 9
@@ -26,7 +26,7 @@ def fill(url: str, sessions: int) -> dict[str, object]:
 
 
 async def _fill(url: str, sessions: int) -> None:
-    async with holdfast.connect_async(url) as store:
+    async with limpet.connect_async(url) as store:
         for start in range(0, sessions, TOGETHER):
             numbers = range(start, min(start + TOGETHER, sessions))
             await asyncio.gather(*(_talk(store, number) for number in numbers))
@@ -34,7 +34,7 @@ async def _fill(url: str, sessions: int) -> None:
                 harness.progress(f"{start:,} of {sessions:,} sessions")
 
 
-async def _talk(store: holdfast.AsyncHoldfast, number: int) -> None:
+async def _talk(store: limpet.AsyncLimpet, number: int) -> None:
     session = await store.sessions.create_session(
         f"s-{number}", user_id=f"user-{number % USERS}", title="A trip"
     )
@@ -50,7 +50,7 @@ def look(url: str, sessions: int) -> dict[str, object]:
     dice = random.Random(1)
     opened: list[float] = []
     pages: list[float] = []
-    with holdfast.connect(url) as store:
+    with limpet.connect(url) as store:
         store.sessions.get_session("s-0")
         for number in (dice.randrange(sessions) for _ in range(OPENED)):
             began = time.perf_counter()

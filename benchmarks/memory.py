@@ -17,8 +17,8 @@ GROWTH_AT_MOST_MIB = 8
 PROGRAM = """
 import gc, json, sys
 from pathlib import Path
-import holdfast
-from holdfast.testing import corpus
+import limpet
+from limpet.testing import corpus
 
 path, warm, whole = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 conversation = next(corpus.conversations(5, 1))
@@ -38,7 +38,7 @@ def read(store, first, last):
         session = store.sessions.get_session(f"s{number}")
         assert sum(1 for _ in session.messages) == len(conversation)
 
-store = holdfast.connect(path, max_messages_per_session=10**8)
+store = limpet.connect(path, max_messages_per_session=10**8)
 idle = resident_mib()
 write(store, 0, warm)
 read(store, 0, warm)

@@ -11,11 +11,11 @@ import time
 
 from benchmarks import fresh
 from benchmarks.harness import Bench, Figure
-from holdfast import tokens
-from holdfast.memory.builtin import BuiltIn
-from holdfast.store.sqlite.shelf import SQLiteShelf
-from holdfast.values.memory import Fact, FactKind, History, Said, Source, Who
-from holdfast.values.message import Message
+from limpet import tokens
+from limpet.memory.builtin import BuiltIn
+from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.values.memory import Fact, FactKind, History, Said, Source, Who
+from limpet.values.message import Message
 
 BUDGET = 1_000
 FEW, MANY = 1_000, 10_000
@@ -27,11 +27,11 @@ GROWTH_AT_MOST_MIB = 8
 PROGRAM = """
 import gc, json, sys, time
 from pathlib import Path
-from holdfast import tokens
-from holdfast.memory.builtin import BuiltIn
-from holdfast.store.sqlite.shelf import SQLiteShelf
-from holdfast.values.memory import History, Said, Who
-from holdfast.values.message import Message
+from limpet import tokens
+from limpet.memory.builtin import BuiltIn
+from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.values.memory import History, Said, Who
+from limpet.values.message import Message
 
 path, warm, whole = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 who = Who("default", "ada")

@@ -1,21 +1,21 @@
-"""Holdfast as the benchmarks drive it: only its public verbs."""
+"""Limpet as the benchmarks drive it: only its public verbs."""
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import holdfast
+import limpet
 from benchmarks import harness
 from benchmarks.loads import Load
-from holdfast.testing.corpus import ChatMessage
+from limpet.testing.corpus import ChatMessage
 
 BATCH = 2_000
 SESSION_MAX = 100_000_000
 """So that conversations laid end to end stay one session instead of going on in the next."""
 
 
-def connect(path: Path | str) -> holdfast.Holdfast:
-    return holdfast.connect(path, max_messages_per_session=SESSION_MAX)
+def connect(path: Path | str) -> limpet.Limpet:
+    return limpet.connect(path, max_messages_per_session=SESSION_MAX)
 
 
 def appender(path: Path | str, load: Load, closing: contextlib.ExitStack) -> harness.Slice:
@@ -25,11 +25,11 @@ def appender(path: Path | str, load: Load, closing: contextlib.ExitStack) -> har
     return session_appender(session, load.laid_end_to_end())
 
 
-def session_appender(session: holdfast.Session, messages: Iterator[ChatMessage]) -> harness.Slice:
+def session_appender(session: limpet.Session, messages: Iterator[ChatMessage]) -> harness.Slice:
     return lambda seconds: harness.repeat_for(seconds, lambda: session.add_message(next(messages)))
 
 
-def fill(session: holdfast.Session, load: Load, messages: int) -> None:
+def fill(session: limpet.Session, load: Load, messages: int) -> None:
     """Bring a session to about so many messages, in large batches."""
     for batch in load.batches(messages, BATCH):
         session.add_messages(batch)

@@ -8,7 +8,7 @@ or a fact of which it is the source, is among the first ten things found. It is 
 - *in its own words*: without the answer. English: the five longest words of four letters and more, in their order;
   Japanese and Chinese: the longest stretch between punctuation marks and the answer, twelve characters at most.
 
-and each through `hf.memory.search` and `hf.archive.search`, of a store that is opened with the embedder and without.
+and each through `lp.memory.search` and `lp.archive.search`, of a store that is opened with the embedder and without.
 An update is *newest first* if, where its question finds it, what it replaces is behind it or not there.
 
 `python -m benchmarks.recall` prints the whole table, and keeps its figures in results/recall.json. It exits 1 if a
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import holdfast
+import limpet
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import find_loads
 
@@ -113,8 +113,8 @@ class World:
 def fill(path: Path, conversations: Sequence[Sequence[Any]]) -> World:
     ids: dict[str, str] = {}
     messages = 0
-    with holdfast.connect(path, embedder=True, memory=True) as hf:
-        sessions = [hf.sessions.create_session(user_id=USER) for _ in conversations]
+    with limpet.connect(path, embedder=True, memory=True) as lp:
+        sessions = [lp.sessions.create_session(user_id=USER) for _ in conversations]
         for session, conversation in zip(sessions, conversations, strict=True):
             session.add_messages(conversation)
             messages += len(conversation)
@@ -124,21 +124,21 @@ def fill(path: Path, conversations: Sequence[Sequence[Any]]) -> World:
                 for said, message in zip(conversation, added, strict=True)
                 if said["role"] == "user"
             )
-            hf.sessions.end_session(session.id)
+            lp.sessions.end_session(session.id)
         began = time.perf_counter()
-        hf.worker().run_once()
+        lp.worker().run_once()
         worked_s = time.perf_counter() - began
-        assert not hf.archive.behind(), "the worker has left something"
+        assert not lp.archive.behind(), "the worker has left something"
     return World(path, messages, ids, worked_s)
 
 
-def searches(hf: holdfast.Holdfast) -> dict[str, Search]:
+def searches(lp: limpet.Limpet) -> dict[str, Search]:
     def memory(query: str) -> list[str]:
-        found = hf.memory.search(USER, query, HITS)
+        found = lp.memory.search(USER, query, HITS)
         return [one.source.message_id for one in found if one.source is not None]
 
     def archive(query: str) -> list[str]:
-        return [hit.message_id for hit in hf.archive.search(query, user_id=USER, k=HITS)]
+        return [hit.message_id for hit in lp.archive.search(query, user_id=USER, k=HITS)]
 
     return {"memory": memory, "archive": archive}
 
@@ -174,8 +174,8 @@ def measure(folder: Path, conversations: Sequence[Sequence[Any]], facts: Sequenc
 def asked(world: World, facts: Sequence[Fact]) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for extra in (False, True):
-        with holdfast.connect(world.path, embedder=extra, memory=True) as hf:
-            for name, search in searches(hf).items():
+        with limpet.connect(world.path, embedder=extra, memory=True) as lp:
+            for name, search in searches(lp).items():
                 way = f"{name}{'+' if extra else ''}"
                 found[f"{way}: own"] = ask(search, world, facts, Fact.own_words)
                 found[f"{way}: other"] = ask(search, world, facts, lambda fact: fact.asked)

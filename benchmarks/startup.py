@@ -1,4 +1,4 @@
-"""Importing Holdfast, in fresh interpreters."""
+"""Importing Limpet, in fresh interpreters."""
 
 import statistics
 from pathlib import Path
@@ -9,7 +9,7 @@ from benchmarks.harness import Bench, Figure
 PROGRAM = """
 import time
 began = time.perf_counter()
-import holdfast
+import limpet
 print((time.perf_counter() - began) * 1000)
 """
 
@@ -19,7 +19,7 @@ def run(bench: Bench) -> list[Figure]:
     rounds = tuple(_import_ms(bench.disk) for _ in range(bench.rounds))
     return [
         Figure(
-            name="import holdfast",
+            name="import limpet",
             value=statistics.median(rounds),
             unit="ms",
             at_most=100,

@@ -12,12 +12,12 @@ from agents.memory.sqlite_session import SQLiteSession
 from langchain_core.messages import convert_to_messages, trim_messages
 from langchain_core.messages.utils import count_tokens_approximately
 
-import holdfast
+import limpet
 from benchmarks import harness, ours
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
-from holdfast import tokens
-from holdfast.testing.corpus import ChatMessage
+from limpet import tokens
+from limpet.testing.corpus import ChatMessage
 
 BUDGET = 8_000
 LONG, SHORT, MIDDLE, PEER = 100_000, 1_000, 10_000, 5_000
@@ -38,12 +38,12 @@ def _spoken(load: Load) -> Iterator[ChatMessage]:
 
 def session_of(
     path: Path | str, load: Load, messages: int, closing: contextlib.ExitStack
-) -> holdfast.Session:
+) -> limpet.Session:
     """Return a session of about so many messages, in a store of its own."""
     return _filled(closing.enter_context(ours.connect(path)), "s", load, messages)
 
 
-def _filled(store: holdfast.Holdfast, name: str, load: Load, messages: int) -> holdfast.Session:
+def _filled(store: limpet.Limpet, name: str, load: Load, messages: int) -> limpet.Session:
     session = store.sessions.create_session(name, user_id="ada", system=PROMPT)
     spoken = _spoken(load)
     while session.message_count < messages or session.state.open_calls:
@@ -213,7 +213,7 @@ TURN: list[ChatMessage] = [
 ]
 
 
-def one_turn(session: holdfast.Session) -> None:
+def one_turn(session: limpet.Session) -> None:
     for message in TURN:
         session.add_message(message)
     session.window(BUDGET, counter=COUNTER)
@@ -268,8 +268,8 @@ def _prefix(bench: Bench) -> list[Figure]:
 def _followed(bench: Bench, *, stable: bool) -> tuple[list[float], list[float]]:
     """Make a window before each of a model's answers; give its unchanged part and how full it is."""
     shares, full = list[float](), list[float]()
-    before: holdfast.Window | None = None
-    with holdfast.connect("volatile:", max_messages_per_session=ours.SESSION_MAX) as store:
+    before: limpet.Window | None = None
+    with limpet.connect("volatile:", max_messages_per_session=ours.SESSION_MAX) as store:
         session = store.sessions.create_session("s", system=PROMPT)
         for message in _spoken(bench.first_load):
             if message["role"] == "assistant" and session.state.tokens > BUDGET:

@@ -4,7 +4,7 @@
 
 Offline: the model is scripted, unless --model names one of an OpenAI-compatible endpoint (OPENAI_BASE_URL and
 OPENAI_API_KEY say where). Booking needs a yes: the program says how to give it and ends with code 10. Run again,
-it goes on. The loop itself is in holdfast.cli.demo.agent.
+it goes on. The loop itself is in limpet.cli.demo.agent.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import holdfast
-from holdfast import Holdfast, Message, ToolCallRequest, ToolEffect
-from holdfast.cli.demo.agent.loop import Agent
-from holdfast.cli.demo.agent.parts import (
+import limpet
+from limpet import Limpet, Message, ToolCallRequest, ToolEffect
+from limpet.cli.demo.agent.loop import Agent
+from limpet.cli.demo.agent.parts import (
     AwaitingDecision,
     Model,
     Reply,
@@ -192,17 +192,17 @@ def _arguments(text: str) -> dict[str, Any]:
     return cast("dict[str, Any]", given) if isinstance(given, dict) else {"arguments": text}
 
 
-def team(hf: Holdfast, folder: Path, *, model: str | None = None, frames: bool = True) -> Agent:
+def team(lp: Limpet, folder: Path, *, model: str | None = None, frames: bool = True) -> Agent:
     """Return the planner with its helper, over a store and a folder."""
     agency = Agency(folder)
-    index = hf.index if frames else None
+    index = lp.index if frames else None
     real = openai_model(model) if model else None
     worker = Agent(
-        sessions=hf.sessions, index=index, actor="helper", system="You compare hotels. Be brief.",
+        sessions=lp.sessions, index=index, actor="helper", system="You compare hotels. Be brief.",
         model=real or scripted(helper), tools=agency.helpers_tools(),
     )  # fmt: skip
     return Agent(
-        sessions=hf.sessions, index=index, actor="planner", system="You plan trips.",
+        sessions=lp.sessions, index=index, actor="planner", system="You plan trips.",
         model=real or scripted(planner), tools=agency.tools(), worker=worker,
     )  # fmt: skip
 
@@ -213,7 +213,7 @@ def work_on(task: str) -> Work:
     return Work(name, task, session_id=name)
 
 
-def run(hf: Holdfast, agent: Agent, work: Work, *, approve: bool) -> str:
+def run(lp: Limpet, agent: Agent, work: Work, *, approve: bool) -> str:
     """Run a piece of work to its end; with `approve`, everything that is asked gets a yes."""
     while True:
         try:
@@ -222,7 +222,7 @@ def run(hf: Holdfast, agent: Agent, work: Work, *, approve: bool) -> str:
             if not approve:
                 raise
             asked = waiting.suspension.suspension_id
-            hf.index.decide_suspension(asked, "approve", by="--approve")
+            lp.index.decide_suspension(asked, "approve", by="--approve")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -235,14 +235,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-frames", action="store_true", help="a session alone, no state index")
     parser.add_argument("--model", help="a model of an OpenAI-compatible endpoint")
     given = parser.parse_args(arguments)
-    with holdfast.connect(given.store) as hf:
-        agent = team(hf, given.folder, model=given.model, frames=not given.no_frames)
+    with limpet.connect(given.store) as lp:
+        agent = team(lp, given.folder, model=given.model, frames=not given.no_frames)
         try:
-            print(run(hf, agent, work_on(given.task), approve=given.approve))
+            print(run(lp, agent, work_on(given.task), approve=given.approve))
         except AwaitingDecision as waiting:
             asked = waiting.suspension
             print(f"{asked.reason}: {asked.purpose.partition('@')[0]} {json.dumps(asked.payload)}")
-            print(f"  holdfast suspensions approve {asked.suspension_id} --url {given.store}")
+            print(f"  limpet suspensions approve {asked.suspension_id} --url {given.store}")
             print("Then run this again.")
             return WAITS
         except WorkFailed as error:

@@ -111,7 +111,7 @@ def environment(tree: Path) -> dict[str, str]:
 def check_import(tree: Path) -> None:
     """The copy must be what the tests import, not the checkout behind the editable install."""
     seen = subprocess.run(
-        [sys.executable, "-c", "import holdfast.limits; print(holdfast.limits.__file__)"],
+        [sys.executable, "-c", "import limpet.limits; print(limpet.limits.__file__)"],
         cwd=tree, env=environment(tree), check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     if not Path(seen.strip()).resolve().is_relative_to(tree.resolve()):
@@ -161,7 +161,7 @@ def judge(bug: Bug, clean: Path, workplace: Path, *, timeout_s: float) -> Verdic
 
 
 def run(bugs: list[Bug], *, workers: int, timeout_s: float) -> list[Verdict]:
-    with tempfile.TemporaryDirectory(prefix="holdfast-planted-") as folder:
+    with tempfile.TemporaryDirectory(prefix="limpet-planted-") as folder:
         workplace = Path(folder)
         clean = workplace / "clean"
         copy_checkout(clean)

@@ -26,9 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def data_dir() -> Path | None:
     """The folder of recorded conversations, where there is one.
 
-    It is not part of the repository: HOLDFAST_DATA names it, or it lies beside the checkout. A test
+    It is not part of the repository: LIMPET_DATA names it, or it lies beside the checkout. A test
     uses the generated corpus always, and this in addition.
     """
-    named = os.environ.get("HOLDFAST_DATA")
+    named = os.environ.get("LIMPET_DATA")
     folder = Path(named) if named else ROOT.parent / "shared" / "data"
     return folder if folder.is_dir() else None

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from holdfast.testing.scribe import Scribe
-from holdfast.values.memory import History, Said
+from limpet.testing.scribe import Scribe
+from limpet.values.memory import History, Said
 
 
 class Ledger(Scribe):

@@ -23,9 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-HOLDFAST = (sys.executable, "-P", "-m", "holdfast")
+LIMPET = (sys.executable, "-P", "-m", "limpet")
 # What the person at this keyboard has set must not decide about a test.
-_OURS = ("HOLDFAST_URL", "HOLDFAST_ASCII", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM")
+_OURS = ("LIMPET_URL", "LIMPET_ASCII", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM")
 # What an interpreter looks at when it starts.
 _AT_START = ("PYTHON", "LC_", "LANG")
 
@@ -47,10 +47,10 @@ def run(
     *arguments: str,
     cwd: Path,
     env: Mapping[str, str] | None = None,
-    program: tuple[str, ...] = HOLDFAST,
+    program: tuple[str, ...] = LIMPET,
 ) -> Done:
     """Run it with stdout and stderr in pipes."""
-    if program == HOLDFAST and _may_fork(env):
+    if program == LIMPET and _may_fork(env):
         out, out_end = os.pipe()
         return _forked(arguments, cwd, environment(env), out, out_end)
     ended = subprocess.run(
@@ -114,7 +114,7 @@ def on_terminal(
         return Done(code, out_.replace("\r\n", "\n"), err_)
     with tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
-            [*HOLDFAST, *arguments],
+            [*LIMPET, *arguments],
             cwd=cwd,
             env=environment({"TERM": "xterm-256color", **(env or {})}),
             stdin=subprocess.DEVNULL,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast
+import limpet
+from limpet import Limpet
 from tests.acceptance.scenes import Opener
 
 
@@ -24,7 +24,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 def fast_dir() -> Iterator[Path]:
     """A folder where syncing costs nothing, for tests that ask about rules and not about disks."""
     shm = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=shm if shm.is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="limpet-", dir=shm if shm.is_dir() else None))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -32,11 +32,11 @@ def fast_dir() -> Iterator[Path]:
 @pytest.fixture
 def opener(backend: str, fast_dir: Path) -> Iterator[Opener]:
     """Opens a store of the backend; what is left open is closed after the test."""
-    opened: list[Holdfast] = []
+    opened: list[Limpet] = []
 
-    def open_(**options: Any) -> Holdfast:
+    def open_(**options: Any) -> Limpet:
         url = "volatile:" if backend == "volatile" else fast_dir / "state.db"
-        made = holdfast.connect(url, **options)
+        made = limpet.connect(url, **options)
         opened.append(made)
         return made
 
@@ -46,5 +46,5 @@ def opener(backend: str, fast_dir: Path) -> Iterator[Opener]:
 
 
 @pytest.fixture
-def hf(opener: Opener) -> Holdfast:
+def lp(opener: Opener) -> Limpet:
     return opener()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import holdfast
-from holdfast import FrameStatus, Scope, TokenBudget, ToolEffect
+import limpet
+from limpet import FrameStatus, Scope, TokenBudget, ToolEffect
 
 ME = Scope("planner", "ses_1")
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 csi:\x9b31m bidi:\u202e\r\nnext\u2028"
@@ -18,14 +18,14 @@ def budget(total: int) -> TokenBudget:
 
 def trip(folder: Path) -> str:
     """Make the tree of a trip: a root, a child that waits for approval, one at work. Return the token."""
-    with holdfast.connect(folder / "state.db") as hf:
-        hf.sessions.create_session("ses_1", user_id="ada", title="Oslo")
-        index = hf.index
+    with limpet.connect(folder / "state.db") as lp:
+        lp.sessions.create_session("ses_1", user_id="ada", title="Oslo")
+        index = lp.index
         index.push_frame(ME, goal="plan the trip", budget=budget(8_000), frame_id="frm_8K")
         index.record_usage("frm_8K", 2_000)
         index.reserve("frm_8K", 700, purpose="answer")
-        push(hf, "frm_8M", "compare flights", 1_800, 1_500)
-        push(hf, "frm_8N", "check visa rules", 1_200, 310)
+        push(lp, "frm_8M", "compare flights", 1_800, 1_500)
+        push(lp, "frm_8N", "check visa rules", 1_200, 310)
         index.reserve("frm_8N", 200)
         index.begin_tool("frm_8M", "book_flight", effect=ToolEffect.DESTRUCTIVE, intent=True)
         return index.suspend_frame(
@@ -34,34 +34,34 @@ def trip(folder: Path) -> str:
         ).token_id  # fmt: skip
 
 
-def push(hf: Any, frame_id: str, goal: str, total: int, used: int, parent: str = "frm_8K") -> None:
-    hf.index.push_frame(
+def push(lp: Any, frame_id: str, goal: str, total: int, used: int, parent: str = "frm_8K") -> None:
+    lp.index.push_frame(
         ME, goal=goal, budget=budget(total), parent_frame_id=parent, frame_id=frame_id
     )
-    hf.index.record_usage(frame_id, used)
+    lp.index.record_usage(frame_id, used)
 
 
 def trouble(folder: Path) -> None:
     """Add to the trip: a tool of unknown outcome, a failed child, an account that is overdrawn."""
-    with holdfast.connect(folder / "state.db") as hf:
-        hf.index.begin_tool("frm_8N", "send_mail", tool_id="tol_mail")
-        push(hf, "frm_8P", "ask the embassy", 300, 450)
-        hf.index.pop_frame("frm_8P", FrameStatus.FAILED, reason="nobody answers")
-        hf.index.record_usage("frm_8N", 900)
-        hf.index.resume_actor(ME)
+    with limpet.connect(folder / "state.db") as lp:
+        lp.index.begin_tool("frm_8N", "send_mail", tool_id="tol_mail")
+        push(lp, "frm_8P", "ask the embassy", 300, 450)
+        lp.index.pop_frame("frm_8P", FrameStatus.FAILED, reason="nobody answers")
+        lp.index.record_usage("frm_8N", 900)
+        lp.index.resume_actor(ME)
 
 
 def hostile(folder: Path) -> str:
     """Make a store in which every text is hostile; return the suspension's id."""
-    with holdfast.connect(folder / "state.db") as hf:
-        root = hf.index.push_frame(
+    with limpet.connect(folder / "state.db") as lp:
+        root = lp.index.push_frame(
             Scope("planner"), goal=HOSTILE, budget=500, inputs={"a": HOSTILE}
         )
-        index, id_ = hf.index, root.frame_id
-        index.add_result(id_, holdfast.ResultRef("note", "ref_1", HOSTILE))
-        handle = holdfast.ContextHandle(
+        index, id_ = lp.index, root.frame_id
+        index.add_result(id_, limpet.ResultRef("note", "ref_1", HOSTILE))
+        handle = limpet.ContextHandle(
             handle_id="h1",
-            handle_type=holdfast.HandleType.DOCUMENT,
+            handle_type=limpet.HandleType.DOCUMENT,
             description=HOSTILE,
             content="x",
         )

@@ -10,8 +10,8 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-import holdfast
-from holdfast import FrameStatus, Scope, errors
+import limpet
+from limpet import FrameStatus, Scope, errors
 
 SMALLEST = 1
 
@@ -22,27 +22,27 @@ def push_until_refused(
     """Push children of any size, ever smaller ones when refused, until the smallest is refused too."""
     file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        with holdfast.connect(path) as hf:
+        with limpet.connect(path) as lp:
             barrier.wait(120)
-            _push(hf, parent, name, pops, file)
+            _push(lp, parent, name, pops, file)
         note(file, end=True)
     except BaseException:
         note(file, fault=traceback.format_exc())
 
 
-def _push(hf: holdfast.Holdfast, parent: str, name: str, pops: bool, file: int) -> None:
+def _push(lp: limpet.Limpet, parent: str, name: str, pops: bool, file: int) -> None:
     rng, mine, size, number = random.Random(name), list[str](), 64, 0
     while True:
         number += 1
-        before = hf.index.get_tree(parent).version
+        before = lp.index.get_tree(parent).version
         amount, frame_id = rng.randint(SMALLEST, size), f"{name}-{number}"
         note(file, asks=frame_id)
         try:
-            child = hf.index.push_frame(
+            child = lp.index.push_frame(
                 Scope(name), goal="part", budget=amount, parent_frame_id=parent, frame_id=frame_id
             )
         except errors.InsufficientTokens as error:
-            after = hf.index.get_tree(parent).version
+            after = lp.index.get_tree(parent).version
             note(file, refused=dict(error.facts), asked=amount, before=before, after=after)
             if amount == SMALLEST and not mine:
                 return
@@ -51,17 +51,17 @@ def _push(hf: holdfast.Holdfast, parent: str, name: str, pops: bool, file: int) 
             note(file, pushed=child.frame_id, total=amount)
             mine.append(child.frame_id)
         if pops and mine and rng.random() < 0.5:
-            _pop(hf, mine.pop(rng.randrange(len(mine))), rng, file)
+            _pop(lp, mine.pop(rng.randrange(len(mine))), rng, file)
         elif not pops:
             mine.clear()
 
 
-def _pop(hf: holdfast.Holdfast, frame_id: str, rng: random.Random, file: int) -> None:
+def _pop(lp: limpet.Limpet, frame_id: str, rng: random.Random, file: int) -> None:
     """Close a child that spent most of what it had, or a little more."""
-    total = hf.index.get_frame(frame_id).budget.total
+    total = lp.index.get_frame(frame_id).budget.total
     used = rng.choice([total // 2, total, total + 3])
-    hf.index.record_usage(frame_id, used)
-    hf.index.pop_frame(frame_id, rng.choice([FrameStatus.COMPLETED, FrameStatus.FAILED]))
+    lp.index.record_usage(frame_id, used)
+    lp.index.pop_frame(frame_id, rng.choice([FrameStatus.COMPLETED, FrameStatus.FAILED]))
     note(file, popped=frame_id, used=used)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import holdfast
+import limpet
 
 HOSTILE = "Noted. \x1b[2J\u202e\x07 [bold]x[/bold]"
 SAID = (
@@ -17,13 +17,13 @@ SAID = (
 
 def oslo(folder: Path, *, learnt: bool = True) -> Path:
     """Make the store; `learnt`: a worker has run."""
-    with holdfast.connect(folder / "state.db", memory=True) as hf:
-        trip = hf.sessions.create_session("trip", user_id="ada")
+    with limpet.connect(folder / "state.db", memory=True) as lp:
+        trip = lp.sessions.create_session("trip", user_id="ada")
         for role, text in SAID:
             trip.add_message({"role": role, "content": text})
-        hf.sessions.end_session("trip")
-        other = hf.sessions.create_session("visit", user_id="bo")
+        lp.sessions.end_session("trip")
+        other = lp.sessions.create_session("visit", user_id="bo")
         other.add_message({"role": "user", "content": "I live in Rome."})
         if learnt:
-            hf.worker().run_once()
+            lp.worker().run_once()
     return folder

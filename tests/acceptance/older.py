@@ -1,8 +1,8 @@
-"""Stores as older versions of Holdfast left them."""
+"""Stores as older versions of Limpet left them."""
 
 from pathlib import Path
 
-from holdfast.store.sqlite import opening
+from limpet.store.sqlite import opening
 
 _UNDONE = {
     4: "DROP TABLE erased;",

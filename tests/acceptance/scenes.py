@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from holdfast import Holdfast, Message, Session, SessionManager, ToolCallRequest, ToolCallResult
-from holdfast.engine.engine import Engine
-from holdfast.engine.requests import Settings
-from holdfast.values import ids
-from holdfast.values.event import MessageAdded, Recorded
+from limpet import Limpet, Message, Session, SessionManager, ToolCallRequest, ToolCallResult
+from limpet.engine.engine import Engine
+from limpet.engine.requests import Settings
+from limpet.values import ids
+from limpet.values.event import MessageAdded, Recorded
 
 
 class Opener(Protocol):
-    def __call__(self, **options: Any) -> Holdfast: ...
+    def __call__(self, **options: Any) -> Limpet: ...
 
 
 def user(text: str = "q") -> Message:
@@ -41,25 +41,25 @@ def own_texts(session: Session) -> list[Any]:
     return [message.content for message in session.messages if message.origin is None]
 
 
-def engine_of(hf: Holdfast) -> Engine:
-    return hf._opened.engine
+def engine_of(lp: Limpet) -> Engine:
+    return lp._opened.engine
 
 
-def neighbour(hf: Holdfast, tenant: str) -> SessionManager:
+def neighbour(lp: Limpet, tenant: str) -> SessionManager:
     """Another tenant's manager over the very same store."""
-    return SessionManager.over(engine_of(hf), Settings(tenant=tenant))
+    return SessionManager.over(engine_of(lp), Settings(tenant=tenant))
 
 
-def set_clock(hf: Holdfast, now_us: int) -> None:
+def set_clock(lp: Limpet, now_us: int) -> None:
     """Let the engine's clock stand at a moment."""
-    engine = engine_of(hf)
+    engine = engine_of(lp)
     engine.now_us = lambda: now_us
     engine.factory = ids.Factory(now_us=lambda: now_us, random=engine.factory.random)
 
 
-def feed(hf: Holdfast) -> list[Recorded]:
+def feed(lp: Limpet) -> list[Recorded]:
     """The whole log, after a look at its numbering: 1, 2, 3 … in the feed and in each session."""
-    whole = list(hf.events.feed())
+    whole = list(lp.events.feed())
     assert [event.position for event in whole] == list(range(1, len(whole) + 1))
     events = [event for event in whole if isinstance(event, Recorded)]
     seen: dict[str, int] = {}
@@ -69,6 +69,6 @@ def feed(hf: Holdfast) -> list[Recorded]:
     return events
 
 
-def said(hf: Holdfast) -> list[Any]:
+def said(lp: Limpet) -> list[Any]:
     """Contents of every message in the log, in order."""
-    return [e.event.message.content for e in feed(hf) if isinstance(e.event, MessageAdded)]
+    return [e.event.message.content for e in feed(lp) if isinstance(e.event, MessageAdded)]

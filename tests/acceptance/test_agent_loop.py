@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import FrameStatus, Holdfast, PendingWorkType, Scope, ToolCallRequest, ToolEffect
-from holdfast.cli.demo.agent.loop import Agent
-from holdfast.cli.demo.agent.parts import AwaitingDecision, Reply, Shown, Tool, Work, WorkFailed
+import limpet
+from limpet import FrameStatus, Limpet, PendingWorkType, Scope, ToolCallRequest, ToolEffect
+from limpet.cli.demo.agent.loop import Agent
+from limpet.cli.demo.agent.parts import AwaitingDecision, Reply, Shown, Tool, Work, WorkFailed
 from tests.acceptance import cli_runs
 from tests.faults.looping import example
 
@@ -27,8 +27,8 @@ WORK = Work("work", "Do it.", "talk", budget=10_000)
 
 
 @pytest.fixture
-def hf() -> Iterator[Holdfast]:
-    with holdfast.connect("volatile:") as engine:
+def lp() -> Iterator[Limpet]:
+    with limpet.connect("volatile:") as engine:
         yield engine
 
 
@@ -45,10 +45,10 @@ def calls(name: str, args: Mapping[str, Any], tokens: int = 100) -> Reply:
     return Reply("", [ToolCallRequest(name=name, args=args)], tokens)
 
 
-def agent(hf: Holdfast, model: Any, tools: Mapping[str, Tool], **more: Any) -> Agent:
+def agent(lp: Limpet, model: Any, tools: Mapping[str, Tool], **more: Any) -> Agent:
     given: dict[str, Any] = {
-        "sessions": hf.sessions,
-        "index": hf.index,
+        "sessions": lp.sessions,
+        "index": lp.index,
         "actor": "me",
         "system": "Be brief.",
     }
@@ -69,8 +69,8 @@ class Shop:
         return {"pay": Tool(self.pay, effect)}
 
 
-def results(hf: Holdfast, session_id: str = "talk") -> list[tuple[Any, bool]]:
-    talk = hf.sessions.get_session(session_id)
+def results(lp: Limpet, session_id: str = "talk") -> list[tuple[Any, bool]]:
+    talk = lp.sessions.get_session(session_id)
     return [(r.result, r.is_error) for m in talk.messages for r in m.tool_results]
 
 
@@ -84,35 +84,35 @@ def results(hf: Holdfast, session_id: str = "talk") -> list[tuple[Any, bool]]:
     ],
 )
 def test_decision_of_somebody_else(
-    hf: Holdfast, decision: str, more: Any, paid: list[int], told: tuple[str, bool]
+    lp: Limpet, decision: str, more: Any, paid: list[int], told: tuple[str, bool]
 ):
     """Nothing runs before; edited arguments are used; a refusal is told to the model."""
     shop = Shop()
-    payer = agent(hf, says(calls("pay", {"amount": 120}), Reply("Done.")), shop.tools())
+    payer = agent(lp, says(calls("pay", {"amount": 120}), Reply("Done.")), shop.tools())
     with pytest.raises(AwaitingDecision):
         payer.run(WORK)
     with pytest.raises(AwaitingDecision) as waiting:  # asked again, it is the same question
         payer.run(WORK)
-    assert shop.paid == [] and len(hf.index.list_suspensions(waiting=False)) == 1
+    assert shop.paid == [] and len(lp.index.list_suspensions(waiting=False)) == 1
     asked = waiting.value.suspension
     assert asked.payload == {"amount": 120} and asked.purpose.startswith("pay@")
-    hf.index.decide_suspension(asked.suspension_id, decision, by="ada", **more)
+    lp.index.decide_suspension(asked.suspension_id, decision, by="ada", **more)
     assert payer.run(WORK) == "Done."
     assert [amount for amount, _ in shop.paid] == paid
-    assert results(hf) == [told]
+    assert results(lp) == [told]
 
 
 @pytest.mark.req("C-14")
-def test_a_yes_is_for_one_call(hf: Holdfast):
+def test_a_yes_is_for_one_call(lp: Limpet):
     """The second call of the same tool is asked about anew."""
     shop = Shop()
     replies = (calls("pay", {"amount": 1}), calls("pay", {"amount": 2}), Reply("Done."))
-    payer = agent(hf, says(*replies), shop.tools())
+    payer = agent(lp, says(*replies), shop.tools())
     for number in (1, 2):
         with pytest.raises(AwaitingDecision) as waiting:
             payer.run(WORK)
         assert waiting.value.suspension.payload == {"amount": number}
-        hf.index.decide_suspension(waiting.value.suspension.suspension_id, "approve", by="ada")
+        lp.index.decide_suspension(waiting.value.suspension.suspension_id, "approve", by="ada")
     assert payer.run(WORK) == "Done."
     assert [amount for amount, _ in shop.paid] == [1, 2]
 
@@ -121,153 +121,153 @@ def test_a_yes_is_for_one_call(hf: Holdfast):
 @pytest.mark.parametrize("what", ["an outside call", "a checkpoint"])
 def test_other_uses_of_a_suspension(tmp_path: Path, what: str):
     """Whoever has the token goes on later, in another process, where the work was; with an answer or without."""
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        hf.index.push_frame(Scope("me"), goal="wait", budget=1_000, frame_id="work")
-        hf.index.record_usage("work", 300)
-        token = hf.index.suspend_frame("work", reason=what)
+    with limpet.connect(tmp_path / "state.db") as lp:
+        lp.index.push_frame(Scope("me"), goal="wait", budget=1_000, frame_id="work")
+        lp.index.record_usage("work", 300)
+        token = lp.index.suspend_frame("work", reason=what)
     program = (
-        "import sys, holdfast\n"
-        "with holdfast.connect('state.db') as hf:\n"
+        "import sys, limpet\n"
+        "with limpet.connect('state.db') as lp:\n"
         "    answer = {'payload': {'status': 200}} if sys.argv[2] == 'an outside call' else {}\n"
-        "    hf.index.resume_frame(sys.argv[1], **answer)\n"
+        "    lp.index.resume_frame(sys.argv[1], **answer)\n"
     )
     command = [sys.executable, "-c", program, token.token_id, what]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        frame = hf.index.get_frame("work")
+    with limpet.connect(tmp_path / "state.db") as lp:
+        frame = lp.index.get_frame("work")
         assert frame.status is FrameStatus.ACTIVE and frame.budget.available() == 700
         assert frame.resumption is not None
         told = {"status": 200} if what == "an outside call" else None
         assert frame.resumption.payload == told
 
 
-def test_a_question_that_was_revoked_is_asked_anew(hf: Holdfast):
+def test_a_question_that_was_revoked_is_asked_anew(lp: Limpet):
     shop = Shop()
-    payer = agent(hf, says(calls("pay", {"amount": 1}), Reply("Done.")), shop.tools())
+    payer = agent(lp, says(calls("pay", {"amount": 1}), Reply("Done.")), shop.tools())
     with pytest.raises(AwaitingDecision) as first:
         payer.run(WORK)
-    hf.index.revoke_suspension(first.value.suspension.suspension_id)
+    lp.index.revoke_suspension(first.value.suspension.suspension_id)
     with pytest.raises(AwaitingDecision) as second:
         payer.run(WORK)
     assert second.value.suspension.suspension_id != first.value.suspension.suspension_id
-    hf.index.decide_suspension(second.value.suspension.suspension_id, "approve", by="ada")
+    lp.index.decide_suspension(second.value.suspension.suspension_id, "approve", by="ada")
     assert payer.run(WORK) == "Done."
 
 
 @pytest.mark.req("C-29")
-def test_seven_points(hf: Holdfast):
+def test_seven_points(lp: Limpet):
     """Resumed on start, pushed, shown no more than fits, handles after tools, popped, charged."""
     shop = Shop()
     shown: list[int] = []
 
     def model(given: Shown, tools: Mapping[str, Tool]) -> Reply:
-        frame = hf.index.get_frame("work")
+        frame = lp.index.get_frame("work")
         shown.append(len(given.messages))
         assert frame.status is FrameStatus.ACTIVE and set(tools) == {"pay"}
         assert [h.description for h in frame.context_handles] == ["what pay gave"] * len(shop.paid)
         return says(calls("pay", {"amount": 1}), Reply("Done.", tokens=50))(given, tools)
 
-    assert agent(hf, model, shop.tools(ToolEffect.IDEMPOTENT)).run(WORK) == "Done."
-    frame = hf.index.get_frame("work")
+    assert agent(lp, model, shop.tools(ToolEffect.IDEMPOTENT)).run(WORK) == "Done."
+    frame = lp.index.get_frame("work")
     assert (frame.status, frame.result_summary) == (FrameStatus.COMPLETED, "Done.")
     assert frame.budget.used == 150 and len(shown) == 2
-    assert hf.index.resume_actor(Scope("me")).current_frame is None
+    assert lp.index.resume_actor(Scope("me")).current_frame is None
 
 
 @pytest.mark.req("C-29")
-def test_work_that_is_through_is_not_done_again(hf: Holdfast):
+def test_work_that_is_through_is_not_done_again(lp: Limpet):
     shop = Shop()
     payer = agent(
-        hf, says(calls("pay", {"amount": 1}), Reply("Done.")), shop.tools(ToolEffect.IDEMPOTENT)
+        lp, says(calls("pay", {"amount": 1}), Reply("Done.")), shop.tools(ToolEffect.IDEMPOTENT)
     )
     assert [payer.run(WORK) for _ in range(3)] == ["Done."] * 3
     assert len(shop.paid) == 1
-    assert hf.sessions.get_session("talk").message_count == 5
+    assert lp.sessions.get_session("talk").message_count == 5
 
 
 @pytest.mark.req("C-29")
-def test_failed_child_is_dealt_with(hf: Holdfast):
+def test_failed_child_is_dealt_with(lp: Limpet):
     """A helper whose tokens run out fails; the parent's model is told, and nothing is left unhandled."""
     shop = Shop()
     spends = says(*(calls("pay", {"amount": n}, tokens=600) for n in range(5)))
-    helper = agent(hf, spends, shop.tools(ToolEffect.PURE), actor="helper")
+    helper = agent(lp, spends, shop.tools(ToolEffect.PURE), actor="helper")
     replies = (calls("delegate", {"goal": "Pay", "budget": 1_500}), Reply("Never mind.", tokens=10))
-    boss = agent(hf, says(*replies), {}, worker=helper)
+    boss = agent(lp, says(*replies), {}, worker=helper)
     assert boss.run(WORK) == "Never mind."
-    ((told, is_error),) = results(hf)
+    ((told, is_error),) = results(lp)
     assert is_error and "tokens" in told
-    (child,) = hf.index.list_frames(Scope("helper"), open_only=False)
+    (child,) = lp.index.list_frames(Scope("helper"), open_only=False)
     assert child.status is FrameStatus.FAILED and child.budget.used == 1_200
-    root = hf.index.get_frame("work")
+    root = lp.index.get_frame("work")
     assert root.budget.used == 110 + 1_200 and root.budget.subcall_allocation == 0
-    assert hf.sessions.get_session(str(child.scope.session_id)).pending_calls() == []
+    assert lp.sessions.get_session(str(child.scope.session_id)).pending_calls() == []
 
 
-def test_failed_child_is_still_known_after_a_crash(hf: Holdfast):
+def test_failed_child_is_still_known_after_a_crash(lp: Limpet):
     """Stopped between the child's end and the next turn, the failure is pending work, and then dealt with."""
 
     class Crash(Exception):
         pass
 
-    helper = agent(hf, says(calls("nothing", {}, tokens=1_200)), {}, actor="helper")
+    helper = agent(lp, says(calls("nothing", {}, tokens=1_200)), {}, actor="helper")
     replies = (calls("delegate", {"goal": "Pay", "budget": 1_500}), Reply("Never mind."))
-    boss = agent(hf, says(*replies), {}, worker=helper)
+    boss = agent(lp, says(*replies), {}, worker=helper)
 
-    def crash(session: holdfast.Session) -> None:
+    def crash(session: limpet.Session) -> None:
         if session.id == "talk" and session.messages[-1].role == "tool":
             raise Crash
 
     with pytest.raises(Crash):
         dataclasses.replace(boss, watch=crash).run(WORK)
-    kinds = [work.work_type for work in hf.index.resume_actor(Scope("me")).pending_work]
+    kinds = [work.work_type for work in lp.index.resume_actor(Scope("me")).pending_work]
     assert kinds == [PendingWorkType.UNHANDLED_ERROR]
     seen: list[int] = []
 
     def model(shown: Shown, tools: Mapping[str, Tool]) -> Reply:
-        seen.append(len(hf.index.get_frame("work").failures))
+        seen.append(len(lp.index.get_frame("work").failures))
         return boss.model(shown, tools)
 
     assert dataclasses.replace(boss, model=model).run(WORK) == "Never mind."
     assert seen == [0]
 
 
-def test_more_than_there_is_can_not_be_delegated(hf: Holdfast):
-    helper = agent(hf, says(Reply("Yes.")), {}, actor="helper")
+def test_more_than_there_is_can_not_be_delegated(lp: Limpet):
+    helper = agent(lp, says(Reply("Yes.")), {}, actor="helper")
     replies = (calls("delegate", {"goal": "Pay", "budget": 99_000}), Reply("Alone, then."))
-    assert agent(hf, says(*replies), {}, worker=helper).run(WORK) == "Alone, then."
-    assert "99,000 tokens are asked for" in results(hf)[0][0]
+    assert agent(lp, says(*replies), {}, worker=helper).run(WORK) == "Alone, then."
+    assert "99,000 tokens are asked for" in results(lp)[0][0]
 
 
-def test_work_without_tokens_is_given_up(hf: Holdfast):
+def test_work_without_tokens_is_given_up(lp: Limpet):
     shop = Shop()
-    payer = agent(hf, says(calls("pay", {"amount": 1}, tokens=9_800)), shop.tools(ToolEffect.PURE))
+    payer = agent(lp, says(calls("pay", {"amount": 1}, tokens=9_800)), shop.tools(ToolEffect.PURE))
     for _ in range(2):  # and stays given up
         with pytest.raises(WorkFailed, match="tokens"):
             payer.run(WORK)
-    assert hf.index.get_frame("work").status is FrameStatus.FAILED
+    assert lp.index.get_frame("work").status is FrameStatus.FAILED
     assert len(shop.paid) == 1
 
 
 @pytest.mark.parametrize("frames", [True, False])
-def test_wrong_calls_are_told_to_the_model(hf: Holdfast, frames: bool):
+def test_wrong_calls_are_told_to_the_model(lp: Limpet, frames: bool):
     shop = Shop()
     replies = (calls("fly", {}), calls("pay", {"price": 3}), Reply("I see."))
-    index = hf.index if frames else None
+    index = lp.index if frames else None
     tools = shop.tools(ToolEffect.PURE)
-    assert agent(hf, says(*replies), tools, index=index).run(WORK) == "I see."
-    (missing, first), (wrong, second) = results(hf)
+    assert agent(lp, says(*replies), tools, index=index).run(WORK) == "I see."
+    (missing, first), (wrong, second) = results(lp)
     assert first and second and shop.paid == []
     assert missing == "There is no tool 'fly'." and "price" in wrong
 
 
 @pytest.mark.req("C-29")
-def test_index_is_optional(hf: Holdfast):
+def test_index_is_optional(lp: Limpet):
     """On a session alone: no frame is ever made, and what needs a yes is refused."""
     shop = Shop()
-    payer = agent(hf, says(calls("pay", {"amount": 1}), Reply("No.")), shop.tools(), index=None)
+    payer = agent(lp, says(calls("pay", {"amount": 1}), Reply("No.")), shop.tools(), index=None)
     assert payer.run(WORK) == "No."
-    assert shop.paid == [] and results(hf)[0][1]
-    assert hf.index.list_frames(open_only=False) == []
+    assert shop.paid == [] and results(lp)[0][1]
+    assert lp.index.list_frames(open_only=False) == []
 
 
 class Endpoint(BaseHTTPRequestHandler):
@@ -328,8 +328,8 @@ def test_openai_compatible_endpoint(tmp_path: Path):
         server.shutdown()
         server.server_close()
     assert (code, told) == (0, "Oslo is planned: SK4455 is booked. Stay at Hotel Bristol.\n")
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        root = hf.index.get_frame(AGENT.work_on("Plan a trip to Oslo").id)
+    with limpet.connect(tmp_path / "state.db") as lp:
+        root = lp.index.get_frame(AGENT.work_on("Plan a trip to Oslo").id)
         assert root.budget.used == 77 * 5
 
 
@@ -338,11 +338,11 @@ def test_example_waits_for_a_yes(tmp_path: Path):
     """It ends with a code of its own and says what to type; once decided, running it again goes on."""
     asks, told = run(tmp_path, "Plan a trip to Oslo")
     assert asks == AGENT.WAITS
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        (asked,) = hf.index.list_suspensions()
-        assert f"holdfast suspensions approve {asked.suspension_id} --url state.db" in told
+    with limpet.connect(tmp_path / "state.db") as lp:
+        (asked,) = lp.index.list_suspensions()
+        assert f"limpet suspensions approve {asked.suspension_id} --url state.db" in told
         assert not (tmp_path / "trips/bookings.jsonl").exists()
-    line = next(line for line in told.splitlines() if line.startswith("  holdfast "))
+    line = next(line for line in told.splitlines() if line.startswith("  limpet "))
     assert cli_runs.run(*line.split()[1:], "--yes", cwd=tmp_path).code == 0
     done, told = run(tmp_path, "Plan a trip to Oslo")
     assert (done, told) == (0, "Oslo is planned: SK4455 is booked. Stay at Hotel Bristol.\n")

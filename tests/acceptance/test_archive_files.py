@@ -14,15 +14,15 @@ from typing import Any
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import Message, errors
-from holdfast.engine.indexing import IndexTask
-from holdfast.memory.archive import forgetting, index, indexing, searching
-from holdfast.memory.archive.index import Index
-from holdfast.memory.archive.indexing import Batch
-from holdfast.memory.shelf import VolatileShelf
-from holdfast.store.port import StoredEvent
-from holdfast.values.memory import Who
+import limpet
+from limpet import Message, errors
+from limpet.engine.indexing import IndexTask
+from limpet.memory.archive import forgetting, index, indexing, searching
+from limpet.memory.archive.index import Index
+from limpet.memory.archive.indexing import Batch
+from limpet.memory.shelf import VolatileShelf
+from limpet.store.port import StoredEvent
+from limpet.values.memory import Who
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,16 +30,16 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "SIZES", (2, 4, 8, 16))
 
 
-def fill(hf: holdfast.Holdfast, name: str, user: str, count: int, word: str) -> None:
-    session = hf.sessions.create_session(name, user_id=user)
+def fill(lp: limpet.Limpet, name: str, user: str, count: int, word: str) -> None:
+    session = lp.sessions.create_session(name, user_id=user)
     session.add_messages(
         Message(role=("user", "assistant")[at % 2], content=f"{word}{at} common {user}word")
         for at in range(count)
     )
 
 
-def positions(hf: holdfast.Holdfast, query: str, user: str = "ada") -> set[int]:
-    return {hit.position for hit in hf.archive.search(query, user_id=user, k=100)}
+def positions(lp: limpet.Limpet, query: str, user: str = "ada") -> set[int]:
+    return {hit.position for hit in lp.archive.search(query, user_id=user, k=100)}
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -48,13 +48,13 @@ def files(folder: Path) -> Iterator[Path]:
 
 def test_a_lost_file_is_made_again(tmp_path: Path):
     path = str(tmp_path / "state.db")
-    with holdfast.connect(path) as hf:
-        fill(hf, "a", "ada", 40, "walrus")
-        before = positions(hf, "common")
+    with limpet.connect(path) as lp:
+        fill(lp, "a", "ada", 40, "walrus")
+        before = positions(lp, "common")
     for file in files(tmp_path):
         file.unlink()
-    with holdfast.connect(path) as hf:
-        assert positions(hf, "common") == before
+    with limpet.connect(path) as lp:
+        assert positions(lp, "common") == before
         assert len(before) == 40
 
 
@@ -64,12 +64,12 @@ def test_a_damaged_file_is_made_again_and_that_is_told(
     tmp_path: Path, where: str, open_meanwhile: bool
 ):
     path = str(tmp_path / "state.db")
-    hf = holdfast.connect(path)
-    fill(hf, "a", "ada", 90, "walrus")
-    before = positions(hf, "common")
-    hf._opened.shelf().scrub()
+    lp = limpet.connect(path)
+    fill(lp, "a", "ada", 90, "walrus")
+    before = positions(lp, "common")
+    lp._opened.shelf().scrub()
     if not open_meanwhile:
-        hf.close()
+        lp.close()
     target = tmp_path / "state.db-memory"
     size = target.stat().st_size
     with target.open("r+b") as file:
@@ -79,45 +79,45 @@ def test_a_damaged_file_is_made_again_and_that_is_told(
             file.seek(at + 20)
             file.write(b"\xaa" * 60)
     if not open_meanwhile:
-        hf = holdfast.connect(path)
+        lp = limpet.connect(path)
     else:
-        shelf: Any = hf._opened.shelf()
+        shelf: Any = lp._opened.shelf()
         shelf._readers.renew()
-    assert positions(hf, "common") == before
-    assert any("made anew" in note for note in hf.archive.task.notes)
-    fill(hf, "b", "ada", 3, "walrus")
-    assert len(positions(hf, "common")) == 93
-    hf.close()
+    assert positions(lp, "common") == before
+    assert any("made anew" in note for note in lp.archive.task.notes)
+    fill(lp, "b", "ada", 3, "walrus")
+    assert len(positions(lp, "common")) == 93
+    lp.close()
 
 
 def test_another_program_s_file_in_the_way_is_left_alone(tmp_path: Path):
     other = tmp_path / "state.db-memory"
     other.write_bytes(b"my notes, not a database, nobody may touch them" * 50)
-    with holdfast.connect(str(tmp_path / "state.db")) as hf:
-        fill(hf, "a", "ada", 2, "walrus")
+    with limpet.connect(str(tmp_path / "state.db")) as lp:
+        fill(lp, "a", "ada", 2, "walrus")
         with pytest.raises(errors.NotAStore):
-            hf.archive.search("walrus", user_id="ada")
+            lp.archive.search("walrus", user_id="ada")
     assert other.read_bytes().startswith(b"my notes")
 
 
 def test_an_index_of_another_log_is_made_again(tmp_path: Path):
     path = tmp_path / "state.db"
-    with holdfast.connect(str(path)) as hf:
-        fill(hf, "a", "ada", 5, "walrus")
-        hf.admin.backup(tmp_path / "copy.db")
-        fill(hf, "b", "ada", 5, "penguin")
-        assert positions(hf, "penguin3")
+    with limpet.connect(str(path)) as lp:
+        fill(lp, "a", "ada", 5, "walrus")
+        lp.admin.backup(tmp_path / "copy.db")
+        fill(lp, "b", "ada", 5, "penguin")
+        assert positions(lp, "penguin3")
     kept = [(file.name, file.read_bytes()) for file in files(tmp_path)]
     for file in tmp_path.glob("state.db*"):
         file.unlink()
     shutil.copy(tmp_path / "copy.db", path)
     for name, data in kept:
         (tmp_path / name).write_bytes(data)
-    with holdfast.connect(str(path)) as hf:
-        fill(hf, "c", "ada", 6, "seal")
-        assert positions(hf, "penguin3") == set()
-        assert len(positions(hf, "common")) == 11
-        assert any("not of this log" in note for note in hf.archive.task.notes)
+    with limpet.connect(str(path)) as lp:
+        fill(lp, "c", "ada", 6, "seal")
+        assert positions(lp, "penguin3") == set()
+        assert len(positions(lp, "common")) == 11
+        assert any("not of this log" in note for note in lp.archive.task.notes)
 
 
 @pytest.mark.parametrize("what", ["user", "session", "message"])
@@ -125,44 +125,44 @@ def test_no_fragment_of_what_was_forgotten_is_left_in_any_file(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ):
     small(monkeypatch)
-    with holdfast.connect(str(tmp_path / "state.db")) as hf:
-        fill(hf, "keep", "ada" if what != "user" else "ben", 25, "walrus")
-        session = hf.sessions.create_session("gone-session", user_id="ada")
+    with limpet.connect(str(tmp_path / "state.db")) as lp:
+        fill(lp, "keep", "ada" if what != "user" else "ben", 25, "walrus")
+        session = lp.sessions.create_session("gone-session", user_id="ada")
         secrets = ["Xylophonist", "QZ9-7731", "quetzalcoatl", "ヴァイオリン協奏曲"]
         for secret in secrets:
             session.add_message(Message(role="user", content=f"about {secret}, please"))
             session.add_message(Message(role="assistant", content="common"))
-            assert hf.archive.catch_up()
-        fill(hf, "later", "ada" if what != "user" else "ben", 25, "seal")
-        before = hf.archive.search("quetzalcoatl", user_id="ada")
+            assert lp.archive.catch_up()
+        fill(lp, "later", "ada" if what != "user" else "ben", 25, "seal")
+        before = lp.archive.search("quetzalcoatl", user_id="ada")
         assert before[0].role == "user" and len(before) == 2
         fragments = [b"xylophonist", b"qz9", b"7731", b"quetzalcoatl", "ヴァ".encode(), b"gone-session"]  # fmt: skip
         everything = b"".join(file.read_bytes() for file in files(tmp_path))
         assert all(fragment in everything for fragment in fragments)
         if what == "user":
-            assert hf.archive.forget("ada") == 8
+            assert lp.archive.forget("ada") == 8
         elif what == "session":
-            assert hf.archive.forget("ada", "gone-session") == 8
+            assert lp.archive.forget("ada", "gone-session") == 8
         else:
             fragments = [b"quetzalcoatl"]
-            assert hf.archive.forget("ada", "gone-session", before[0].position) == 1
+            assert lp.archive.forget("ada", "gone-session", before[0].position) == 1
         everything = b"".join(file.read_bytes() for file in files(tmp_path))
         assert [one for one in fragments if one in everything] == []
-        assert hf.archive.search("quetzalcoatl", user_id="ada") == []
+        assert lp.archive.search("quetzalcoatl", user_id="ada") == []
         keeper = "ben" if what == "user" else "ada"
         left = 50 if what != "message" else 50 + 4
-        assert len(positions(hf, "common", keeper)) >= left - (what == "message")
-        assert len(positions(hf, "walrus7", keeper)) == 2
+        assert len(positions(lp, "common", keeper)) >= left - (what == "message")
+        assert len(positions(lp, "walrus7", keeper)) == 2
 
 
 def test_what_was_read_before_a_forgetting_is_not_written_after_it(tmp_path: Path):
-    with holdfast.connect(str(tmp_path / "state.db")) as hf:
-        fill(hf, "a", "ada", 3, "walrus")
-        shelf = hf._opened.shelf()
+    with limpet.connect(str(tmp_path / "state.db")) as lp:
+        fill(lp, "a", "ada", 3, "walrus")
+        shelf = lp._opened.shelf()
         reading = Batch(Index(shelf), "default")
         reading.begin("a", "ada", 0, 0)
         reading.add("a", position=2, time_us=0, role="user", terms={b"walrus0": 1}, spoken=True, calls=False)  # fmt: skip
-        assert hf.archive.forget("ada") == 0
+        assert lp.archive.forget("ada") == 0
         assert not reading.write(2, b"")
         assert shelf.scan(index.WAITING, b"", b"\xff", limit=9) == []
 
@@ -185,28 +185,28 @@ class Erased:
 
 
 def test_what_was_erased_from_the_log_is_passed_over():
-    with holdfast.connect("volatile:") as hf:
-        fill(hf, "a", "ada", 6, "walrus")
-        engine: Any = hf._opened.engine
+    with limpet.connect("volatile:") as lp:
+        fill(lp, "a", "ada", 6, "walrus")
+        engine: Any = lp._opened.engine
         engine.store = Erased(engine.store, {3, 5})
-        assert positions(hf, "common") == {2, 4, 6, 7}
+        assert positions(lp, "common") == {2, 4, 6, 7}
         # Its session's beginning too: then nobody knows whose it was, but its state does.
         engine.store._gone.add(1)
-        hf.archive.forget("ada")
-        fill(hf, "b", "ada", 1, "seal")
-        assert len(positions(hf, "common")) == 1
+        lp.archive.forget("ada")
+        fill(lp, "b", "ada", 1, "seal")
+        assert len(positions(lp, "common")) == 1
 
 
 KILLED = """
 import sys, threading, os, signal
-import holdfast
-from holdfast.memory.archive import index, indexing, searching, forgetting
+import limpet
+from limpet.memory.archive import index, indexing, searching, forgetting
 for module in (index, indexing, searching, forgetting):
     module.SIZES = (2, 4, 8, 16)
-from holdfast import limits
+from limpet import limits
 limits.ARCHIVE_BATCH = limits.READ_CHUNK = 7
-hf = holdfast.connect(sys.argv[1])
-shelf, steps = hf._opened.shelf(), int(sys.argv[2])
+lp = limpet.connect(sys.argv[1])
+shelf, steps = lp._opened.shelf(), int(sys.argv[2])
 change, seen = shelf._change, 0
 def counted(writer, one):
     global seen
@@ -215,9 +215,9 @@ def counted(writer, one):
         os.kill(os.getpid(), signal.SIGKILL)
     change(writer, one)
 shelf._change = counted
-while hf.archive.task.step("default"):
+while lp.archive.task.step("default"):
     pass
-hf.close()
+lp.close()
 """
 
 
@@ -227,16 +227,16 @@ def test_an_indexer_killed_in_the_middle_is_taken_up_where_it_was(
 ):
     small(monkeypatch)
     path = str(tmp_path / "state.db")
-    with holdfast.connect(path) as hf:
-        fill(hf, "a", "ada", 60, "walrus")
-        fill(hf, "b", "ben", 30, "seal")
+    with limpet.connect(path) as lp:
+        fill(lp, "a", "ada", 60, "walrus")
+        fill(lp, "b", "ben", 30, "seal")
     run = subprocess.run([sys.executable, "-c", KILLED, path, str(steps)], check=False, timeout=60)
     assert run.returncode == -signal.SIGKILL
-    with holdfast.connect(path) as hf:
-        hits = hf.archive.search("common", user_id="ada", k=100)
+    with limpet.connect(path) as lp:
+        hits = lp.archive.search("common", user_id="ada", k=100)
         assert len(hits) == len({hit.position for hit in hits}) == 60
-        assert len(positions(hf, "common", "ben")) == 30
-        assert hf.archive.task.notes == []
+        assert len(positions(lp, "common", "ben")) == 30
+        assert lp.archive.task.notes == []
 
 
 def test_searches_see_whole_states_while_others_index(
@@ -244,11 +244,11 @@ def test_searches_see_whole_states_while_others_index(
 ):
     """Every search finds a beginning of what was said, whatever is moved meanwhile."""
     small(monkeypatch)
-    with holdfast.connect(str(tmp_path / "state.db")) as hf:
-        fill(hf, "a", "ada", 200, "walrus")
-        monkeypatch.setattr(holdfast.limits, "READ_CHUNK", 3)
-        monkeypatch.setattr(holdfast.limits, "ARCHIVE_BATCH", 2)
-        tasks = [IndexTask(hf._opened.engine, hf._opened.shelf()) for _ in range(2)]
+    with limpet.connect(str(tmp_path / "state.db")) as lp:
+        fill(lp, "a", "ada", 200, "walrus")
+        monkeypatch.setattr(limpet.limits, "READ_CHUNK", 3)
+        monkeypatch.setattr(limpet.limits, "ARCHIVE_BATCH", 2)
+        tasks = [IndexTask(lp._opened.engine, lp._opened.shelf()) for _ in range(2)]
 
         def follow(task: IndexTask) -> None:
             while task.step("default"):
@@ -258,7 +258,7 @@ def test_searches_see_whole_states_while_others_index(
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            rows = Index(hf._opened.shelf())
+            rows = Index(lp._opened.shelf())
             owner = rows.owner(Who("default", "ada"))
             if owner is not None:
                 sought = searching.Sought(terms=[b"common"], k=500)
@@ -271,8 +271,8 @@ def test_searches_see_whole_states_while_others_index(
                 assert found == set(range(2, 2 + len(found)))
         for thread in threads:
             thread.join()
-        assert hf.archive.search("common", user_id="ada", k=100)[0]
-        assert hf.archive.behind() == 0
+        assert lp.archive.search("common", user_id="ada", k=100)[0]
+        assert lp.archive.behind() == 0
 
 
 def test_tenants_share_a_shelf_and_nothing_else():

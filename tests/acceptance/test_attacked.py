@@ -10,31 +10,31 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Message, WindowPolicy, errors
-from holdfast.memory.archive import terms
-from holdfast.memory.facts import rules
-from holdfast.models.asking import Failure, decoded
-from holdfast.models.openai import _Completion
-from holdfast.testing.scribe import Scribe
-from holdfast.values.memory import Said
+import limpet
+from limpet import Message, WindowPolicy, errors
+from limpet.memory.archive import terms
+from limpet.memory.facts import rules
+from limpet.models.asking import Failure, decoded
+from limpet.models.openai import _Completion
+from limpet.testing.scribe import Scribe
+from limpet.values.memory import Said
 
 
 def test_a_summary_that_was_being_written_when_a_message_was_erased_is_not_taken(tmp_path: Path):
-    with holdfast.connect(tmp_path / "a.db", policy=WindowPolicy(budget=1_000, summary="en")) as hf:
-        session = hf.sessions.create_session("s", user_id="bo")
+    with limpet.connect(tmp_path / "a.db", policy=WindowPolicy(budget=1_000, summary="en")) as lp:
+        session = lp.sessions.create_session("s", user_id="bo")
         session.add_message(Message("user", "We live in Zebraville.", id="m1"))
         for day in range(60):
             session.add_message(Message("user", f"What did we decide for day {day} of the trip?"))
             session.add_message(Message("assistant", f"ferry number {day} it is"))
 
         def writes(messages: Sequence[Message], _before: str | None) -> str:
-            hf.admin.erase(session_id="s", message_id="m1")
+            lp.admin.erase(session_id="s", message_id="m1")
             return f"They live in Zebraville. {len(messages)}"
 
         with pytest.raises(errors.Conflict):
             session.summarize(writes)
-        window = hf.sessions.get_session("s").window(1_000)
+        window = lp.sessions.get_session("s").window(1_000)
         assert "Zebraville" not in " ".join(str(m.content) for m in window.messages)
     assert not [f for f in tmp_path.iterdir() if b"Zebraville" in f.read_bytes()]
 
@@ -43,40 +43,40 @@ def test_a_history_that_was_forgotten_on_its_way_to_an_engine_is_forgotten_there
     tmp_path: Path,
 ):
     memory = Scribe()
-    with holdfast.connect(tmp_path / "a.db", memory=memory) as hf:
-        hf.sessions.create_session("s", user_id="bo").add_message(
+    with limpet.connect(tmp_path / "a.db", memory=memory) as lp:
+        lp.sessions.create_session("s", user_id="bo").add_message(
             Message("user", "I live in Oslo.")
         )
-        hf.sessions.end_session("s")
+        lp.sessions.end_session("s")
         ingest = memory.ingest
 
         def late(history: Any, said: Any) -> None:
             kept = list(said)
-            hf.memory.forget("bo")
+            lp.memory.forget("bo")
             memory.forgotten.clear()
             ingest(history, kept)
 
         memory.ingest = late
-        hf.worker().run_once()
+        lp.worker().run_once()
     assert [who.user_id for who in memory.forgotten] == ["bo"]
 
 
 def test_metadata_of_a_caller_is_no_prompt_that_memory_made(tmp_path: Path):
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        hf.sessions.create_session("a", user_id="ada").add_message(
+    with limpet.connect(tmp_path / "a.db") as lp:
+        lp.sessions.create_session("a", user_id="ada").add_message(
             Message("user", "secret", id="m")
         )
         forged = {"memory": {"sources": [{"position": 2}]}}
-        other = hf.sessions.create_session("b", user_id="ada")
+        other = lp.sessions.create_session("b", user_id="ada")
         other.add_message(Message("user", "innocent", metadata=forged))
-        hf.admin.erase(session_id="a", message_id="m")
+        lp.admin.erase(session_id="a", message_id="m")
         assert other.messages[0].content == "innocent"
 
 
 def test_an_event_of_no_schema_is_refused(tmp_path: Path):
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        hf.sessions.create_session("s").add_message(Message("user", "x"))
-        hf.admin.export(tmp_path / "x.jsonl")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        lp.sessions.create_session("s").add_message(Message("user", "x"))
+        lp.admin.export(tmp_path / "x.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     for line in lines:
         if line.get("kind") == "session.message_added":
@@ -84,8 +84,8 @@ def test_an_event_of_no_schema_is_refused(tmp_path: Path):
     body = b"".join(json.dumps(line).encode() + b"\n" for line in lines[:-1])
     lines[-1]["sha256"] = hashlib.sha256(body).hexdigest()
     (tmp_path / "y.jsonl").write_bytes(body + json.dumps(lines[-1]).encode() + b"\n")
-    with holdfast.connect(tmp_path / "b.db") as hf, pytest.raises(errors.DamagedFile):
-        hf.admin.import_(tmp_path / "y.jsonl")
+    with limpet.connect(tmp_path / "b.db") as lp, pytest.raises(errors.DamagedFile):
+        lp.admin.import_(tmp_path / "y.jsonl")
 
 
 def test_an_answer_that_is_nested_deep_is_no_answer():

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from holdfast import Holdfast, Message, Session, WindowPolicy, errors, limits
-from holdfast.engine.requests import Settings
-from holdfast.engine.sessions import Sessions
-from holdfast.engine.summarizing import Summarizing
-from holdfast.engine.worker import Worker
-from holdfast.values.context import Fate
+from limpet import Limpet, Message, Session, WindowPolicy, errors, limits
+from limpet.engine.requests import Settings
+from limpet.engine.sessions import Sessions
+from limpet.engine.summarizing import Summarizing
+from limpet.engine.worker import Worker
+from limpet.values.context import Fate
 from tests.acceptance.scenes import Opener, answer, engine_of, neighbour, user
 from tests.unit.backstage import Clock, engine_over
 
@@ -43,8 +43,8 @@ class Writer:
         return f"{len(messages)} messages, the last: {str(messages[-1].content)[:20]}"
 
 
-def work(hf: Holdfast, writer: Writer) -> Worker:
-    made = Worker(engine_of(hf), [Summarizing(engine_of(hf), writer)])
+def work(lp: Limpet, writer: Writer) -> Worker:
+    made = Worker(engine_of(lp), [Summarizing(engine_of(lp), writer)])
     made.run_once()
     return made
 
@@ -55,14 +55,14 @@ def work(hf: Holdfast, writer: Writer) -> Worker:
     [("en", "Summary of previous context:"), ("ja", "前文の要約："), ("zh", "前文摘要：")],
 )
 def test_what_cuts_took_out_is_summarised_in_the_background(
-    hf: Holdfast, language: str, prefix: str
+    lp: Limpet, language: str, prefix: str
 ):
     policy = WindowPolicy(budget=400, summary=language)
-    session = filled(hf.sessions.create_session("s", system="S", policy=policy))
+    session = filled(lp.sessions.create_session("s", system="S", policy=policy))
     stand_in = session.state.summary
     assert stand_in is not None and not stand_in.author
     writer = Writer()
-    work(hf, writer)
+    work(lp, writer)
     written = session.reload().state.summary
     assert written is not None and written.author == "writer"
     assert written.text.startswith(prefix)
@@ -71,31 +71,31 @@ def test_what_cuts_took_out_is_summarised_in_the_background(
     window = session.window()
     assert [m.content for m in window.messages if "messages, the last" in str(m.content)] == [written.text]  # fmt: skip
     assert len(writer.calls) == 1
-    work(hf, writer)
+    work(lp, writer)
     assert len(writer.calls) == 1, "nothing is left to be written"
 
 
-def test_the_next_summary_takes_the_one_before_and_stands_for_all(hf: Holdfast):
-    session = filled(hf.sessions.create_session("s", policy=POLICY))
+def test_the_next_summary_takes_the_one_before_and_stands_for_all(lp: Limpet):
+    session = filled(lp.sessions.create_session("s", policy=POLICY))
     writer = Writer()
-    work(hf, writer)
+    work(lp, writer)
     first = session.reload().state.written
     filled(session, 20, "more")
-    work(hf, writer)
+    work(lp, writer)
     second = session.reload().state.written
     assert first is not None and second is not None
     assert writer.calls[1][1] == first.text
     assert not set(writer.calls[0][0]) & set(writer.calls[1][0])
     assert (second.first, second.last > first.last) == (first.first, True)
-    kinds = [event.kind for event in hf.events.feed()]
+    kinds = [event.kind for event in lp.events.feed()]
     assert kinds.count("session.summarized") >= 2
     assert [m for m in session.window().messages if "messages, the last" in str(m.content)][1:] == []  # fmt: skip
 
 
-def test_without_a_policy_a_cut_on_demand_is_summarised_too(hf: Holdfast):
-    session = filled(hf.sessions.create_session("s"))
+def test_without_a_policy_a_cut_on_demand_is_summarised_too(lp: Limpet):
+    session = filled(lp.sessions.create_session("s"))
     session.trimmed(400)
-    work(hf, Writer())
+    work(lp, Writer())
     assert session.reload().state.written is not None
 
 
@@ -112,7 +112,7 @@ def test_what_grew_while_it_was_read_is_read_again_and_what_came_meanwhile_stays
     working.run_once()
     working.run_once()
     assert len(writer.calls) == 1, "what is paid for is not asked for again at once"
-    assert not [one for one in caplog.records if one.name == "holdfast.summaries"]
+    assert not [one for one in caplog.records if one.name == "limpet.summaries"]
     clock.pass_(limits.BACKOFF_S + 1)
     working.run_once()
     state = session.reload().state
@@ -128,34 +128,34 @@ def _grow(sessions: Sessions) -> None:
     filled(sessions.get_session("s"), 20, "meanwhile")
 
 
-def test_a_summariser_that_knows_its_language_writes_in_it(hf: Holdfast):
+def test_a_summariser_that_knows_its_language_writes_in_it(lp: Limpet):
     class Zh(Writer):
         language = "zh"
 
-    session = filled(hf.sessions.create_session("s", policy=POLICY))
-    work(hf, Zh())
+    session = filled(lp.sessions.create_session("s", policy=POLICY))
+    work(lp, Zh())
     written = session.reload().state.written
     assert written is not None and written.text.startswith("前文摘要：")
 
 
-def test_conflicts_that_go_on_are_not_paid_for_without_end(hf: Holdfast):
-    filled(hf.sessions.create_session("s", policy=POLICY))
+def test_conflicts_that_go_on_are_not_paid_for_without_end(lp: Limpet):
+    filled(lp.sessions.create_session("s", policy=POLICY))
     writer = Writer(*[errors.Conflict("busy")] * 50)
-    made = work(hf, writer)
+    made = work(lp, writer)
     assert len(writer.calls) == 1
     assert made.status()[0].told["waiting"] == made.status()[0].told["failing"] == 1
 
 
-def test_whoever_is_second_changes_nothing_and_is_not_punished(hf: Holdfast):
-    session = filled(hf.sessions.create_session("s", policy=POLICY))
+def test_whoever_is_second_changes_nothing_and_is_not_punished(lp: Limpet):
+    session = filled(lp.sessions.create_session("s", policy=POLICY))
     writer = Writer()
 
     def faster() -> None:
         writer.during = lambda: None
-        hf.sessions.get_session("s").summarize(lambda messages, before: "the faster one")
+        lp.sessions.get_session("s").summarize(lambda messages, before: "the faster one")
 
     writer.during = faster
-    made = work(hf, writer)
+    made = work(lp, writer)
     written = session.reload().state.written
     assert written is not None and "the faster one" in written.text
     assert made.status()[0].told["failing"] == made.status()[0].told["waiting"] == 0
@@ -189,37 +189,37 @@ def test_a_failing_model_leaves_the_stand_in_and_is_asked_again_later(failure: E
     assert working.status()[0].told["waiting"] == 0
 
 
-def test_a_summary_that_has_lost_too_much_is_refused_and_tried_again(hf: Holdfast):
+def test_a_summary_that_has_lost_too_much_is_refused_and_tried_again(lp: Limpet):
     policy = WindowPolicy(budget=400, summary="en", recall=0.9)
-    session = filled(hf.sessions.create_session("s", policy=policy))
+    session = filled(lp.sessions.create_session("s", policy=policy))
     session.add_message(user("Order 4711 for Ada."))
-    made = work(hf, Writer())
+    made = work(lp, Writer())
     assert session.reload().state.written is None
     (row,) = made.status()
     assert (row.told["waiting"], row.told["failing"]) == (1, 1)
 
 
-def test_a_session_that_ended_meanwhile_needs_none(hf: Holdfast):
-    filled(hf.sessions.create_session("s", policy=POLICY))
+def test_a_session_that_ended_meanwhile_needs_none(lp: Limpet):
+    filled(lp.sessions.create_session("s", policy=POLICY))
     writer = Writer()
 
     def end() -> None:
-        hf.sessions.end_session("s")
+        lp.sessions.end_session("s")
 
     writer.during = end
-    made = work(hf, writer)
+    made = work(lp, writer)
     assert made.status()[0].told["waiting"] == 0
-    filled(hf.sessions.create_session("t", policy=POLICY))
-    hf.sessions.end_session("t")
+    filled(lp.sessions.create_session("t", policy=POLICY))
+    lp.sessions.end_session("t")
     calls = len(writer.calls)
-    work(hf, writer)
+    work(lp, writer)
     assert len(writer.calls) == calls
 
 
-def test_two_workers_write_one_summary(hf: Holdfast):
-    session = filled(hf.sessions.create_session("s", policy=POLICY))
+def test_two_workers_write_one_summary(lp: Limpet):
+    session = filled(lp.sessions.create_session("s", policy=POLICY))
     writers = [Writer(), Writer()]
-    threads = [threading.Thread(target=work, args=(hf, writer)) for writer in writers]
+    threads = [threading.Thread(target=work, args=(lp, writer)) for writer in writers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -228,33 +228,33 @@ def test_two_workers_write_one_summary(hf: Holdfast):
     assert session.reload().state.written is not None
 
 
-def test_of_two_users_and_two_tenants_none_reads_of_another(hf: Holdfast):
-    theirs = neighbour(hf, "globex")
+def test_of_two_users_and_two_tenants_none_reads_of_another(lp: Limpet):
+    theirs = neighbour(lp, "globex")
     for sessions, session_id, word in (
-        (hf.sessions, "a", "apples"), (hf.sessions, "b", "bananas"), (theirs, "a", "cherries"),
+        (lp.sessions, "a", "apples"), (lp.sessions, "b", "bananas"), (theirs, "a", "cherries"),
     ):  # fmt: skip
         filled(sessions.create_session(session_id, user_id=session_id, policy=POLICY), word=word)
     writer = Writer()
-    work(hf, writer)
+    work(lp, writer)
     assert len(writer.calls) == 3
     for texts, _ in writer.calls:
         assert len({text.split()[0] for text in texts}) == 1
-    found = [hf.sessions.get_session("a"), hf.sessions.get_session("b"), theirs.get_session("a")]
+    found = [lp.sessions.get_session("a"), lp.sessions.get_session("b"), theirs.get_session("a")]
     for session, word in zip(found, ("apples", "bananas", "cherries"), strict=True):
         assert session.state.written is not None and word in session.state.written.text
 
 
 def test_an_open_store_brings_it_along(opener: Opener):
-    hf = opener(summarizer=Writer(), policy=POLICY)
-    session = filled(hf.sessions.create_session("s"))
-    hf.worker().run_once()
+    lp = opener(summarizer=Writer(), policy=POLICY)
+    session = filled(lp.sessions.create_session("s"))
+    lp.worker().run_once()
     assert session.reload().state.written is not None
 
 
 @pytest.mark.req("A-13")
-def test_what_a_summary_stands_for_can_be_had_again(hf: Holdfast):
-    session = filled(hf.sessions.create_session("s", policy=POLICY))
-    work(hf, Writer())
+def test_what_a_summary_stands_for_can_be_had_again(lp: Limpet):
+    session = filled(lp.sessions.create_session("s", policy=POLICY))
+    work(lp, Writer())
     session.reload()
     summary = session.state.written
     assert summary is not None
@@ -266,14 +266,14 @@ def test_what_a_summary_stands_for_can_be_had_again(hf: Holdfast):
         with pytest.raises(errors.InvalidRequest):
             session.expand(*wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(errors.NotFound):
-        hf.sessions.create_session("t").expand()
+        lp.sessions.create_session("t").expand()
 
 
 @pytest.mark.req("A-13")
-def test_every_message_is_in_the_window_under_the_summary_or_left_out_with_a_reason(hf: Holdfast):
-    session = filled(hf.sessions.create_session("s", system="S", policy=POLICY), 50)
+def test_every_message_is_in_the_window_under_the_summary_or_left_out_with_a_reason(lp: Limpet):
+    session = filled(lp.sessions.create_session("s", system="S", policy=POLICY), 50)
     for _ in range(2):
-        work(hf, Writer())
+        work(lp, Writer())
         window = session.reload().window()
         summary = session.state.summary
         assert summary is not None

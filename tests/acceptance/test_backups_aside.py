@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import errors, limits
-from holdfast.engine import migrating
-from holdfast.store import aside, sqlite
-from holdfast.store.port import Store
-from holdfast.store.volatile import VolatileStore
-from holdfast.wiring.stores import open_store
+import limpet
+from limpet import errors, limits
+from limpet.engine import migrating
+from limpet.store import aside, sqlite
+from limpet.store.port import Store
+from limpet.store.volatile import VolatileStore
+from limpet.wiring.stores import open_store
 from tests.acceptance.test_copied_into_use import said
 from tests.acceptance.test_migrating import kept, kept_at
 
@@ -90,5 +90,5 @@ def test_what_another_store_has_left_is_neither_taken_nor_lost(tmp_path: Path, t
 
 
 def test_no_place_for_a_file_is_said_in_time(tmp_path: Path):
-    with holdfast.connect("volatile:") as hf, pytest.raises(errors.InvalidRequest, match="made"):
-        hf.admin.backup(tmp_path / "none" / "monday.db")
+    with limpet.connect("volatile:") as lp, pytest.raises(errors.InvalidRequest, match="made"):
+        lp.admin.backup(tmp_path / "none" / "monday.db")

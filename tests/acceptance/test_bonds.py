@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast, errors
-from holdfast.engine.bonding import NOBODY
-from holdfast.store.sqlite.shelf import SQLiteShelf
+from limpet import Limpet, errors
+from limpet.engine.bonding import NOBODY
+from limpet.store.sqlite.shelf import SQLiteShelf
 from tests.acceptance.whole import known, opened, said, worked
 
 
@@ -18,11 +18,11 @@ def path(fast_dir: Path) -> Path:
     return fast_dir / "state.db"
 
 
-def taught(hf: Holdfast) -> list[str]:
-    said(hf, "one", "ada", "I live in Oslo.")
-    said(hf, "two", "ada", "I work as a baker.")
-    worked(hf)
-    found = known(hf, "ada")
+def taught(lp: Limpet) -> list[str]:
+    said(lp, "one", "ada", "I live in Oslo.")
+    said(lp, "two", "ada", "I work as a baker.")
+    worked(lp)
+    found = known(lp, "ada")
     assert len(found) == 2
     return found
 
@@ -34,10 +34,10 @@ def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
 ):
     renewed: list[int] = []
     renew = SQLiteShelf.renew
-    with opened(path) as hf:
-        before = taught(hf)
+    with opened(path) as lp:
+        before = taught(lp)
         monkeypatch.setattr(SQLiteShelf, "renew", lambda self: (renewed.append(1), renew(self)))
-        store, calls = hf.sessions._engine.store, list[int]()
+        store, calls = lp.sessions._engine.store, list[int]()
         put = store.put_note
 
         def noted(tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
@@ -52,13 +52,13 @@ def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
         monkeypatch.setattr(store, "put_note", noted)
         if dies:
             with pytest.raises(errors.Unavailable):
-                hf.memory.forget("nobody")
+                lp.memory.forget("nobody")
         else:
-            hf.memory.forget("nobody")
+            lp.memory.forget("nobody")
         assert len(calls) >= gap
     monkeypatch.setattr(store, "put_note", put)
-    with opened(path) as hf:
-        assert known(hf, "ada") == before
+    with opened(path) as lp:
+        assert known(lp, "ada") == before
     assert not renewed
 
 
@@ -74,10 +74,10 @@ def test_what_is_found_damaged_while_it_learns_is_learnt_again(
         return dict(get(self, book, keys))
 
     monkeypatch.setattr(SQLiteShelf, "get", found)
-    with opened(path) as hf:
-        before = taught(hf)
-        said(hf, "three", "ada", "I am allergic to peanuts.")
+    with opened(path) as lp:
+        before = taught(lp)
+        said(lp, "three", "ada", "I am allergic to peanuts.")
         damaged[0] = True
-        worked(hf)
+        worked(lp)
         assert not damaged[0]
-        assert set(before) < set(known(hf, "ada"))
+        assert set(before) < set(known(lp, "ada"))

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, SessionManager, StateManager, errors, limits
-from holdfast.context import remembered
-from holdfast.engine.bootstrapping import Bootstrap
-from holdfast.testing.scribe import Scribe
-from holdfast.values import estimate
-from holdfast.values.memory import Profile, Who
+import limpet
+from limpet import Limpet, SessionManager, StateManager, errors, limits
+from limpet.context import remembered
+from limpet.engine.bootstrapping import Bootstrap
+from limpet.testing.scribe import Scribe
+from limpet.values import estimate
+from limpet.values.memory import Profile, Who
 from tests.acceptance.scenes import Opener, engine_of, user
 from tests.unit.backstage import Clock
 
@@ -28,7 +28,7 @@ def knowing(text: str = "Lives in Oslo.") -> Scribe:
     return memory
 
 
-def prompts(session: holdfast.Session) -> list[Any]:
+def prompts(session: limpet.Session) -> list[Any]:
     return [message.content for message in session.messages if message.role == "system"]
 
 
@@ -40,8 +40,8 @@ def prompts(session: holdfast.Session) -> list[Any]:
 def test_what_is_known_is_a_marked_part_of_the_one_system_prompt(
     opener: Opener, language: str, known: str
 ):
-    hf = opener(memory=knowing(known), bootstrap_language=language)
-    session = hf.sessions.create_session(user_id="ada", system="You plan trips.")
+    lp = opener(memory=knowing(known), bootstrap_language=language)
+    session = lp.sessions.create_session(user_id="ada", system="You plan trips.")
     (prompt,) = prompts(session)
     assert prompt.startswith("You plan trips.\n\n[memory-1]\n")
     assert prompt.endswith(f"\n{known}\n[/memory-1]")
@@ -55,12 +55,12 @@ def test_what_is_known_is_a_marked_part_of_the_one_system_prompt(
 
 
 def test_without_a_prompt_it_is_one_and_without_knowledge_nothing_is_there(opener: Opener):
-    hf = opener(memory=knowing())
-    (prompt,) = prompts(hf.sessions.create_session(user_id="ada"))
+    lp = opener(memory=knowing())
+    (prompt,) = prompts(lp.sessions.create_session(user_id="ada"))
     assert prompt.startswith("[memory-1]\n")
-    assert prompts(hf.sessions.create_session(user_id="bob")) == []
-    assert prompts(hf.sessions.create_session(system="S")) == ["S"]
-    assert prompts(hf.sessions.create_session(user_id="bob", system="S")) == ["S"]
+    assert prompts(lp.sessions.create_session(user_id="bob")) == []
+    assert prompts(lp.sessions.create_session(system="S")) == ["S"]
+    assert prompts(lp.sessions.create_session(user_id="bob", system="S")) == ["S"]
 
 
 def test_a_reset_and_getting_or_creating_ask_too_when_something_begins(opener: Opener):
@@ -72,38 +72,38 @@ def test_a_reset_and_getting_or_creating_ask_too_when_something_begins(opener: O
         asked += 1
 
     memory.on_profile = count
-    hf = opener(memory=memory)
-    session = hf.sessions.get_or_create_session("s", user_id="ada", system="S")
+    lp = opener(memory=memory)
+    session = lp.sessions.get_or_create_session("s", user_id="ada", system="S")
     assert "Oslo" in prompts(session)[0]
     assert asked == 1
-    hf.sessions.get_or_create_session("s", user_id="ada", system="S")
+    lp.sessions.get_or_create_session("s", user_id="ada", system="S")
     assert asked == 1, "nothing begins"
     memory.known[ADA] = "Lives in Bergen."
-    assert "Bergen" in prompts(hf.sessions.reset_session("s", system="T"))[0]
-    hf.sessions.end_session("s")
+    assert "Bergen" in prompts(lp.sessions.reset_session("s", system="T"))[0]
+    lp.sessions.end_session("s")
     memory.known[ADA] = "Lives in Tromsø."
-    again = hf.sessions.get_or_create_session("s", system="U")
+    again = lp.sessions.get_or_create_session("s", system="U")
     assert again.generation == 2
     assert "Tromsø" in prompts(again)[0]
     with pytest.raises(errors.DuplicateSession):
-        hf.sessions.create_session("s", user_id="ada")
+        lp.sessions.create_session("s", user_id="ada")
     assert asked == 3
 
 
 def test_a_key_stands_for_the_same_command_whatever_is_known_by_then(opener: Opener):
     memory = knowing()
-    hf = opener(memory=memory)
-    first = hf.sessions.create_session(user_id="ada", system="S", key="k")
+    lp = opener(memory=memory)
+    first = lp.sessions.create_session(user_id="ada", system="S", key="k")
     memory.known[ADA] = "Lives in Bergen."
-    again = hf.sessions.create_session(user_id="ada", system="S", key="k")
+    again = lp.sessions.create_session(user_id="ada", system="S", key="k")
     assert (again.id, prompts(again)) == (first.id, prompts(first))
-    plain = opener() if hf.admin.status()["backend"] == "sqlite" else hf
+    plain = opener() if lp.admin.status()["backend"] == "sqlite" else lp
     assert plain.sessions.create_session(user_id="ada", system="S", key="k").id == first.id
     with pytest.raises(errors.KeyReused):
-        hf.sessions.create_session(user_id="ada", system="T", key="k")
-    reset = hf.sessions.reset_session(first.id, system="R", key="r")
+        lp.sessions.create_session(user_id="ada", system="T", key="k")
+    reset = lp.sessions.reset_session(first.id, system="R", key="r")
     memory.known.clear()
-    assert hf.sessions.reset_session(first.id, system="R", key="r").version == reset.version
+    assert lp.sessions.reset_session(first.id, system="R", key="r").version == reset.version
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_a_key_stands_for_the_same_command_whatever_is_known_by_then(opener: Ope
     ],
 )
 def test_no_content_can_end_its_fence(opener: Opener, text: str):
-    hf = opener(memory=knowing(text))
-    (prompt,) = prompts(hf.sessions.create_session(user_id="ada", system="S"))
+    lp = opener(memory=knowing(text))
+    (prompt,) = prompts(lp.sessions.create_session(user_id="ada", system="S"))
     opening, _, rest = prompt.partition("\n\n")[2].partition("\n")
     closing = opening.replace("[", "[/")
     assert rest.endswith(f"\n{closing}")
@@ -164,10 +164,10 @@ def test_an_engine_that_hangs_delays_one_session_and_its_threads_do_not_pile_up(
         freed.wait(10)
 
     memory.on_profile = hang
-    hf = opener(memory=memory, bootstrap_timeout_s=0.01)
+    lp = opener(memory=memory, bootstrap_timeout_s=0.01)
     before = threading.active_count()
     for _ in range(20):
-        assert prompts(hf.sessions.create_session(user_id="ada", system="S")) == ["S"]
+        assert prompts(lp.sessions.create_session(user_id="ada", system="S")) == ["S"]
     assert threading.active_count() <= before + 1
     freed.set()
 
@@ -175,8 +175,8 @@ def test_an_engine_that_hangs_delays_one_session_and_its_threads_do_not_pile_up(
 def test_what_is_no_profile_counts_as_none(opener: Opener):
     memory: Any = knowing()
     memory.profile = lambda who, budget: "Lives in Oslo."
-    hf = opener(memory=memory)
-    assert prompts(hf.sessions.create_session(user_id="ada", system="S")) == ["S"]
+    lp = opener(memory=memory)
+    assert prompts(lp.sessions.create_session(user_id="ada", system="S")) == ["S"]
 
 
 @pytest.mark.parametrize(
@@ -190,19 +190,19 @@ def test_what_is_no_profile_counts_as_none(opener: Opener):
 )
 def test_settings_are_checked_and_nothing_stays_open(tmp_path: Path, wrong: dict[str, Any]):
     with pytest.raises(errors.InvalidRequest):
-        holdfast.connect(tmp_path / "a.db", memory=knowing(), **wrong)
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        assert hf.admin.verify().ok
+        limpet.connect(tmp_path / "a.db", memory=knowing(), **wrong)
+    with limpet.connect(tmp_path / "a.db") as lp:
+        assert lp.admin.verify().ok
 
 
 def test_awaited_and_by_the_manager_of_the_document_it_is_the_same(tmp_path: Path):
     async def scenario() -> None:
-        async with holdfast.connect_async(tmp_path / "a.db", memory=knowing()) as hf:
-            session = await hf.sessions.create_session(user_id="ada", system="S")
+        async with limpet.connect_async(tmp_path / "a.db", memory=knowing()) as lp:
+            session = await lp.sessions.create_session(user_id="ada", system="S")
             assert "Oslo" in str((await session.messages.at(0)).content)
-            reset = await hf.sessions.reset_session(session.id, system="S")
+            reset = await lp.sessions.reset_session(session.id, system="S")
             assert "Oslo" in str((await reset.messages.at(0)).content)
-            got = await hf.sessions.get_or_create_session("g", user_id="ada")
+            got = await lp.sessions.get_or_create_session("g", user_id="ada")
             assert "Oslo" in str((await got.messages.at(0)).content)
 
     asyncio.run(scenario())
@@ -227,8 +227,8 @@ def test_nothing_crosses_between_users_and_tenants(opener: Opener, backend: str)
     memory.known[Who("globex", "ada")] = "Lives in Lima."
     ours, theirs = opener(memory=memory), opener(memory=memory, tenant="globex")
     said = {
-        name: prompts(hf.sessions.create_session(user_id=user_id))[0]
-        for name, hf, user_id in (
+        name: prompts(lp.sessions.create_session(user_id=user_id))[0]
+        for name, lp, user_id in (
             ("oslo", ours, "ada"), ("rome", ours, "bob"), ("lima", theirs, "ada"),
         )
     }  # fmt: skip
@@ -241,8 +241,8 @@ def test_nothing_crosses_between_users_and_tenants(opener: Opener, backend: str)
 
 
 def test_the_first_message_is_still_the_callers_own(opener: Opener):
-    hf: Holdfast = opener(memory=knowing())
-    session = hf.sessions.create_session("s", user_id="ada", system="S")
+    lp: Limpet = opener(memory=knowing())
+    session = lp.sessions.create_session("s", user_id="ada", system="S")
     session.add_message(user("q"))
     assert [message.role for message in session.messages] == ["system", "user"]
-    assert engine_of(hf).states.current("default", "s") is not None
+    assert engine_of(lp).states.current("default", "s") is not None

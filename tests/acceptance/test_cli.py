@@ -14,10 +14,10 @@ from typing import Any
 import cyclopts
 import pytest
 
-import holdfast
-import holdfast.cli
-from holdfast import Message, ToolCallRequest
-from holdfast.cli import helptexts, listing
+import limpet
+import limpet.cli
+from limpet import Message, ToolCallRequest
+from limpet.cli import helptexts, listing
 from tests.acceptance import cli_runs
 from tests.acceptance.cli_runs import Done, on_terminal, run
 
@@ -32,9 +32,9 @@ OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\U00
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store of several sessions."""
     place = tmp_path_factory.mktemp("stores")
-    with holdfast.connect(place / "state.db") as hf:
+    with limpet.connect(place / "state.db") as lp:
         for number in range(4):
-            session = hf.sessions.create_session(
+            session = lp.sessions.create_session(
                 f"trip-{number}",
                 user_id="ada" if number % 2 else "bo",
                 title=f"Trip {number}",
@@ -42,12 +42,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
             for turn in range(number):
                 session.add_message({"role": "user", "content": f"Grüße {turn} 你好\nline two"})
-        hf.sessions.end_session("trip-1")
-        long = hf.sessions.create_session("long")
+        lp.sessions.end_session("trip-1")
+        long = lp.sessions.create_session("long")
         long.add_messages([{"role": "user", "content": f"number {n}"} for n in range(1, 301)])
-        after = hf.sessions.create_continuation_session(long)
-        hf.sessions.update_session(after.id, title="goes on")
-        evil = hf.sessions.create_session("evil", title=HOSTILE, metadata={"bad": HOSTILE})
+        after = lp.sessions.create_continuation_session(long)
+        lp.sessions.update_session(after.id, title="goes on")
+        evil = lp.sessions.create_session("evil", title=HOSTILE, metadata={"bad": HOSTILE})
         evil.add_message({"role": "user", "content": HOSTILE})
         call = ToolCallRequest(name="charge_card", args={"note": HOSTILE, "amount": 12})
         evil.add_message(Message("assistant", tool_calls=[call]))
@@ -71,7 +71,7 @@ def test_first_screen_names_every_command(tmp_path: Path):
     assert done == (0, helptexts.ROOT + "\n", "")
     assert run(cwd=tmp_path) == run("help", cwd=tmp_path) == done
     assert len(done.out.splitlines()) <= 24
-    for name in commands(holdfast.cli.app):
+    for name in commands(limpet.cli.app):
         group, _, verb = name.partition(" ")
         (line,) = [line for line in done.out.splitlines() if re.match(rf"  {group}  ", line)]
         assert re.search(rf"\b{verb}\b", line), name
@@ -99,11 +99,11 @@ def test_help_fills_the_lines_that_there_are(on: Callable[..., Done], columns: i
 def test_first_screen_loads_no_terminal_library(tmp_path: Path):
     """Starting is quick because what is slow to import is not imported."""
     ended = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "holdfast", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "limpet", "--help"],
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     loaded = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
-    assert "holdfast.cli" in loaded
+    assert "limpet.cli" in loaded
     assert not loaded & {"cyclopts", "rich", "asyncio.events"}
 
 
@@ -124,13 +124,13 @@ def test_a_forked_run_is_one_that_was_started(folder: Path, words: str):
     assert run(*words.split(), cwd=folder) == started
 
 
-@pytest.mark.parametrize("name", sorted(commands(holdfast.cli.app)))
+@pytest.mark.parametrize("name", sorted(commands(limpet.cli.app)))
 def test_each_command_has_help_with_an_example(tmp_path: Path, name: str):
     done = run(*name.split(), "--help", cwd=tmp_path)
     assert done.code == 0
     assert done.err == ""
     if name != "version":
-        assert f"Example: holdfast {name}" in done.out
+        assert f"Example: limpet {name}" in done.out
 
 
 @pytest.mark.parametrize("topic", ["exit-codes", *helptexts.TOPICS, "sessions list"])
@@ -142,8 +142,8 @@ def test_topics(tmp_path: Path, topic: str):
 
 def test_version(tmp_path: Path):
     told = document(run("version", "--json", cwd=tmp_path))
-    assert told["holdfast"] == holdfast.__version__
-    assert f"holdfast {holdfast.__version__}\n" in run("--version", cwd=tmp_path).out
+    assert told["limpet"] == limpet.__version__
+    assert f"limpet {limpet.__version__}\n" in run("--version", cwd=tmp_path).out
 
 
 def test_status_has_three_faces(folder: Path):
@@ -161,7 +161,7 @@ def test_target_is_argument_then_url_then_environment_then_here(folder: Path, tm
     store = str(folder / "state.db")
     assert document(run("status", store, "--json", cwd=tmp_path))["store"] == store
     assert document(run("status", "--url", f"sqlite://{store}", "--json", cwd=tmp_path))
-    named = {"HOLDFAST_URL": store}
+    named = {"LIMPET_URL": store}
     assert document(run("status", "--json", cwd=tmp_path, env=named))["store"] == store
     assert run("status", "missing.db", cwd=folder, env=named).code == 3
     assert document(run("status", "--json", cwd=folder))["store"] == store
@@ -326,7 +326,7 @@ def test_colour_follows_terminal_and_environment(folder: Path):
 
 
 def test_terminal_without_unicode(folder: Path):
-    plain = on_terminal("status", cwd=folder, env={"HOLDFAST_ASCII": "1", "NO_COLOR": "1"})
+    plain = on_terminal("status", cwd=folder, env={"LIMPET_ASCII": "1", "NO_COLOR": "1"})
     assert plain.out.isascii()
     poor = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
     assert run("sessions", "list", cwd=folder, env=poor).out.isascii()
@@ -361,7 +361,7 @@ def test_rebuild_says_what_it_made(folder: Path):
     assert (told["store"], told["tenants"], told["projections"]) == ("state.db", 1, 7)
     piped = run("rebuild", "state.db", cwd=folder)
     assert piped.out == f"{told['events']}\t7\t{told['claims']}\tstate.db\n"
-    assert piped.err == "Check it with: holdfast verify --url state.db\n"
+    assert piped.err == "Check it with: limpet verify --url state.db\n"
     shown = on_terminal("rebuild", cwd=folder, env={"NO_COLOR": "1"})
     assert "✓ made again   7 rows" in shown.out
     assert run("verify", cwd=folder).code == 0

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Message
-from holdfast.cli import again, exits
+import limpet
+from limpet import Message
+from limpet.cli import again, exits
 from tests.acceptance.cli_runs import Done, on_terminal, run
 
 PRINTED = re.compile(
-    r"(holdfast (?:sessions|context|verify|backup|export|demo|frames|suspensions|events).*?)(?:  \(exit|$)",
+    r"(limpet (?:sessions|context|verify|backup|export|demo|frames|suspensions|events).*?)(?:  \(exit|$)",
     re.MULTILINE,
 )
 STORE = "my stores/it's.db"
@@ -28,9 +28,9 @@ ON = ("--url", STORE, "--tenant", "north pole")
 def folder(tmp_path: Path) -> Path:
     """A store that only its --url and --tenant lead to."""
     (tmp_path / "my stores").mkdir()
-    with holdfast.connect(tmp_path / STORE, tenant="north pole") as hf:
+    with limpet.connect(tmp_path / STORE, tenant="north pole") as lp:
         for name in ("trip one", "trip two", "-v"):
-            session = hf.sessions.create_session(
+            session = lp.sessions.create_session(
                 name, user_id="ada", system="You plan trips.", metadata={"team": "it's ours"}
             )
             for day in range(40):
@@ -38,8 +38,8 @@ def folder(tmp_path: Path) -> Path:
                 window = session.window(200, counter="estimate")
                 session.add_message(Message("assistant", "A ferry."), window=window)
         for name in ("frame one", "frame two"):
-            hf.index.push_frame(holdfast.Scope("it's me"), goal="plan", budget=100, frame_id=name)
-            hf.index.suspend_frame(name, reason="ask")
+            lp.index.push_frame(limpet.Scope("it's me"), goal="plan", budget=100, frame_id=name)
+            lp.index.suspend_frame(name, reason="ask")
     return tmp_path
 
 
@@ -127,8 +127,8 @@ def test_an_export_beside_one_is_of_the_same(folder: Path, what: tuple[str, ...]
     ids=" ".join,
 )  # fmt: skip
 def test_a_word_too_many_may_be_the_store(folder: Path, asked: tuple[str, ...]):
-    with holdfast.connect(folder / STORE) as hf:
-        hf.sessions.create_session("trip one")
+    with limpet.connect(folder / STORE) as lp:
+        lp.sessions.create_session("trip one")
     refused = run(*asked, cwd=folder)
     assert refused.code == 2
     (printed,) = re.findall("names the store: (.*); else", refused.err)
@@ -141,7 +141,7 @@ def test_of_more_words_too_many_none_is_taken_for_the_store(folder: Path):
     for more in (("one", "two"), ("one", "--url", STORE)):
         refused = run("sessions", "list", *more, cwd=folder)
         assert refused.code == 2 and "names the store" not in refused.err
-        assert "See: holdfast sessions list --help" in refused.err
+        assert "See: limpet sessions list --help" in refused.err
 
 
 def test_damage_leads_to_the_same_store(folder: Path):
@@ -153,7 +153,7 @@ def test_damage_leads_to_the_same_store(folder: Path):
     for asked in (("sessions", "list", *ON), ("status", STORE)):
         problem = json.loads(run(*asked, "--json", cwd=folder).err)
         assert problem["code"] == "corrupt"
-        (command,) = re.findall(r"holdfast verify [^`]*", problem["next"])
+        (command,) = re.findall(r"limpet verify [^`]*", problem["next"])
         assert run(*shlex.split(command)[1:], cwd=folder).code == 7
 
 
@@ -167,7 +167,7 @@ def test_the_demo_says_where_to_look(tmp_path: Path):
 
 
 def test_names_that_look_like_options():
-    assert again.command("context", "--at", "3", named="-v") == "holdfast context --at 3 -- -v"
+    assert again.command("context", "--at", "3", named="-v") == "limpet context --at 3 -- -v"
     assert again.on("--odd", "default") == ("--url=--odd",)
     assert again.on(None, "default") == ()
 
@@ -176,8 +176,8 @@ def test_where_the_name_is_not_found_the_program_is_named_as_it_was_started(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    monkeypatch.setattr(sys, "argv", [".venv/bin/holdfast", "status"])
-    assert again.command("verify") == ".venv/bin/holdfast verify"
-    assert exits.of_error(holdfast.InvalidRequest()).then() == ".venv/bin/holdfast --help"
+    monkeypatch.setattr(sys, "argv", [".venv/bin/limpet", "status"])
+    assert again.command("verify") == ".venv/bin/limpet verify"
+    assert exits.of_error(limpet.InvalidRequest()).then() == ".venv/bin/limpet --help"
     monkeypatch.setattr(sys, "argv", ["somewhere/__main__.py"])
-    assert again.command("verify") == "holdfast verify"
+    assert again.command("verify") == "limpet verify"

@@ -1,4 +1,4 @@
-"""`holdfast context`: what a model sees, in three faces."""
+"""`limpet context`: what a model sees, in three faces."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Message, MessageCategory
-from holdfast.cli.picture import cells
+import limpet
+from limpet import Message, MessageCategory
+from limpet.cli.picture import cells
 from tests.acceptance.cli_runs import on_terminal, run
 from tests.acceptance.test_window import talk
 
@@ -18,8 +18,8 @@ ASK = ("context", "@last", "--budget", "1500", "--counter", "estimate")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        session = hf.sessions.create_session("trip", system="You plan trips.", title="trip\x1b[31m")
+    with limpet.connect(tmp_path / "state.db") as lp:
+        session = lp.sessions.create_session("trip", system="You plan trips.", title="trip\x1b[31m")
         session.add_message(Message("user", "the map " * 30, MessageCategory.CONTEXT))
         talk(session, 60)
     return tmp_path
@@ -55,8 +55,8 @@ def test_why_a_message_is_out_and_what_it_takes(folder: Path):
     told = run(*ASK, "--why", "40", cwd=folder).out
     assert "#40 is left out with all of" in told
     needed = json.loads(run(*ASK, "--why", "40", "--json", cwd=folder).out)["budget_needed"]
-    with holdfast.connect(folder / "state.db") as hf:
-        session = hf.sessions.get_session("trip")
+    with limpet.connect(folder / "state.db") as lp:
+        session = lp.sessions.get_session("trip")
         entry = session.window(needed, counter="estimate").ledger.of(40)
         assert entry is not None
         assert entry.used > 0
@@ -97,9 +97,9 @@ def test_a_bar_shows_every_part_and_is_as_wide_as_asked(width: int):
 
 
 def test_a_policy_decides_where_no_budget_is_given(folder: Path):
-    with holdfast.connect(folder / "state.db") as hf:
-        policy = holdfast.WindowPolicy(budget=900, counter="estimate")
-        hf.sessions.get_session("trip").set_policy(policy)
+    with limpet.connect(folder / "state.db") as lp:
+        policy = limpet.WindowPolicy(budget=900, counter="estimate")
+        lp.sessions.get_session("trip").set_policy(policy)
     told = json.loads(run("context", "@last", "--json", cwd=folder).out)
     assert (told["budget"], told["counter"]) == (900, "estimate-2")
     assert json.loads(run("context", "@last", "--budget", "950", "--json", cwd=folder).out)["budget"] == 950  # fmt: skip

@@ -17,10 +17,10 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.cli import boundary, exits
-from holdfast.store.sqlite import opening
+import limpet
+from limpet import errors
+from limpet.cli import boundary, exits
+from limpet.store.sqlite import opening
 from tests.acceptance import cli_runs
 from tests.acceptance.cli_runs import run
 from tests.conftest import ROOT
@@ -48,8 +48,8 @@ CODES = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        session = hf.sessions.create_session("one", system="Be brief.")
+    with limpet.connect(tmp_path / "state.db") as lp:
+        session = lp.sessions.create_session("one", system="Be brief.")
         session.add_messages([{"role": "user", "content": f"number {n}"} for n in range(50)])
     return tmp_path / "state.db"
 
@@ -94,7 +94,7 @@ def test_interrupt_and_defect(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert boundary.guarded(raising(KeyError("odd")), as_json=False) == 1
     told = capsys.readouterr().err
     assert "defect" in told and "KeyError" in told and "Traceback" not in told
-    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    monkeypatch.setenv("LIMPET_DEBUG", "1")
     boundary.guarded(raising(KeyError("odd")), as_json=False)
     assert "Traceback" in capsys.readouterr().err
 
@@ -169,7 +169,7 @@ def test_newer_store(store: Path):
     newer.close()
     done = run("status", cwd=store.parent)
     assert done.code == 8
-    assert "99" in done.err and "pip install -U holdfast" in done.err
+    assert "99" in done.err and "pip install ." in done.err
 
 
 def damage(store: Path, offset: int) -> None:
@@ -224,9 +224,9 @@ def held(store: Path) -> Iterator[None]:
 
 IMPATIENT = """
 import sys
-from holdfast import limits
+from limpet import limits
 limits.TURN_WAIT_S = 0.2
-from holdfast.cli import main
+from limpet.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -235,14 +235,14 @@ def test_busy_store(store: Path):
     with held(store):
         done = run("status", cwd=store.parent, program=(sys.executable, "-c", IMPATIENT))
     assert (done.code, done.out) == (9, "")
-    assert "holdfast" in done.err or "retry" in done.err
+    assert "limpet" in done.err or "retry" in done.err
     assert run("status", cwd=store.parent).code == 0
 
 
 def test_interrupted_while_waiting(store: Path):
     with held(store):
         process = subprocess.Popen(
-            [*cli_runs.HOLDFAST, "status"], cwd=store.parent, env=cli_runs.environment(),
+            [*cli_runs.LIMPET, "status"], cwd=store.parent, env=cli_runs.environment(),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         # The thread that stands in line is the second one: then the command is inside its wait.
@@ -261,14 +261,14 @@ class Interrupting:
         if name == amid:
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Interrupting())
-module, _, name = tomllib.load(open(project, "rb"))["project"]["scripts"]["holdfast"].partition(":")
+module, _, name = tomllib.load(open(project, "rb"))["project"]["scripts"]["limpet"].partition(":")
 main = getattr(importlib.import_module(module), name)
 sys.argv[1:] = ["status"]
 sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("module", ["holdfast.engine", "holdfast.cli", "cyclopts"])
+@pytest.mark.parametrize("module", ["limpet.engine", "limpet.cli", "cyclopts"])
 def test_interrupted_while_it_is_loaded(store: Path, module: str):
     program = (sys.executable, "-c", AT_ONCE, module, str(ROOT / "pyproject.toml"))
     done = run(cwd=store.parent, program=program)
@@ -281,7 +281,7 @@ def test_interrupted_while_it_is_loaded(store: Path, module: str):
 def test_what_was_interrupted_can_be_repeated(store: Path, words: str):
     with held(store):
         process = subprocess.Popen(
-            [*cli_runs.HOLDFAST, *words.split()], cwd=store.parent, env=cli_runs.environment(),
+            [*cli_runs.LIMPET, *words.split()], cwd=store.parent, env=cli_runs.environment(),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         while len(list(Path(f"/proc/{process.pid}/task").iterdir())) < 2:
@@ -308,7 +308,7 @@ def test_reader_of_the_pipe_goes_away(store: Path):
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run(
-        [*cli_runs.HOLDFAST, "sessions", "show", "one"], cwd=store.parent,
+        [*cli_runs.LIMPET, "sessions", "show", "one"], cwd=store.parent,
         env=cli_runs.environment(), stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(writer)
@@ -318,7 +318,7 @@ def test_reader_of_the_pipe_goes_away(store: Path):
 def test_output_that_can_not_be_written(store: Path):
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
-            [*cli_runs.HOLDFAST, "status"], cwd=store.parent, env=cli_runs.environment(),
+            [*cli_runs.LIMPET, "status"], cwd=store.parent, env=cli_runs.environment(),
             stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
     assert ended.returncode == 1

@@ -1,4 +1,4 @@
-"""`holdfast events tail`: the log in lines, from the end, from a position, and as it grows."""
+"""`limpet events tail`: the log in lines, from the end, from a position, and as it grows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.acceptance import cli_runs, frame_scenes
 from tests.acceptance.cli_runs import on_terminal, run
 from tests.servers import postgres, valkey
@@ -49,8 +49,8 @@ def test_lines(folder: Path):
 
 
 def test_conditions(folder: Path):
-    with holdfast.connect(folder / "state.db") as hf:
-        other = hf.sessions.create_session("other")
+    with limpet.connect(folder / "state.db") as lp:
+        other = lp.sessions.create_session("other")
         other.add_messages([{"role": "user", "content": f"number {n}"} for n in range(300)])
     assert {row[3] for row in tail(folder, "--session", "other", "--limit", "5")} == {"other"}
     about = tail(folder, "--session", "ses_1", "--limit", "50")
@@ -72,19 +72,19 @@ def test_conditions(folder: Path):
 def test_following(folder: Path, more: list[str]):
     """Events are printed as they come; an interrupt says where to go on, and nothing is shown twice."""
     process = subprocess.Popen(
-        [*cli_runs.HOLDFAST, "events", "tail", "--follow", "--frame", "frm_8N", "--limit", "1", *more],
+        [*cli_runs.LIMPET, "events", "tail", "--follow", "--frame", "frm_8N", "--limit", "1", *more],
         cwd=folder, env=cli_runs.environment(), text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
     first = process.stdout.readline()
     assert "frm_8N" in first
-    with holdfast.connect(folder / "state.db") as hf:
-        hf.index.record_usage("frm_8N", 5)
-        hf.index.record_usage("frm_8K", 5)
-        last = list(hf.events.feed())[-1].position
+    with limpet.connect(folder / "state.db") as lp:
+        lp.index.record_usage("frm_8N", 5)
+        lp.index.record_usage("frm_8K", 5)
+        last = list(lp.events.feed())[-1].position
         assert "5" in process.stdout.readline()
-        hf.index.record_usage("frm_8N", 6)
+        lp.index.record_usage("frm_8N", 6)
         assert "6" in process.stdout.readline()
     time.sleep(0.5)  # what was just printed is noted a moment later
     process.send_signal(signal.SIGINT)
@@ -102,11 +102,11 @@ def test_following_goes_on_when_the_server_is_back(kind: str, tmp_path: Path):
         else:
             server = stack.enter_context(contextlib.closing(postgres.Server()))
             url = server.url(postgres.create(server))
-        with holdfast.connect(url) as hf:
-            hf.sessions.create_session("one")
+        with limpet.connect(url) as lp:
+            lp.sessions.create_session("one")
         process = stack.enter_context(
             subprocess.Popen(
-                [*cli_runs.HOLDFAST, "events", "tail", "--follow", "--url", url],
+                [*cli_runs.LIMPET, "events", "tail", "--follow", "--url", url],
                 cwd=tmp_path, env=cli_runs.environment(), text=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
@@ -117,8 +117,8 @@ def test_following_goes_on_when_the_server_is_back(kind: str, tmp_path: Path):
         server.stop()
         assert "Goes on after position 1 when it is back." in process.stderr.readline()
         server.start()
-        with holdfast.connect(url) as hf:
-            hf.sessions.create_session("two")
+        with limpet.connect(url) as lp:
+            lp.sessions.create_session("two")
         assert "two" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""`holdfast frames`: trees with their tokens, what waits, and settling it."""
+"""`limpet frames`: trees with their tokens, what waits, and settling it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.acceptance import cli_runs, frame_scenes
 from tests.acceptance.cli_runs import on_terminal, run
 
@@ -50,8 +50,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def positions(folder: Path) -> int:
-    with holdfast.connect(folder / "state.db") as hf:
-        return sum(1 for _ in hf.events.feed())
+    with limpet.connect(folder / "state.db") as lp:
+        return sum(1 for _ in lp.events.feed())
 
 
 def test_the_tree_as_a_person_sees_it(folder: Path):
@@ -59,7 +59,7 @@ def test_the_tree_as_a_person_sees_it(folder: Path):
         done = on_terminal("frames", "tree", reference, cwd=folder, env=PLAIN, columns=80)
         assert (done.code, done.out) == (0, TREE)
     frame_scenes.trouble(folder)
-    plain = PLAIN | {"HOLDFAST_ASCII": "1"}
+    plain = PLAIN | {"LIMPET_ASCII": "1"}
     done = on_terminal("frames", "tree", "planner", "--all", cwd=folder, env=plain, columns=80)
     assert (done.code, done.out) == (0, TROUBLE)
     narrow = on_terminal("frames", "tree", "planner", cwd=folder, env=PLAIN, columns=56)
@@ -85,8 +85,8 @@ def test_the_tree_for_programs(folder: Path):
 
 def test_the_list_and_its_conditions(folder: Path):
     frame_scenes.trouble(folder)
-    with holdfast.connect(folder / "state.db") as hf:
-        long = hf.index.push_frame(holdfast.Scope("other"), goal="else", budget=10).frame_id
+    with limpet.connect(folder / "state.db") as lp:
+        long = lp.index.push_frame(limpet.Scope("other"), goal="else", budget=10).frame_id
     names = lambda *words: [  # noqa: E731 - a short name for a long call
         line.split("\t")[0] for line in run("frames", "list", *words, cwd=folder).out.splitlines()
     ]
@@ -120,19 +120,19 @@ def test_one_frame(folder: Path):
         line.split("\t", 1) for line in run("frames", "show", "frm_8M", cwd=folder).out.splitlines()
     )
     assert rows["budget.free"] == "300"
-    with holdfast.connect(folder / "state.db") as hf:
+    with limpet.connect(folder / "state.db") as lp:
         for id_, priority in (("low", "low"), ("pinned", "low"), ("high", "high")):
-            handle = holdfast.ContextHandle(
-                handle_id=id_, handle_type=holdfast.HandleType.URL, priority=holdfast.ContextPriority[priority.upper()], pinned=id_ == "pinned",
+            handle = limpet.ContextHandle(
+                handle_id=id_, handle_type=limpet.HandleType.URL, priority=limpet.ContextPriority[priority.upper()], pinned=id_ == "pinned",
             )  # fmt: skip
-            hf.index.add_context_handle("frm_8N", handle)
+            lp.index.add_context_handle("frm_8N", handle)
     told = json.loads(run("frames", "show", "frm_8N", "--json", cwd=folder).out)
     assert [handle["id"] for handle in told["handles"]] == ["pinned", "high", "low"]
 
 
 def test_pending_work_is_looked_at_and_not_resumed(folder: Path):
-    with holdfast.connect(folder / "state.db") as hf:
-        hf.index.begin_tool("frm_8N", "send_mail", tool_id="tol_mail")
+    with limpet.connect(folder / "state.db") as lp:
+        lp.index.begin_tool("frm_8N", "send_mail", tool_id="tol_mail")
     before = positions(folder)
     told = json.loads(run("frames", "pending", "planner", "--json", cwd=folder).out)
     kinds = [one["type"] for one in told["pending"]]
@@ -144,8 +144,8 @@ def test_pending_work_is_looked_at_and_not_resumed(folder: Path):
     ]
     assert told["pending"][1]["tool"]["status"] == "started"
     assert positions(folder) == before
-    with holdfast.connect(folder / "state.db") as hf:
-        found = hf.index.resume_actor(holdfast.Scope("planner"))
+    with limpet.connect(folder / "state.db") as lp:
+        found = lp.index.resume_actor(limpet.Scope("planner"))
     assert [one.frame_id for one in found.pending_work] == [one["frame"] for one in told["pending"]]
     assert [frame.frame_id for frame in found.frame_stack] == told["stack"]
     nobody = run("frames", "pending", "nobody", cwd=folder)
@@ -164,10 +164,10 @@ def test_a_tool_of_unknown_outcome_is_settled(folder: Path):
     told = json.loads(
         run("frames", "resolve", "frm_8N", "tol_m", "retry", "--json", cwd=folder).out
     )
-    with holdfast.connect(folder / "state.db") as hf:
-        (tool,) = hf.index.get_frame("frm_8N").tools
+    with limpet.connect(folder / "state.db") as lp:
+        (tool,) = lp.index.get_frame("frm_8N").tools
         assert (tool.status, tool.attempt, tool.key) == ("started", 2, told["key"])
-        assert next(hf.events.feed(told["event"] - 1)).kind == "frame.updated"
+        assert next(lp.events.feed(told["event"] - 1)).kind == "frame.updated"
     done = run("frames", "resolve", "frm_8N", "send_mail", "result", "--output", "sent", cwd=folder)
     assert done.code == 0
     assert done.out.startswith("result\tfrm_8N\ttol_mail\tsend_mail\t")
@@ -217,7 +217,7 @@ def test_cancelling(folder: Path):
 def test_a_person_is_asked(folder: Path, answer: str, code: int, status: str):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*cli_runs.HOLDFAST, "frames", "cancel", "frm_8N"],
+        [*cli_runs.LIMPET, "frames", "cancel", "frm_8N"],
         cwd=folder, env=cli_runs.environment(), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
@@ -247,8 +247,8 @@ def test_unknown_frames(folder: Path, words: str):
 
 
 def test_a_store_without_frames(tmp_path: Path):
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        hf.sessions.create_session("one")
+    with limpet.connect(tmp_path / "state.db") as lp:
+        lp.sessions.create_session("one")
     for words in ("frames list", "suspensions list", "frames pending planner"):
         done = on_terminal(*words.split(), cwd=tmp_path)
         assert (done.code, done.out) == (0, "")

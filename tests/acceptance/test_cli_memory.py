@@ -1,4 +1,4 @@
-"""`holdfast search`, `memory` and `erase`, as people and scripts meet them."""
+"""`limpet search`, `memory` and `erase`, as people and scripts meet them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import errors, limits
-from holdfast.testing.scribe import Scribe
+import limpet
+from limpet import errors, limits
+from limpet.testing.scribe import Scribe
 from tests.acceptance import cli_runs, memory_scenes
 from tests.acceptance.cli_runs import Done, on_terminal, run
 
@@ -61,7 +61,7 @@ def test_search_has_three_faces(folder: Path):
     done = shown(folder, "search", "window seat", "--user", "ada")
     assert done.out.startswith("trip #3  user  just now\n  I prefer a window seat.")
     assert done.err == (
-        "To read around a hit: holdfast search 'window seat' --user ada --around 2\n"
+        "To read around a hit: limpet search 'window seat' --user ada --around 2\n"
     )
     near = shown(folder, "search", "window seat", "--user", "ada", "--around", "2")
     assert "  →     3 user      I prefer a window seat." in near.out.splitlines()[3]
@@ -85,13 +85,13 @@ def test_a_search_says_whose_nothing_is_there(folder: Path):
     done = shown(folder, "search", "oslo", "--user", "eve", "--url", "state.db")
     assert (done.code, done.out) == (0, "")
     assert "no session here is of 'eve'" in done.err
-    assert "holdfast sessions list --url state.db\n" in done.err
+    assert "limpet sessions list --url state.db\n" in done.err
 
 
 def test_what_was_said_before_a_reset_is_marked(folder: Path):
-    with holdfast.connect(folder / "state.db") as hf:
-        hf.sessions.reset_session("visit")
-        visit = hf.sessions.get_session("visit")
+    with limpet.connect(folder / "state.db") as lp:
+        lp.sessions.reset_session("visit")
+        visit = lp.sessions.get_session("visit")
         visit.add_message({"role": "user", "content": "Rome again."})
     heads = shown(folder, "search", "rome", "--user", "bo").out.splitlines()[::2]
     assert sorted(heads) == ["visit #1  user  just now", "visit #1 before a reset  user  just now"]
@@ -129,7 +129,7 @@ def test_profile_has_three_faces(folder: Path):
     done = shown(folder, "memory", "profile", "ada")
     assert done.out == told["text"] + "\n"
     assert f"{told['tokens']} of {limits.BOOTSTRAP_TOKENS} tokens" in done.err
-    assert done.err.endswith("Each with its source: holdfast memory list ada\n")
+    assert done.err.endswith("Each with its source: limpet memory list ada\n")
     small = shown(folder, "memory", "profile", "ada", "--budget", "2")
     assert (small.code, small.out) == (0, "") and "fits into 2 tokens" in small.err
 
@@ -150,11 +150,11 @@ def test_facts_have_three_faces(folder: Path):
 
 
 def test_what_held_once_is_shown_to_whoever_asks(folder: Path):
-    with holdfast.connect(folder / "state.db", memory=True) as hf:
-        moved = hf.sessions.create_session("moved", user_id="ada")
+    with limpet.connect(folder / "state.db", memory=True) as lp:
+        moved = lp.sessions.create_session("moved", user_id="ada")
         moved.add_message({"role": "user", "content": "I live in Bergen now."})
-        hf.sessions.end_session("moved")
-        hf.worker().run_once()
+        lp.sessions.end_session("moved")
+        lp.worker().run_once()
     homes = [row for row in rows(folder, "memory", "list", "ada") if row[2] == "home"]
     assert len(homes) == 1 and "Bergen" in homes[0][-1]
     every = [row for row in rows(folder, "memory", "list", "ada", "--all") if row[2] == "home"]
@@ -180,7 +180,7 @@ def test_an_ambiguous_fact_is_not_guessed(folder: Path, named: str):
     done = run("memory", "why", "ada", named, cwd=folder)
     assert (done.code, done.out) == (2, "")
     assert "more than one fact's id" in done.err and "It could be fact_" in done.err
-    assert "holdfast memory list ada --all" in done.err
+    assert "limpet memory list ada --all" in done.err
 
 
 def test_recall_has_three_faces(folder: Path):
@@ -198,7 +198,7 @@ def test_of_a_stranger_nothing_is_known(folder: Path, verb: str):
     done = shown(folder, "memory", verb, "eve", "--url", "state.db", "--tenant", "t2")
     assert (done.code, done.out) == (0, "")
     assert "Nothing is known of 'eve'." in done.err
-    assert done.err.endswith("holdfast worker --once --url state.db\n")
+    assert done.err.endswith("limpet worker --once --url state.db\n")
 
 
 # On the way
@@ -208,14 +208,14 @@ def test_the_queue_has_three_faces_and_is_replayed(tmp_path: Path):
     memory_scenes.oslo(tmp_path, learnt=False)
     memory = Scribe()
     memory.failures.append(errors.InvalidRequest("no"))
-    with holdfast.connect(tmp_path / "state.db", memory=memory) as hf:
-        hf.worker().run_once()
-        assert [one.dead for one in hf.memory.queue()] == [True]
+    with limpet.connect(tmp_path / "state.db", memory=memory) as lp:
+        lp.worker().run_once()
+        assert [one.dead for one in lp.memory.queue()] == [True]
     ((key, state, session, _, tries, retry, error),) = rows(tmp_path, "memory", "queue")
     assert (state, session, tries, retry) == ("dead", "trip", "1", "") and error
     done = shown(tmp_path, "memory", "queue")
     assert "given up" in done.out
-    assert done.err == "To try again what was given up: holdfast memory queue --replay all\n"
+    assert done.err == "To try again what was given up: limpet memory queue --replay all\n"
     (one,) = document(tmp_path, "memory", "queue")["queue"]
     assert (one["key"], one["dead"], one["retry_at"]) == (key, True, None)
     assert document(tmp_path, "status")["behind"]["default"]["given_up"] == 1
@@ -231,7 +231,7 @@ def test_the_queue_says_that_nobody_has_looked_yet(tmp_path: Path):
     behind = document(tmp_path, "memory", "queue")["behind"]
     told = (
         f"{behind} events of the log wait for a worker, which finds the conversations that have ended:"
-        " holdfast worker --once --url state.db\n"
+        " limpet worker --once --url state.db\n"
     )
     assert behind > 1
     for done in (shown(tmp_path, "memory", "queue", "--url", "state.db"),
@@ -258,13 +258,13 @@ def test_the_queue_says_that_nobody_has_looked_yet(tmp_path: Path):
         (("memory", "list", ""), 2, "a user's id"),
         (("memory", "list", "ada", "--url", "none.db"), 3, "no store at none.db"),
         (("memory", "profile", "ada", "--budget", "0"), 2, "--budget"),
-        (("memory", "why", "ada", "zz"), 3, "holdfast memory list ada --all"),
+        (("memory", "why", "ada", "zz"), 3, "limpet memory list ada --all"),
         (("memory", "why", "bo", "zz"), 3, "Memory has 0 facts"),
-        (("memory", "queue", "--replay", "zz"), 3, "holdfast memory queue"),
+        (("memory", "queue", "--replay", "zz"), 3, "limpet memory queue"),
         (("memory", "forget"), 2, "USER"),
         (("erase", "nope", "--yes"), 3, "no session 'nope'"),
         (("erase", "--message", "2", "--yes"), 2, "Name the session first"),
-        (("erase", "trip", "--message", "9", "--yes"), 3, "holdfast sessions show trip"),
+        (("erase", "trip", "--message", "9", "--yes"), 3, "limpet sessions show trip"),
         (("erase", "trip", "--message", "0", "--yes"), 3, "has no message #0"),
         (("erase", "trip", "--message", "msg_none", "--yes"), 3, "msg_none"),
         (("memory", "forget", "ada"), 2, "add --yes"),
@@ -335,7 +335,7 @@ def asked(folder: Path, answer: str, *words: str) -> tuple[int, bytes]:
     ours, theirs = pty.openpty()
     os.write(ours, f"{answer}\n".encode())
     process = subprocess.Popen(
-        [*cli_runs.HOLDFAST, *words],
+        [*cli_runs.LIMPET, *words],
         cwd=folder, env=cli_runs.environment(PLAIN), stdin=theirs, stdout=theirs, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
@@ -380,8 +380,8 @@ def test_without_a_question_only_a_whole_id_is_erased(folder: Path, named: str, 
 
 
 def test_a_message_is_erased_by_its_number(folder: Path):
-    with holdfast.connect(folder / "state.db") as hf:
-        chat = hf.sessions.create_session("chat", user_id="ada")
+    with limpet.connect(folder / "state.db") as lp:
+        chat = lp.sessions.create_session("chat", user_id="ada")
         for text in ("first", "the password is swordfish", "third"):
             chat.add_message({"role": "user", "content": text})
     assert rows(folder, "search", "swordfish", "--user", "ada")
@@ -402,8 +402,8 @@ def test_a_session_and_what_was_deleted_are_erased(folder: Path):
     assert dict(rows(folder, "erase", "trip", "--message", id_, "--yes"))["what"] == "message"
     told = document(folder, "erase", "trip", "--yes")
     assert (told["what"], told["sessions"]) == ("session", 1)
-    with holdfast.connect(folder / "state.db") as hf:
-        hf.sessions.delete_session("visit")
+    with limpet.connect(folder / "state.db") as lp:
+        lp.sessions.delete_session("visit")
     done = shown(folder, "erase", "--yes")
     assert done.out.startswith("✓ erased what was deleted: 1 session, ")
     assert shown(folder, "erase", "--yes").out == "✓ erased what was deleted: there was nothing.\n"

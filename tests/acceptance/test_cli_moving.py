@@ -1,4 +1,4 @@
-"""`holdfast migrate`, `restore` and `backup`, as a person or a script meets them."""
+"""`limpet migrate`, `restore` and `backup`, as a person or a script meets them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.acceptance import whole
 from tests.acceptance.cli_runs import run
 from tests.servers import valkey
@@ -19,8 +19,8 @@ from tests.servers import valkey
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     path = tmp_path / "a.db"
-    with holdfast.connect(path) as hf:
-        whole.said(hf, "s", "ada", "words")
+    with limpet.connect(path) as lp:
+        whole.said(lp, "s", "ada", "words")
     return path
 
 
@@ -33,8 +33,8 @@ def test_a_store_is_migrated_and_says_so(store: Path, tmp_path: Path):
     piped = run("migrate", "a.db", "b.db", "--no-verify", cwd=tmp_path)
     assert piped.out == "b.db\t1\t3\t0\t0\n"
     assert "status b.db" in piped.err
-    with holdfast.connect(tmp_path / "b.db") as hf:
-        assert hf.sessions.get_session("s").message_count == 1
+    with limpet.connect(tmp_path / "b.db") as lp:
+        assert lp.sessions.get_session("s").message_count == 1
 
 
 def test_what_can_not_be_migrated_is_refused(store: Path, tmp_path: Path):
@@ -43,8 +43,8 @@ def test_what_can_not_be_migrated_is_refused(store: Path, tmp_path: Path):
     assert run("migrate", "a.db", "a.db", cwd=tmp_path).code == 2
     assert run("migrate", "a.db", "volatile:", cwd=tmp_path).code == 2
     assert run("migrate", "a.db", "strange://x", cwd=tmp_path).code == 2
-    with holdfast.connect(tmp_path / "b.db") as hf:
-        whole.said(hf, "other", "ada", "words")
+    with limpet.connect(tmp_path / "b.db") as lp:
+        whole.said(lp, "other", "ada", "words")
     refused = run("migrate", "a.db", "b.db", cwd=tmp_path)
     assert refused.code == 5
     assert "other events of tenant 'default'" in refused.err
@@ -68,14 +68,14 @@ def test_a_copy_that_is_cut_short_says_what_it_leaves_and_how_to_go_on(store: Pa
             done = run(command, "a.db", server.url, cwd=tmp_path)
             assert done.code == 9 and "Nothing was changed" not in done.err, done.err
             assert "nobody can open the target until" in done.err
-            assert f"holdfast {command} a.db {server.url}" in done.err
+            assert f"limpet {command} a.db {server.url}" in done.err
         client.config_set("maxmemory", "0")
         assert run("restore", "a.db", server.url, cwd=tmp_path).code == 0
 
 
 UNPRIVILEGED = """
 import os, sys
-from holdfast.cli import boundary
+from limpet.cli import boundary
 codes = []
 def both(folder):
     for words in (["backup", f"{folder}/r.db", "--url", "a.db"], ["restore", "a.db", f"{folder}/s.db"]):
@@ -111,7 +111,7 @@ def test_a_backup_is_a_file(store: Path, tmp_path: Path, goal: str):
     before = set(tmp_path.iterdir())
     done = run("backup", goal, "--url", "a.db", cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
-    assert "holdfast migrate" in done.err or "./redis:" in done.err
+    assert "limpet migrate" in done.err or "./redis:" in done.err
     assert set(tmp_path.iterdir()) == before
 
 

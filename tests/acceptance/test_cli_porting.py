@@ -1,4 +1,4 @@
-"""`holdfast export` and `holdfast import`, as people and scripts meet them."""
+"""`limpet export` and `limpet import`, as people and scripts meet them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.acceptance.cli_runs import on_terminal, run
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a store of three sessions of two users."""
-    with holdfast.connect(tmp_path / "state.db") as hf:
+    with limpet.connect(tmp_path / "state.db") as lp:
         for name, user in (("trip", "ada"), ("visit", "ada"), ("other", "bo")):
-            session = hf.sessions.create_session(name, user_id=user)
+            session = lp.sessions.create_session(name, user_id=user)
             session.add_message({"role": "user", "content": f"{name} \x1b[2J\u202e"})
     return tmp_path
 
@@ -27,11 +27,11 @@ def test_out_and_in_again(folder: Path):
     assert (told.code, told.out.split("\t")[:4]) == (0, ["ada.jsonl", "2", "4", "2"])
     assert stat.S_IMODE((folder / "ada.jsonl").stat().st_mode) == 0o600
     told = run("import", "ada.jsonl", "--url", "new.db", cwd=folder)
-    assert (told.code, told.out) == (0, "ada.jsonl\tholdfast\t2\t2\t0\t0\n")
+    assert (told.code, told.out) == (0, "ada.jsonl\tlimpet\t2\t2\t0\t0\n")
     again = run("import", "ada.jsonl", "--url", "new.db", "--json", cwd=folder)
     document = json.loads(again.out)
     assert (document["sessions"], document["already"], document["skipped"]) == (0, 2, 0)
-    assert document["files"][0]["format"] == "holdfast"
+    assert document["files"][0]["format"] == "limpet"
     made = run("export", "-o", "again.jsonl", "--url", "new.db", "--json", "-q", cwd=folder)
     assert made.err == "" and json.loads(made.out)["messages"] == 2
     assert (folder / "again.jsonl").read_bytes() == (folder / "ada.jsonl").read_bytes()
@@ -47,7 +47,7 @@ def test_one_session_by_its_beginning_to_a_pipe(folder: Path):
 def test_people_see_what_was_done(folder: Path):
     assert "✓ all.jsonl" in on_terminal("export", "-o", "all.jsonl", cwd=folder).out
     seen = on_terminal("import", "all.jsonl", "--dry-run", cwd=folder).out
-    assert "0 sessions with 0 messages would be imported, 3 already here (holdfast)" in seen
+    assert "0 sessions with 0 messages would be imported, 3 already here (limpet)" in seen
     (folder / "chats.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\nno\n')
     seen = on_terminal("import", "chats.jsonl", cwd=folder).out
     assert "1 session with 1 message imported, 1 left out (openai)" in seen
@@ -73,9 +73,9 @@ def test_people_see_what_was_done(folder: Path):
 def test_errors_say_what_and_end_as_documented(
     arguments: tuple[str, ...], code: int, told: str, folder: Path
 ):
-    with holdfast.connect("volatile:") as hf:
-        hf.sessions.create_session("trip").add_message({"role": "user", "content": "another"})
-        hf.admin.export(folder / "taken.jsonl")
+    with limpet.connect("volatile:") as lp:
+        lp.sessions.create_session("trip").add_message({"role": "user", "content": "another"})
+        lp.admin.export(folder / "taken.jsonl")
     (folder / "cut.jsonl").write_bytes((folder / "taken.jsonl").read_bytes()[:-50])
     (folder / "chats.json").write_text('{"messages": []}')
     before = (folder / "state.db").stat().st_size
@@ -89,7 +89,7 @@ def test_of_a_user_without_sessions_no_file_is_made(folder: Path):
     for output in ("x.jsonl", "-"):
         told = run("export", "--user", "nobody", "-o", output, cwd=folder)
         assert (told.code, told.out) == (0, "")
-        assert "no session here is of 'nobody'" in told.err and "holdfast sessions list" in told.err
+        assert "no session here is of 'nobody'" in told.err and "limpet sessions list" in told.err
     told = run("export", "--user", "nobody", "-o", "x.jsonl", "--json", cwd=folder)
     document = json.loads(told.out)
     assert (told.code, document["file"], document["sessions"]) == (0, None, 0)
@@ -105,7 +105,7 @@ def test_a_terminal_is_not_sent_the_file(folder: Path):
 def test_under_other_ids_for_another_user(folder: Path):
     run("export", "trip", "-o", "trip.jsonl", cwd=folder)
     told = run("import", "trip.jsonl", "--rename", "-copy", "--user", "eve", cwd=folder)
-    assert told.out == "trip.jsonl\tholdfast\t1\t1\t0\t0\n"
+    assert told.out == "trip.jsonl\tlimpet\t1\t1\t0\t0\n"
     assert run("sessions", "list", "--user", "eve", cwd=folder).out.startswith("trip-copy\teve\t")
     assert run("import", "trip.jsonl", "--tenant", "t2", cwd=folder).code == 0
     assert run("sessions", "list", "--tenant", "t2", cwd=folder).out.startswith("trip\tada\t")
@@ -135,9 +135,9 @@ def test_names_that_name_no_file_are_a_matter_of_usage(
 
 
 def test_a_damaged_file_leaves_no_store_behind(tmp_path: Path):
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        hf.sessions.create_session("s").add_message({"role": "user", "content": "words"})
-        hf.admin.export(tmp_path / "whole.jsonl")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        lp.sessions.create_session("s").add_message({"role": "user", "content": "words"})
+        lp.admin.export(tmp_path / "whole.jsonl")
     whole = (tmp_path / "whole.jsonl").read_bytes()
     (tmp_path / "cut.jsonl").write_bytes(whole[:-40])
     before = set(tmp_path.iterdir())
@@ -166,8 +166,8 @@ def test_a_file_that_has_the_name_of_a_chat_that_is_left_out_is_imported(tmp_pat
     (tmp_path / "both").write_text("".join(f"{json.dumps(chat)}\n" for chat in chats))
     done = run("import", "both", "--url", "new.db", cwd=tmp_path)
     assert done.code == 0 and "skipped\tboth\tits id comes twice." in done.out
-    with holdfast.connect(tmp_path / "new.db") as hf:
-        (message,) = hf.sessions.get_session("both").messages
+    with limpet.connect(tmp_path / "new.db") as lp:
+        (message,) = lp.sessions.get_session("both").messages
     assert message.content == "a"
 
 
@@ -175,7 +175,7 @@ def test_a_file_can_be_tried_before_there_is_a_store(folder: Path):
     assert run("export", "-o", "all.jsonl", cwd=folder).code == 0
     before = set(folder.iterdir())
     done = run("import", "all.jsonl", "--url", "new.db", "--dry-run", cwd=folder)
-    assert done.code == 0 and done.out == "all.jsonl\tholdfast\t3\t3\t0\t0\n"
+    assert done.code == 0 and done.out == "all.jsonl\tlimpet\t3\t3\t0\t0\n"
     assert set(folder.iterdir()) == before
 
 
@@ -186,11 +186,11 @@ def test_a_user_that_can_not_be_is_no_matter_of_the_files(folder: Path):
 
 
 def test_a_file_that_can_not_be_imported_does_not_stop_the_others(folder: Path):
-    with holdfast.connect("volatile:") as hf:
+    with limpet.connect("volatile:") as lp:
         for name in ("fresh", "trip"):
-            hf.sessions.create_session(name).add_message({"role": "user", "content": "another"})
-        hf.admin.export(folder / "good.jsonl", session_id="fresh")
-        hf.admin.export(folder / "taken.jsonl", session_id="trip")
+            lp.sessions.create_session(name).add_message({"role": "user", "content": "another"})
+        lp.admin.export(folder / "good.jsonl", session_id="fresh")
+        lp.admin.export(folder / "taken.jsonl", session_id="trip")
     (folder / "cut.jsonl").write_bytes((folder / "good.jsonl").read_bytes()[:-50])
     (folder / "words.json").write_text("not json")
     (folder / "empty.json").touch()

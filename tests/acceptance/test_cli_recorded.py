@@ -1,4 +1,4 @@
-"""`holdfast context` on recorded windows: --at, --diff and --recorded, in three faces."""
+"""`limpet context` on recorded windows: --at, --diff and --recorded, in three faces."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import CompactionLevel, Message
-from holdfast.cli.recalled import NOT_TOLD
+import limpet
+from limpet import CompactionLevel, Message
+from limpet.cli.recalled import NOT_TOLD
 from tests.acceptance.cli_runs import Done, on_terminal, run
 from tests.acceptance.test_cli import HOSTILE, OBEYED
 
@@ -23,9 +23,9 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.windows: dict[int, holdfast.Window] = {}
-        with holdfast.connect(folder / "state.db") as hf:
-            session = hf.sessions.create_session("trip", system="You plan trips.", title=HOSTILE)
+        self.windows: dict[int, limpet.Window] = {}
+        with limpet.connect(folder / "state.db") as lp:
+            session = lp.sessions.create_session("trip", system="You plan trips.", title=HOSTILE)
             for day in range(60):
                 text = HOSTILE if day == 59 else f"What is on day {day} of the trip, and why? " * 2
                 session.add_message({"role": "user", "content": text})
@@ -36,9 +36,9 @@ class Scene:
                 session.add_message(Message("assistant", f"A ferry, {day}."), window=window)
             session.add_message({"role": "user", "content": "Thank you."})
             self.version = session.version
-            hf.sessions.create_session("bare", system="Nothing recorded here.")
-        with holdfast.connect(folder / "state.db", tenant="other") as hf:
-            hf.sessions.create_session("theirs", system="Mine alone.")
+            lp.sessions.create_session("bare", system="Nothing recorded here.")
+        with limpet.connect(folder / "state.db", tenant="other") as lp:
+            lp.sessions.create_session("theirs", system="Mine alone.")
         self.events = list(self.windows)
 
     def ask(self, *options: object, session: str = "trip", **how: Any) -> Done:
@@ -50,7 +50,7 @@ class Scene:
         return json.loads(done.out)
 
     def shown(self, *options: object, columns: int = 80, ascii_: bool = False) -> str:
-        plain = PLAIN | ({"HOLDFAST_ASCII": "1"} if ascii_ else {})
+        plain = PLAIN | ({"LIMPET_ASCII": "1"} if ascii_ else {})
         asked = ("context", "trip", *map(str, options))
         done = on_terminal(*asked, cwd=self.folder, env=plain, columns=columns)
         assert (done.code, done.err) == (0, "")
@@ -85,7 +85,7 @@ def test_a_person_sees_that_it_is_the_same(scene: Scene):
     assert f"its hash {scene.windows[event].digest[:12]}… is the recorded one  ✓" in shown
     assert "62 messages = " in shown
     assert "level none · cut at #" in shown
-    assert f"holdfast context trip --diff {scene.events[29]} {event}" in shown
+    assert f"limpet context trip --diff {scene.events[29]} {event}" in shown
     assert "--diff" not in scene.shown("--at", scene.events[0])
 
 
@@ -126,7 +126,7 @@ def test_no_window_there_names_the_nearest(scene: Scene):
     done = scene.ask("--at", low + 2)
     assert (done.code, done.out) == (3, "")
     assert f"The nearest before is event {low}, the nearest after is event {high}." in done.err
-    assert f"holdfast context trip --at {high}" in done.err
+    assert f"limpet context trip --at {high}" in done.err
     problem = json.loads(scene.ask("--at", low + 2, "--json").err)
     assert problem["code"] == "unknown_window"
     assert problem["facts"] == {"version": low + 2, "before": low, "after": high}
@@ -174,7 +174,7 @@ def test_another_tenant_has_no_such_window(scene: Scene):
     for options in (("--at", 4), ("--diff", 4, 7), ("--recorded",)):
         done = scene.ask(*options, "--tenant", "other")
         assert (done.code, done.out) == (3, "")
-        assert "holdfast sessions list --tenant other" in done.err
+        assert "limpet sessions list --tenant other" in done.err
     assert scene.told("--recorded", "--tenant", "other", session="theirs")["windows"] == []
 
 
@@ -260,7 +260,7 @@ def test_stored_text_is_harmless_on_terminals_of_any_width(
 ):
     options = (option, *(str(scene.events[place]) for place in places))
     for ascii_ in (False, True):
-        how = {"NO_COLOR": "1", "TERM": "dumb"} | ({"HOLDFAST_ASCII": "1"} if ascii_ else {})
+        how = {"NO_COLOR": "1", "TERM": "dumb"} | ({"LIMPET_ASCII": "1"} if ascii_ else {})
         done = on_terminal("context", "trip", *options, cwd=scene.folder, env=how, columns=columns)
         assert done.code == 0
         assert OBEYED.findall(done.out) == []

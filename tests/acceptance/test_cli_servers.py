@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Scope, TokenBudget
-from holdfast.wiring.stores import open_shelf
+import limpet
+from limpet import Scope, TokenBudget
+from limpet.wiring.stores import open_shelf
 from tests.acceptance import whole
 from tests.acceptance.cli_runs import on_terminal, run
 from tests.contract.test_redis import client_of
@@ -53,21 +53,21 @@ def test_looking_at_a_redis_server_makes_no_store(nowhere: str, tmp_path: Path):
     prefix = nowhere.rpartition("=")[2]
     with client_of(nowhere) as client:
         assert not client.keys(f"{prefix}:*")
-    holdfast.connect(nowhere).close()
+    limpet.connect(nowhere).close()
     assert run("verify", nowhere, cwd=tmp_path).code == 0
 
 
 def test_looking_at_a_database_makes_no_store(bare: str, tmp_path: Path):
     looked(f"{bare}?schema=holdfats", tmp_path)
     assert not postgres.run(bare, "SELECT 1 FROM pg_namespace WHERE nspname LIKE 'holdf%%'")
-    holdfast.connect(bare).close()
+    limpet.connect(bare).close()
     assert run("verify", bare, cwd=tmp_path).code == 0
     assert run("verify", f"{bare}?schema=holdfats", cwd=tmp_path).code == 3
 
 
 def test_what_is_copied_to_may_be_new(nowhere: str, tmp_path: Path):
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        whole.said(hf, "s", "ada", "words")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        whole.said(lp, "s", "ada", "words")
     assert run("migrate", "a.db", nowhere, cwd=tmp_path).code == 0
     assert run("status", nowhere, cwd=tmp_path).code == 0
 
@@ -88,9 +88,9 @@ def with_password(url: str) -> str:
 @pytest.mark.parametrize("kind", ["redis", "postgresql"])
 def test_no_password_is_printed(kind: str, bare: str, tmp_path: Path):
     url = with_password(valkey.fresh() if kind == "redis" else bare)
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        whole.said(hf, "s", "ada", "words")
-        whole.said(hf, "t", "ada", "words")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        whole.said(lp, "s", "ada", "words")
+        whole.said(lp, "t", "ada", "words")
     every = [
         ("verify", url),
         ("migrate", "a.db", url),
@@ -124,10 +124,10 @@ def test_status_says_of_a_server_what_it_says_of_a_file(kind: str, bare: str, tm
     url = urls.get(kind) or valkey.fresh()
     told: list[dict[str, Any]] = []
     for place in (str(tmp_path / "a.db"), url):
-        with holdfast.connect(place) as hf:
-            whole.said(hf, "s", "ada", "words")
-            hf.sessions.end_session(hf.sessions.create_session("t").id)
-            hf.index.push_frame(Scope(actor_id="me"), goal="plan", budget=TokenBudget(total=100))
+        with limpet.connect(place) as lp:
+            whole.said(lp, "s", "ada", "words")
+            lp.sessions.end_session(lp.sessions.create_session("t").id)
+            lp.index.push_frame(Scope(actor_id="me"), goal="plan", budget=TokenBudget(total=100))
         before = status(place, tmp_path)
         assert "behind" not in before
         with closing(open_shelf(place)) as shelf:
@@ -157,16 +157,16 @@ def test_an_erasure_that_is_not_through_is_not_told_as_nothing(
     words: tuple[str, ...], bare: str, tmp_path: Path
 ):
     """Who does not own the tables can't write them anew, but what was erased is erased."""
-    with holdfast.connect(bare) as hf:
-        whole.said(hf, "s", "ada", "words")
+    with limpet.connect(bare) as lp:
+        whole.said(lp, "s", "ada", "words")
     postgres.run(bare, "DROP ROLE IF EXISTS bob")
-    postgres.run(bare, "CREATE ROLE bob LOGIN; GRANT holdfast_app TO bob")
+    postgres.run(bare, "CREATE ROLE bob LOGIN; GRANT limpet_app TO bob")
     theirs = bare.replace("//postgres@", "//bob@")
     try:
         done = run(*words, "--yes", "--url", theirs, cwd=tmp_path)
         assert (done.code, done.out) == (9, "")
         assert "It is erased for every reader (receipt erasure_" in done.err
-        assert "Nothing was" not in done.err and "SCHEMA holdfast TO bob" in done.err
+        assert "Nothing was" not in done.err and "SCHEMA limpet TO bob" in done.err
         assert run("sessions", "show", "s", "--url", theirs, cwd=tmp_path).code == 3
     finally:
         postgres.run(bare, "DROP ROLE bob")

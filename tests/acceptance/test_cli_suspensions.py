@@ -1,4 +1,4 @@
-"""`holdfast suspensions`: what waits for a person's word, and giving it."""
+"""`limpet suspensions`: what waits for a person's word, and giving it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.acceptance import frame_scenes
 from tests.acceptance.cli_runs import Done, on_terminal, run
 
@@ -53,9 +53,9 @@ def test_a_word_is_given_once(folder: Path):
     (event,) = re.fullmatch(
         rf"approved {id_} as ola \(event (\d+)\)\. frm_8M is active again\.\n", done.out
     ).groups()  # pyright: ignore[reportOptionalMemberAccess]
-    with holdfast.connect(folder / "state.db") as hf:
-        assert next(hf.events.feed(int(event) - 1)).kind == "frame.resumed"
-        resumption = hf.index.get_frame("frm_8M").resumption
+    with limpet.connect(folder / "state.db") as lp:
+        assert next(lp.events.feed(int(event) - 1)).kind == "frame.resumed"
+        resumption = lp.index.get_frame("frm_8M").resumption
         assert resumption is not None
         assert (resumption.by, resumption.reason) == ("ola", "ok, early one")
     for word in ("approve", "reject", "deny", "revoke"):
@@ -80,8 +80,8 @@ def test_other_words(folder: Path, word: str):
     assert told["frame_status"] == ("suspended" if word == "revoke" else "active")
     shown = json.loads(run("approvals", "show", "@last", "--json", cwd=folder).out)
     assert shown["status"] == past
-    with holdfast.connect(folder / "state.db") as hf:
-        resumption = hf.index.get_frame("frm_8M").resumption
+    with limpet.connect(folder / "state.db") as lp:
+        resumption = lp.index.get_frame("frm_8M").resumption
     if word == "edit":
         assert resumption is not None
         assert resumption.payload == {"seat": "14C"} == shown["payload"]
@@ -111,9 +111,9 @@ def test_mistakes(folder: Path):
 
 
 def test_a_late_word(tmp_path: Path):
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        frame = hf.index.push_frame(holdfast.Scope("planner"), goal="late", budget=10)
-        hf.index.suspend_frame(frame.frame_id, reason="ask", expires_in_s=0.001)
+    with limpet.connect(tmp_path / "state.db") as lp:
+        frame = lp.index.push_frame(limpet.Scope("planner"), goal="late", budget=10)
+        lp.index.suspend_frame(frame.frame_id, reason="ask", expires_in_s=0.001)
     done = say(tmp_path, "approve", "@last")
     assert done.code == 1
     assert "expired" in done.err
@@ -133,8 +133,8 @@ def test_a_closed_frame_waits_for_nothing(folder: Path):
 def test_no_token_is_ever_shown(tmp_path: Path):
     """Neither the right to resume nor what is kept of it leaves the store through a command."""
     secret = frame_scenes.trip(tmp_path).partition(".")[2]
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        standing = hf.index.get_frame("frm_8M").suspension
+    with limpet.connect(tmp_path / "state.db") as lp:
+        standing = lp.index.get_frame("frm_8M").suspension
     assert standing is not None
     assert standing.token_hash
     for words in (

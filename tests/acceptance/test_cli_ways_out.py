@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.acceptance import whole
 from tests.acceptance.cli_runs import run
 from tests.servers import valkey
@@ -16,8 +16,8 @@ from tests.servers import valkey
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        whole.said(hf, "s", "ada", "words")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        whole.said(lp, "s", "ada", "words")
     return tmp_path / "a.db"
 
 
@@ -29,8 +29,8 @@ def told(err: str, begins: str) -> list[str]:
 
 @pytest.mark.parametrize("url", ["state", "files:state"])
 def test_what_an_index_has_is_saved_from_a_journal_that_was_cut_off(url: str, tmp_path: Path):
-    with holdfast.connect(f"files:{tmp_path}/state") as hf:
-        whole.said(hf, "s", "ada", "words")
+    with limpet.connect(f"files:{tmp_path}/state") as lp:
+        whole.said(lp, "s", "ada", "words")
     segment = max((tmp_path / "state" / "journal").iterdir(), key=lambda path: path.stat().st_size)
     segment.write_bytes(segment.read_bytes()[:-30])
     done = run("verify", url, cwd=tmp_path)
@@ -64,8 +64,8 @@ def test_an_anchor_of_somebody_else_is_moved_away(store: Path, tmp_path: Path):
     assert "there was no anchor" in run("verify", "a.db", cwd=tmp_path).out
     store.unlink()
     (tmp_path / "b.db-anchor").write_bytes(b"junk" * 100)
-    with pytest.raises(holdfast.NotAStore, match="Choose another name"):
-        holdfast.connect(tmp_path / "b.db")
+    with pytest.raises(limpet.NotAStore, match="Choose another name"):
+        limpet.connect(tmp_path / "b.db")
 
 
 def test_a_tenant_that_is_not_there_is_said_to_be_none(store: Path, tmp_path: Path):
@@ -103,7 +103,7 @@ def test_a_word_too_many_that_can_be_no_store_is_not_taken_for_one(
 def test_a_folder_in_the_place_of_a_new_file_is_said_to_be_there(
     store: Path, tmp_path: Path, words: tuple[str, ...]
 ):
-    done = run(*words, cwd=tmp_path, env={"HOLDFAST_URL": str(store)})
+    done = run(*words, cwd=tmp_path, env={"LIMPET_URL": str(store)})
     assert done.code == 8 and "should not" not in done.err and "-2  (exit 8)" in done.err, done
 
 

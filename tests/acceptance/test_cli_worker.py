@@ -1,4 +1,4 @@
-"""`holdfast worker`, and what `status` says of its work."""
+"""`limpet worker`, and what `status` says of its work."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.engine import leases
-from holdfast.wiring.stores import open_store
+import limpet
+from limpet.engine import leases
+from limpet.wiring.stores import open_store
 from tests.acceptance import cli_runs, memory_scenes
 from tests.acceptance.cli_runs import on_terminal, run
 
@@ -42,11 +42,11 @@ def test_once_teaches_memory(folder: Path):
 
 
 def test_once_works_for_every_tenant_and_without_memory(folder: Path):
-    with holdfast.connect(folder / "state.db", tenant="t2") as hf:
-        hf.sessions.create_session("s", user_id="cy").add_message(
+    with limpet.connect(folder / "state.db", tenant="t2") as lp:
+        lp.sessions.create_session("s", user_id="cy").add_message(
             {"role": "user", "content": "I am vegan."}
         )
-        hf.sessions.end_session("s")
+        lp.sessions.end_session("s")
     told = document(folder, "worker", "--once", "--no-memory")
     assert {one["tenant"] for one in told["tasks"]} == {"default", "t2"}
     assert "offload" not in {one["task"] for one in told["tasks"]}
@@ -57,8 +57,8 @@ def test_once_works_for_every_tenant_and_without_memory(folder: Path):
 
 
 def test_once_works_for_the_tenant_that_is_named(folder: Path):
-    with holdfast.connect(folder / "state.db", tenant="t2") as hf:
-        hf.sessions.create_session("s", user_id="cy")
+    with limpet.connect(folder / "state.db", tenant="t2") as lp:
+        lp.sessions.create_session("s", user_id="cy")
     for tenant in ("t2", "default"):
         told = document(folder, "worker", "--once", "--tenant", tenant)
         assert {one["tenant"] for one in told["tasks"]} == {tenant}
@@ -83,8 +83,8 @@ def test_once_says_who_has_the_work(folder: Path):
 
 def test_a_session_that_was_touched_since_stays_open(folder: Path):
     assert run("worker", "--once", "--idle", "9999w", cwd=folder).code == 0
-    with holdfast.connect(folder / "state.db") as hf:
-        assert hf.sessions.get_session("visit").status == "active"
+    with limpet.connect(folder / "state.db") as lp:
+        assert lp.sessions.get_session("visit").status == "active"
 
 
 def test_how_far_it_is_has_three_faces(folder: Path):
@@ -132,15 +132,15 @@ def test_status_of_a_damaged_shelf_is_still_told(folder: Path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_works_until_it_is_told_to_stop(folder: Path, number: signal.Signals):
     worker = subprocess.Popen(
-        [*cli_runs.HOLDFAST, "worker"],
+        [*cli_runs.LIMPET, "worker"],
         cwd=folder, env=cli_runs.environment(), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert worker.stderr is not None
         assert "works on state.db; ^C ends it." in worker.stderr.readline()
-        with holdfast.connect(folder / "state.db") as hf:
-            news = hf.events.watch(0, timeout_s=60)
+        with limpet.connect(folder / "state.db") as lp:
+            news = lp.events.watch(0, timeout_s=60)
             assert any(fact.kind == "session.offloaded" for fact in news), "nothing was learnt"
         worker.send_signal(number)
         out, err = worker.communicate(timeout=60)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, limits
-from holdfast.engine import migrating
-from holdfast.store.port import Raw, Store
-from holdfast.wiring.stores import open_store
+import limpet
+from limpet import Limpet, limits
+from limpet.engine import migrating
+from limpet.store.port import Raw, Store
+from limpet.wiring.stores import open_store
 from tests.acceptance import whole
 from tests.acceptance.canaries import Canaries, fill, found
 from tests.acceptance.scenes import engine_of
@@ -28,19 +28,19 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "IMPORT_STEP_EVENTS", 4)
 
 
-def filled(hf: Holdfast) -> None:
-    fill(hf, "ada", Canaries(), 40)
-    whole.said(hf, "kept", "bob", "stays")
+def filled(lp: Limpet) -> None:
+    fill(lp, "ada", Canaries(), 40)
+    whole.said(lp, "kept", "bob", "stays")
 
 
-def erasing(hf: Holdfast, at: int) -> Callable[[int, int], None]:
+def erasing(lp: Limpet, at: int) -> Callable[[int, int], None]:
     """Return a progress that has a user erased when it is told of something for that time."""
     told: list[int] = []
 
     def progress(done: int, _: int) -> None:
         told.append(done)
         if len(told) == at:
-            hf.admin.erase(user_id="ada")
+            lp.admin.erase(user_id="ada")
 
     return progress
 
@@ -63,36 +63,36 @@ def test_what_is_erased_while_it_is_copied_to_a_moment_is_no_damage(
     (fast_dir / "source").mkdir()
     home = fast_dir / "copy"
     home.mkdir()
-    with OPENERS[backend](fast_dir / "source") as url, holdfast.connect(url) as hf:
-        filled(hf)
-        store = engine_of(hf).store
+    with OPENERS[backend](fast_dir / "source") as url, limpet.connect(url) as lp:
+        filled(lp)
+        store = engine_of(lp).store
         with closing(open_store(home / "b.db")) as made:
-            migrating.migrate(store, made, erasing(hf, at), follow=False)
+            migrating.migrate(store, made, erasing(lp, at), follow=False)
         same_beginning(store, home / "b.db")
     assert found(home) == {}
-    with holdfast.connect(home / "b.db") as hf:
-        assert [row["id"] for row in hf.sessions.list_sessions()] == ["kept"]
+    with limpet.connect(home / "b.db") as lp:
+        assert [row["id"] for row in lp.sessions.list_sessions()] == ["kept"]
 
 
 @pytest.mark.parametrize("backend", COPIED)
 def test_what_is_erased_during_a_backup_is_no_damage(backend: str, fast_dir: Path):
     home = fast_dir / "copy"
     home.mkdir()
-    with OPENERS[backend](fast_dir) as url, holdfast.connect(url) as hf:
-        filled(hf)
-        hf.admin.backup(home / "b.db", erasing(hf, 3))
-        same_beginning(engine_of(hf).store, home / "b.db")
-    with holdfast.connect(home / "b.db") as hf:
-        assert hf.admin.verify().ok
-        assert [row["id"] for row in hf.sessions.list_sessions()] == ["kept"]
+    with OPENERS[backend](fast_dir) as url, limpet.connect(url) as lp:
+        filled(lp)
+        lp.admin.backup(home / "b.db", erasing(lp, 3))
+        same_beginning(engine_of(lp).store, home / "b.db")
+    with limpet.connect(home / "b.db") as lp:
+        assert lp.admin.verify().ok
+        assert [row["id"] for row in lp.sessions.list_sessions()] == ["kept"]
     assert found(home) == {}
 
 
 class Between:
     """A source in which a user is erased between a look at events and one at their blobs."""
 
-    def __init__(self, hf: Holdfast) -> None:
-        self._hf, self._store, self.erased = hf, engine_of(hf).store, False
+    def __init__(self, lp: Limpet) -> None:
+        self._lp, self._store, self.erased = lp, engine_of(lp).store, False
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
@@ -101,7 +101,7 @@ class Between:
         page = self._store.copy(tenant, after=after, limit=limit)
         if not self.erased and any(raw.blobs for raw in page):
             self.erased = True
-            self._hf.admin.erase(user_id="ada")
+            self._lp.admin.erase(user_id="ada")
         return page
 
 
@@ -109,13 +109,13 @@ class Between:
 def test_what_is_erased_before_its_blobs_are_asked_for_is_no_damage(fast_dir: Path, follow: bool):
     home = fast_dir / "copy"
     home.mkdir()
-    with holdfast.connect("volatile:") as hf:
-        filled(hf)
-        source = Between(hf)
+    with limpet.connect("volatile:") as lp:
+        filled(lp)
+        source = Between(lp)
         with closing(open_store(home / "b.db")) as made:
             migrating.migrate(source, made, lambda *_: None, follow=follow)  # type: ignore[arg-type]
         assert source.erased
-        same_beginning(engine_of(hf).store, home / "b.db")
+        same_beginning(engine_of(lp).store, home / "b.db")
     assert found(home) == {}
 
 
@@ -124,7 +124,7 @@ WRITERS = 3
 
 
 @contextmanager
-def written_to(hf: Holdfast, url: str) -> Iterator[Callable[[], int]]:
+def written_to(lp: Limpet, url: str) -> Iterator[Callable[[], int]]:
     """Have a store written to; yield what tells how many messages were acknowledged so far."""
     stop, begun = threading.Event(), threading.Barrier(WRITERS + 1)
     counts, failures = [0] * WRITERS, list[BaseException]()
@@ -133,7 +133,7 @@ def written_to(hf: Holdfast, url: str) -> Iterator[Callable[[], int]]:
         own = which % 2 and not url.startswith("volatile")
         try:
             opened = (
-                holdfast.connect(url, max_messages_per_session=10**6) if own else nullcontext(hf)
+                limpet.connect(url, max_messages_per_session=10**6) if own else nullcontext(lp)
             )
             with opened as here:
                 session = here.sessions.create_session(f"writer-{which}", user_id="cleo")
@@ -166,25 +166,25 @@ def test_a_backup_under_load_is_the_beginning_of_the_log(backend: str, tmp_path:
     copy = tmp_path / "copy.db"
     with (
         OPENERS[backend](tmp_path / "source") as url,
-        holdfast.connect(url, max_messages_per_session=10**6) as hf,
+        limpet.connect(url, max_messages_per_session=10**6) as lp,
     ):
-        whole.said(hf, "first", "ada", *("words" for _ in range(50)))
-        with written_to(hf, url) as acknowledged:
+        whole.said(lp, "first", "ada", *("words" for _ in range(50)))
+        with written_to(lp, url) as acknowledged:
             before = acknowledged()
-            hf.admin.backup(copy)
+            lp.admin.backup(copy)
             after = acknowledged()
-        store = engine_of(hf).store
+        store = engine_of(lp).store
         came = same_beginning(store, copy)
         ours = store.copy("default", limit=came)
         with closing(open_store(copy)) as made:
             assert made.copy("default", limit=came) == ours
         assert store.head("default") >= came
-    with holdfast.connect(copy, max_messages_per_session=10**6) as hf:
-        assert hf.admin.verify().ok
-        assert hf.sessions.get_session("first").message_count == 50
+    with limpet.connect(copy, max_messages_per_session=10**6) as lp:
+        assert lp.admin.verify().ok
+        assert lp.sessions.get_session("first").message_count == 50
         said = 0
         for which in range(WRITERS):
-            texts = [m.content for m in hf.sessions.get_session(f"writer-{which}").messages]
+            texts = [m.content for m in lp.sessions.get_session(f"writer-{which}").messages]
             assert texts == [f"{which} {count}" for count in range(len(texts))]
             said += len(texts)
     assert before <= said <= after + WRITERS, "all that was acknowledged when it began"

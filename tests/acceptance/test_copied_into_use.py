@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, errors, limits
-from holdfast.engine import arriving, migrating
-from holdfast.engine.engine import Engine
-from holdfast.engine.erasing import Erasing
-from holdfast.engine.requests import Settings
-from holdfast.store.port import Raw, Store
-from holdfast.store.volatile import VolatileStore
-from holdfast.values import ids
-from holdfast.wiring.manager import SessionManager
-from holdfast.wiring.stores import open_store
+import limpet
+from limpet import Limpet, errors, limits
+from limpet.engine import arriving, migrating
+from limpet.engine.engine import Engine
+from limpet.engine.erasing import Erasing
+from limpet.engine.requests import Settings
+from limpet.store.port import Raw, Store
+from limpet.store.volatile import VolatileStore
+from limpet.values import ids
+from limpet.wiring.manager import SessionManager
+from limpet.wiring.stores import open_store
 from tests.acceptance import whole
 from tests.acceptance.cli_runs import run
 from tests.acceptance.scenes import engine_of
@@ -79,7 +79,7 @@ def test_who_has_the_target_open_is_kept_out_until_it_is_there(
 ):
     refused: list[str] = []
 
-    def write(other: Holdfast) -> None:
+    def write(other: Limpet) -> None:
         for work in (
             lambda: other.sessions.create_session("mine"),
             lambda: other.sessions.get_session("s"),
@@ -89,7 +89,7 @@ def test_who_has_the_target_open_is_kept_out_until_it_is_there(
                 work()
             refused.append(backend)
 
-    with OPENERS[backend](fast_dir) as url, holdfast.connect(url) as other:
+    with OPENERS[backend](fast_dir) as url, limpet.connect(url) as other:
         other.sessions.list_sessions()
         told: list[int] = []
 
@@ -117,7 +117,7 @@ def test_what_is_written_first_stays_and_can_be_used(
             with closing(open_store(url)) as store:
                 migrating.migrate(source, store, lambda *_: None)
             said(source, "default", "t", "more", "of", "the", "same")
-        with holdfast.connect(url) as other:
+        with limpet.connect(url) as other:
             other.sessions.load_session("s")
             with closing(open_store(url)) as store:
                 before = store.notes("default")
@@ -125,21 +125,21 @@ def test_what_is_written_first_stays_and_can_be_used(
             with pytest.raises(errors.Conflict, match="'default' of the target"):
                 moved(asking, url)
             assert asking.happened
-        with holdfast.connect(url) as other:
+        with limpet.connect(url) as other:
             assert "mine" in [row["id"] for row in other.sessions.list_sessions()]
             assert other.admin.verify().ok
             assert engine_of(other).store.notes("default") == before
-        with holdfast.connect(url, tenant="globex") as other:
+        with limpet.connect(url, tenant="globex") as other:
             assert len(other.sessions.list_sessions()) == complete
 
 
 def test_what_is_written_behind_the_end_is_a_conflict_too(source: VolatileStore, fast_dir: Path):
     target = fast_dir / "b.db"
-    with holdfast.connect(target) as other:
+    with limpet.connect(target) as other:
         asking = Meanwhile(source, "default", lambda: said(engine_of(other).store, "default", "mine", *"abcdefghijkl"))  # fmt: skip
         with pytest.raises(errors.Conflict, match="somebody else"):
             moved(asking, target)
-    with holdfast.connect(target) as other:
+    with limpet.connect(target) as other:
         assert other.sessions.get_session("mine").message_count == 12
 
 
@@ -158,7 +158,7 @@ def test_two_copies_at_once_do_not_open_what_the_other_has_begun(
     with pytest.raises(errors.Conflict, match="somebody else"):
         moved(Meanwhile(source, "default", begin_another), target)
     with pytest.raises(errors.UnsafeStore):
-        holdfast.connect(target)
+        limpet.connect(target)
     moved(Meanwhile(source, "none", begin_another), target)
     assert kept_at(target) == kept(source)
 
@@ -174,19 +174,19 @@ def stuck(source: VolatileStore, fast_dir: Path) -> Path:
         with pytest.raises(errors.Conflict):
             moved(asking, target)
     with pytest.raises(errors.UnsafeStore, match="--give-up-copy"):
-        holdfast.connect(target)
+        limpet.connect(target)
     return target
 
 
 def test_a_copy_can_be_given_up(stuck: Path, source: VolatileStore):
-    with holdfast.connect(stuck, tenant="globex") as hf:
-        assert [m.content for m in hf.sessions.get_session("mine").messages] == ["not to be lost"]
+    with limpet.connect(stuck, tenant="globex") as lp:
+        assert [m.content for m in lp.sessions.get_session("mine").messages] == ["not to be lost"]
     done = run("rebuild", stuck.name, "--give-up-copy", cwd=stuck.parent)
     assert done.code == 0, done.err
     assert "Tenant default can be used" in done.err
-    with holdfast.connect(stuck) as hf:
-        assert hf.sessions.get_session("s").message_count == 9
-        assert hf.admin.verify().ok
+    with limpet.connect(stuck) as lp:
+        assert lp.sessions.get_session("s").message_count == 9
+        assert lp.admin.verify().ok
     assert run("rebuild", stuck.name, "--give-up-copy", cwd=stuck.parent).code == 0
 
 
@@ -194,10 +194,10 @@ def test_a_copy_that_had_not_begun_is_given_up_by_its_tenant(fast_dir: Path):
     with closing(open_store(fast_dir / "b.db")) as store:
         arriving.put_note(store, "acme", arriving.NOTE, b"unfinished")
     with pytest.raises(errors.UnsafeStore):
-        holdfast.connect(fast_dir / "b.db", tenant="acme")
+        limpet.connect(fast_dir / "b.db", tenant="acme")
     done = run("rebuild", "b.db", "--give-up-copy", "--tenant", "acme", cwd=fast_dir)
     assert done.code == 0, done.err
-    holdfast.connect(fast_dir / "b.db", tenant="acme").close()
+    limpet.connect(fast_dir / "b.db", tenant="acme").close()
 
 
 def test_what_came_erased_without_its_notice_can_not_be_used(fast_dir: Path):
@@ -213,12 +213,12 @@ def test_what_came_erased_without_its_notice_can_not_be_used(fast_dir: Path):
             migrating.give_up(store, (), lambda *_: None)
         assert arriving.is_arriving(store, "default")
     with pytest.raises(errors.UnsafeStore):
-        holdfast.connect(fast_dir / "b.db")
+        limpet.connect(fast_dir / "b.db")
 
 
 def test_a_store_that_nobody_copies_into_is_as_it_was(fast_dir: Path):
-    with holdfast.connect(fast_dir / "a.db") as hf:
-        whole.said(hf, "s", "ada", "words")
+    with limpet.connect(fast_dir / "a.db") as lp:
+        whole.said(lp, "s", "ada", "words")
     before = kept_at(fast_dir / "a.db")
     with closing(open_store(fast_dir / "a.db")) as store:
         assert migrating.give_up(store, ("default", "none"), lambda *_: None) == []

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, errors
-from holdfast.engine import migrating
-from holdfast.engine.pending import todos
-from holdfast.store.port import Store
-from holdfast.testing.scribe import Scribe
-from holdfast.wiring import moving
-from holdfast.wiring.stores import open_store
+import limpet
+from limpet import Limpet, errors
+from limpet.engine import migrating
+from limpet.engine.pending import todos
+from limpet.store.port import Store
+from limpet.testing.scribe import Scribe
+from limpet.wiring import moving
+from limpet.wiring.stores import open_store
 from tests.acceptance.scenes import engine_of
 from tests.acceptance.test_erasing_elsewhere import Stubborn
 from tests.acceptance.whole import said
@@ -26,24 +26,24 @@ def left_to_tell(store: Store) -> list[tuple[str, str]]:
     return [(each.tenant, each.user_id) for each in todos(store.pending() or b"")]
 
 
-def erased_without_it(hf: Holdfast, memory: Stubborn) -> None:
+def erased_without_it(lp: Limpet, memory: Stubborn) -> None:
     """Erase a user while an engine that knows them is away."""
-    said(hf, "one", "ada", "I live in Oslo.")
-    said(hf, "kept", "bob", "stays")
-    assert hf.worker().run_once().failures == 0
+    said(lp, "one", "ada", "I live in Oslo.")
+    said(lp, "kept", "bob", "stays")
+    assert lp.worker().run_once().failures == 0
     memory.fails = errors.Unavailable("away.")
     with pytest.raises(errors.Unavailable):
-        hf.admin.erase(user_id="ada")
-    assert left_to_tell(engine_of(hf).store) == [("default", "ada")]
+        lp.admin.erase(user_id="ada")
+    assert left_to_tell(engine_of(lp).store) == [("default", "ada")]
 
 
 def told_by(url: str | Path, memory: Stubborn) -> None:
     """Have a worker of a copy do what there is, now that the engine is back."""
     memory.fails = None
-    with holdfast.connect(url, memory=memory) as hf:
-        assert [row["id"] for row in hf.sessions.list_sessions()] == ["kept"]
-        assert hf.worker().run_once().failures == 0
-        assert engine_of(hf).store.pending() is None
+    with limpet.connect(url, memory=memory) as lp:
+        assert [row["id"] for row in lp.sessions.list_sessions()] == ["kept"]
+        assert lp.worker().run_once().failures == 0
+        assert engine_of(lp).store.pending() is None
     assert memory.forgotten
 
 
@@ -53,11 +53,11 @@ def test_a_backup_is_made_while_an_engine_is_away(backend: str, fast_dir: Path):
     (fast_dir / "source").mkdir()
     with (
         OPENERS[backend](fast_dir / "source") as url,
-        holdfast.connect(url, memory=memory) as hf,
+        limpet.connect(url, memory=memory) as lp,
     ):
-        erased_without_it(hf, memory)
-        hf.admin.backup(copy)
-        assert left_to_tell(engine_of(hf).store) == [("default", "ada")]
+        erased_without_it(lp, memory)
+        lp.admin.backup(copy)
+        assert left_to_tell(engine_of(lp).store) == [("default", "ada")]
     told_by(copy, memory)
 
 
@@ -65,9 +65,9 @@ def test_a_backup_is_made_while_an_engine_is_away(backend: str, fast_dir: Path):
 def test_what_is_left_to_tell_moves_along_and_comes_back(backend: str, fast_dir: Path):
     memory, copy = Stubborn(), fast_dir / "copy.db"
     (fast_dir / "target").mkdir()
-    with holdfast.connect("volatile:", memory=memory) as hf:
-        erased_without_it(hf, memory)
-        hf.admin.backup(copy)
+    with limpet.connect("volatile:", memory=memory) as lp:
+        erased_without_it(lp, memory)
+        lp.admin.backup(copy)
     with OPENERS[backend](fast_dir / "target") as url:
         moving.restore(copy, url, lambda *_: None)
         told_by(url, memory)
@@ -75,31 +75,31 @@ def test_what_is_left_to_tell_moves_along_and_comes_back(backend: str, fast_dir:
 
 def test_what_a_target_has_to_tell_of_others_stays_and_what_was_told_goes(fast_dir: Path):
     memory, target = Stubborn(), fast_dir / "target.db"
-    with holdfast.connect(target, tenant="globex", memory=Scribe()) as hf:
-        said(hf, "one", "cleo", "I live in Bergen.")
-        assert hf.worker().run_once().failures == 0
+    with limpet.connect(target, tenant="globex", memory=Scribe()) as lp:
+        said(lp, "one", "cleo", "I live in Bergen.")
+        assert lp.worker().run_once().failures == 0
     with (
-        holdfast.connect(target, tenant="globex") as hf,
+        limpet.connect(target, tenant="globex") as lp,
         pytest.raises(errors.Unavailable),
     ):
-        hf.admin.erase(user_id="cleo")
-    with holdfast.connect("volatile:", memory=memory) as hf:
-        erased_without_it(hf, memory)
-        hf.admin.migrate(target)
+        lp.admin.erase(user_id="cleo")
+    with limpet.connect("volatile:", memory=memory) as lp:
+        erased_without_it(lp, memory)
+        lp.admin.migrate(target)
         with closing(open_store(target)) as store:
             assert left_to_tell(store) == [("globex", "cleo"), ("default", "ada")]
         memory.fails = None
-        hf.admin.erase()
-        hf.admin.migrate(target)
+        lp.admin.erase()
+        lp.admin.migrate(target)
     with closing(open_store(target)) as store:
         assert left_to_tell(store) == [("globex", "cleo")]
 
 
 @pytest.mark.parametrize("backend", list(OPENERS))
 def test_nothing_is_pending_after_a_copy_of_a_store_that_is_through(backend: str, fast_dir: Path):
-    with holdfast.connect("volatile:") as hf, opened(backend, fast_dir) as store:
-        said(hf, "one", "ada", "I live in Oslo.")
-        said(hf, "kept", "bob", "stays")
-        hf.admin.erase(user_id="ada")
-        migrating.migrate(engine_of(hf).store, store, lambda *_: None)
+    with limpet.connect("volatile:") as lp, opened(backend, fast_dir) as store:
+        said(lp, "one", "ada", "I live in Oslo.")
+        said(lp, "kept", "bob", "stays")
+        lp.admin.erase(user_id="ada")
+        migrating.migrate(engine_of(lp).store, store, lambda *_: None)
         assert store.pending() is None

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Scope
-from holdfast.cli.demo import director, keeper, logbook, script
+import limpet
+from limpet import Scope
+from limpet.cli.demo import director, keeper, logbook, script
 from tests.acceptance import cli_runs
 from tests.acceptance.cli_runs import on_terminal, run
 
@@ -49,8 +49,8 @@ def same(told: str) -> str:
 
 @pytest.mark.parametrize("ascii_", [False, True])
 def test_demo_draws_what_context_draws(tmp_path: Path, ascii_: bool):
-    """The bar and the sum are those of `holdfast context`, of the window that the file holds."""
-    env = {"NO_COLOR": "1"} | ({"HOLDFAST_ASCII": "1"} if ascii_ else {})
+    """The bar and the sum are those of `limpet context`, of the window that the file holds."""
+    env = {"NO_COLOR": "1"} | ({"LIMPET_ASCII": "1"} if ascii_ else {})
     shown = on_terminal("demo", "--fast", "--keep", "night", cwd=tmp_path, env=env, columns=80)
     assert shown.code == 0
     event = json.loads(
@@ -93,21 +93,21 @@ def test_demo_tells_the_truth(tmp_path: Path):
     night = tmp_path / "night"
     assert (night / "bell.log").read_text().count("dong") == script.STROKES
     assert len(list((night / "outbox").iterdir())) == 1
-    with holdfast.connect(night / "state.db") as hf:
-        session = hf.sessions.get_session(keeper.SESSION)
-        (counted,) = hf.index.list_frames(Scope("storekeeper"), open_only=False)
-        helpers = hf.sessions.get_session(str(counted.scope.session_id))
+    with limpet.connect(night / "state.db") as lp:
+        session = lp.sessions.get_session(keeper.SESSION)
+        (counted,) = lp.index.list_frames(Scope("storekeeper"), open_only=False)
+        helpers = lp.sessions.get_session(str(counted.scope.session_id))
         assert session.message_count + len(helpers) == told["acknowledged"]["in_all"] == 23
-        watch = hf.index.get_frame(keeper.WORKS[0].id)
+        watch = lp.index.get_frame(keeper.WORKS[0].id)
         assert counted.parent_frame_id == watch.frame_id
         assert watch.budget.used == watch.spent + counted.budget.used
-        assert [one.decided_by for one in hf.index.list_suspensions(waiting=False)] == [
+        assert [one.decided_by for one in lp.index.list_suspensions(waiting=False)] == [
             director.HARBOUR
         ] * 2
         assert session.pending_calls() == []
         unknown = [r for m in session.messages for r in m.tool_results if r.is_error]
         assert len(unknown) == 1
-        book = hf.sessions.get_session(logbook.SESSION)
+        book = lp.sessions.get_session(logbook.SESSION)
         (row,) = book.recorded_windows()
         assert told["window"]["hash"] == row.digest == book.window_of(row.message_id).digest
         assert book.messages[row.number - 1].content == logbook.ANSWER
@@ -118,8 +118,8 @@ def test_demo_tells_the_truth(tmp_path: Path):
 def test_demo_is_the_same_every_time(tmp_path: Path):
     def words() -> list[str]:
         run("demo", "--keep", "night", cwd=tmp_path)
-        with holdfast.connect(tmp_path / "night" / "state.db") as hf:
-            session = hf.sessions.get_session(keeper.SESSION)
+        with limpet.connect(tmp_path / "night" / "state.db") as lp:
+            session = lp.sessions.get_session(keeper.SESSION)
             said = [
                 json.dumps([m.role, m.to_dict()["content"], [r.result for r in m.tool_results]], default=dict)
                 for m in session.messages
@@ -140,7 +140,7 @@ def test_demo_overwrites_nothing(tmp_path: Path):
 
 def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path):
     process = subprocess.Popen(
-        [*cli_runs.HOLDFAST, "demo"], cwd=tmp_path, env=cli_runs.environment({"TMPDIR": str(tmp_path)}),
+        [*cli_runs.LIMPET, "demo"], cwd=tmp_path, env=cli_runs.environment({"TMPDIR": str(tmp_path)}),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -158,7 +158,7 @@ BEFORE_COMMIT = """
     ring = tools.Station.ring_bell
     def rings(self, strokes, *, key):
         '''Acknowledges the result before it is there.'''
-        said = holdfast.Message("tool", tool_results=[holdfast.ToolCallResult("early", "rang")]).to_dict()
+        said = limpet.Message("tool", tool_results=[limpet.ToolCallResult("early", "rang")]).to_dict()
         keeper.tell("acknowledged", {"session": keeper.SESSION, "position": 7, "message": said})
         return ring(self, strokes, key=key)
     tools.Station.ring_bell = rings
@@ -172,13 +172,13 @@ TELEGRAM_TWICE = """
 """
 RINGS_AGAIN = """
     def comes_back(self, work, session):
-        self.index.resume_actor(holdfast.Scope(self.actor, session.id))
+        self.index.resume_actor(limpet.Scope(self.actor, session.id))
     loop.Agent._come_back = comes_back
 """
 ASKS_NOBODY = """
     mine = tools.keepers
     def careless(station):
-        kind = holdfast.ToolEffect.IDEMPOTENT
+        kind = limpet.ToolEffect.IDEMPOTENT
         return {name: tool._replace(effect=kind) for name, tool in mine(station).items()}
     tools.keepers = careless
 """
@@ -186,12 +186,12 @@ SAYS_YES_ITSELF = """
     asked = parts.AwaitingDecision.__init__
     def asks(self, suspension):
         asked(self, suspension)
-        hf.index.decide_suspension(suspension.suspension_id, "approve", by="me")
+        lp.index.decide_suspension(suspension.suspension_id, "approve", by="me")
     parts.AwaitingDecision.__init__ = asks
     made = keeper.keeper
     def keeps(engine, *args, **more):
-        global hf
-        hf = engine
+        global lp
+        lp = engine
         return made(engine, *args, **more)
     keeper.keeper = keeps
 """
@@ -210,8 +210,8 @@ CHARGES_TWICE = """
     loop.Agent._charge = charges
 """
 OTHER_WORDS = """
-    add = holdfast.Session.add_message
-    holdfast.Session.add_message = lambda self, message, **more: add(
+    add = limpet.Session.add_message
+    limpet.Session.add_message = lambda self, message, **more: add(
         self, msgspec.structs.replace(message, content="forgotten") if message.role == "user" else message, **more
     )
 """
@@ -235,8 +235,8 @@ OTHER_WORDS = """
 def test_planted_bug_is_caught(tmp_path: Path, bug: str, caught: set[str]):
     """The demo fails, and says why, when the agent or the store under it is wrong."""
     head = (
-        "import sys\nimport msgspec\nimport holdfast\nfrom holdfast.cli.demo import keeper, tools\n"
-        "from holdfast.cli.demo.agent import loop, parts\n"
+        "import sys\nimport msgspec\nimport limpet\nfrom limpet.cli.demo import keeper, tools\n"
+        "from limpet.cli.demo.agent import loop, parts\n"
     )
     played(tmp_path, "actor", f"{head}{textwrap.dedent(bug)}\nkeeper.main()\n", caught)
 
@@ -252,8 +252,8 @@ OTHER_BYTES = """
     logbook.sent = lambda window: sent(msgspec.structs.replace(window, messages=window.messages[:-1]))
 """
 NOT_RECORDED = """
-    add = holdfast.Session.add_messages
-    holdfast.Session.add_messages = lambda self, messages, window=None, **rest: add(self, messages, **rest)
+    add = limpet.Session.add_messages
+    limpet.Session.add_messages = lambda self, messages, window=None, **rest: add(self, messages, **rest)
 """
 ALL_SHOWN = """
     logbook.NIGHTS = 5
@@ -276,20 +276,20 @@ FAILS = """
     ids=["not pinned", "over budget", "other bytes", "not recorded", "all shown", "fails"],
 )
 def test_a_wrong_logbook_is_caught(tmp_path: Path, bug: str, caught: set[str]):
-    head = "import sys\nimport msgspec\nimport holdfast\nfrom holdfast.cli.demo import logbook\n"
+    head = "import sys\nimport msgspec\nimport limpet\nfrom limpet.cli.demo import logbook\n"
     told = played(tmp_path, "book", f"{head}{textwrap.dedent(bug)}\nlogbook.main()\n", caught)
     assert {claim["name"] for claim in told["claims"] if not claim["held"]} == caught
 
 
 NEVER_ENDS = """
-    holdfast.SessionManager.end_session = lambda self, session_id: None
+    limpet.SessionManager.end_session = lambda self, session_id: None
 """
 SOMEBODY_ELSE = """
     relief.USER = "somebody"
 """
 KNOWS_NOTHING = """
-    connect = holdfast.connect
-    holdfast.connect = lambda url, memory=None: connect(url)
+    connect = limpet.connect
+    limpet.connect = lambda url, memory=None: connect(url)
 """
 NO_EAR = """
     relief.greeting = lambda shown: relief.STRANGER
@@ -308,7 +308,7 @@ NO_EAR = """
     ids=["never ends", "somebody else", "knows nothing", "no ear"],
 )
 def test_a_relief_that_is_not_known_is_caught(tmp_path: Path, bug: str, caught: set[str]):
-    head = "import holdfast\nfrom holdfast.cli.demo import relief\n"
+    head = "import limpet\nfrom limpet.cli.demo import relief\n"
     told = played(tmp_path, "relief", f"{head}{textwrap.dedent(bug)}\nrelief.main()\n", caught)
     assert {claim["name"] for claim in told["claims"] if not claim["held"]} == caught
 
@@ -320,8 +320,8 @@ def played(folder: Path, part: str, program: str, caught: set[str]) -> dict[str,
     director = folder / "director.py"
     director.write_text(
         "import sys\n"
-        "from holdfast.cli.demo import command\n"
-        "from holdfast.cli.options import Printing\n"
+        "from limpet.cli.demo import command\n"
+        "from limpet.cli.options import Printing\n"
         f"actor = (sys.executable, {str(actor)!r})\n"
         f"printing = Printing(json=True)\n"
         f"sys.exit(command.run(keep=None, fast=True, printing=printing, {part}=actor))\n"

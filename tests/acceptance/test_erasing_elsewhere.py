@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.testing.scribe import Scribe
-from holdfast.values.memory import Who
+import limpet
+from limpet import errors
+from limpet.testing.scribe import Scribe
+from limpet.values.memory import Who
 from tests.acceptance.whole import has, known, said
 
 
@@ -32,9 +32,9 @@ def path(fast_dir: Path) -> Path:
 
 
 def taught(path: Path, memory: Scribe, tenant: str = "default") -> None:
-    with holdfast.connect(path, memory=memory, tenant=tenant) as hf:
-        said(hf, "one", "ada", "I live in Oslo.")
-        assert hf.worker().run_once().failures == 0
+    with limpet.connect(path, memory=memory, tenant=tenant) as lp:
+        said(lp, "one", "ada", "I live in Oslo.")
+        assert lp.worker().run_once().failures == 0
     assert memory.taken
 
 
@@ -46,54 +46,54 @@ def test_a_store_opens_whatever_an_engine_raises(path: Path, error: Exception):
     memory = Stubborn()
     taught(path, memory)
     memory.fails = error
-    with holdfast.connect(path, memory=memory) as hf, pytest.raises(errors.Error) as caught:
-        hf.admin.erase(user_id="ada")
+    with limpet.connect(path, memory=memory) as lp, pytest.raises(errors.Error) as caught:
+        lp.admin.erase(user_id="ada")
     assert caught.value.facts["pending"] is True
     assert "'events': 4" in str(caught.value.facts["receipt"])
-    with holdfast.connect(path, memory=memory) as hf:
-        assert hf.sessions.load_session("one") is None
-        assert hf.worker().run_once().failures == 1
+    with limpet.connect(path, memory=memory) as lp:
+        assert lp.sessions.load_session("one") is None
+        assert lp.worker().run_once().failures == 1
     asyncio.run(_opened(path, memory))
-    holdfast.SessionManager(path.parent, memory=memory).close()
+    limpet.SessionManager(path.parent, memory=memory).close()
     assert not memory.forgotten
     memory.fails = None
-    with holdfast.connect(path, memory=memory) as hf:
+    with limpet.connect(path, memory=memory) as lp:
         assert not memory.forgotten, "nobody is asked while a store is opened"
-        assert hf.admin.erase().pending is False
-        assert hf.sessions._engine.store.pending() is None
+        assert lp.admin.erase().pending is False
+        assert lp.sessions._engine.store.pending() is None
     assert memory.forgotten
 
 
 async def _opened(path: Path, memory: Scribe) -> None:
-    async with holdfast.connect_async(path, memory=memory) as hf:
-        assert await hf.sessions.load_session("one") is None
+    async with limpet.connect_async(path, memory=memory) as lp:
+        assert await lp.sessions.load_session("one") is None
 
 
 def test_the_worker_tells_what_is_pending(path: Path):
     memory = Stubborn()
     taught(path, memory)
-    with holdfast.connect(path) as hf, pytest.raises(errors.Unavailable):
-        hf.admin.erase(user_id="ada")
-    with holdfast.connect(path, memory=memory) as hf:
-        assert hf.worker().run_once().failures == 0
-        assert hf.sessions._engine.store.pending() is None
+    with limpet.connect(path) as lp, pytest.raises(errors.Unavailable):
+        lp.admin.erase(user_id="ada")
+    with limpet.connect(path, memory=memory) as lp:
+        assert lp.worker().run_once().failures == 0
+        assert lp.sessions._engine.store.pending() is None
     assert memory.forgotten
 
 
 def test_a_tenant_does_not_wait_for_the_engine_of_another(path: Path):
     taught(path, Scribe(), "acme")
-    acme = holdfast.connect(path, tenant="acme", memory=True)
+    acme = limpet.connect(path, tenant="acme", memory=True)
     with acme, pytest.raises(errors.Unavailable):
         acme.admin.erase(user_id="ada")
-    with holdfast.connect(path, tenant="globex", memory=True) as hf:
-        said(hf, "two", "bob", "I live in Marmotville.")
-        assert hf.worker().run_once().failures == 0
-        assert known(hf, "bob")
-        receipt = hf.admin.erase(user_id="bob")
+    with limpet.connect(path, tenant="globex", memory=True) as lp:
+        said(lp, "two", "bob", "I live in Marmotville.")
+        assert lp.worker().run_once().failures == 0
+        assert known(lp, "bob")
+        receipt = lp.admin.erase(user_id="bob")
         assert (receipt.pending, receipt.sessions) == (False, 1)
-        assert not known(hf, "bob")
+        assert not known(lp, "bob")
     assert not has(path.parent, "Marmotville")
-    acme = holdfast.connect(path, tenant="acme", memory=True)
+    acme = limpet.connect(path, tenant="acme", memory=True)
     with acme, pytest.raises(errors.Unavailable):
         acme.admin.erase()
 
@@ -101,12 +101,12 @@ def test_a_tenant_does_not_wait_for_the_engine_of_another(path: Path):
 def test_a_store_with_something_left_to_tell_is_not_written_anew_each_time(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from holdfast.store.sqlite import scrubbing
+    from limpet.store.sqlite import scrubbing
 
     taught(path, Scribe())
-    with holdfast.connect(path) as hf, pytest.raises(errors.Unavailable):
-        hf.admin.erase(user_id="ada")
+    with limpet.connect(path) as lp, pytest.raises(errors.Unavailable):
+        lp.admin.erase(user_id="ada")
     rewritten: list[object] = []
     monkeypatch.setattr(scrubbing, "rewrite", lambda *given: rewritten.append(given))
-    holdfast.connect(path).close()
+    limpet.connect(path).close()
     assert not rewritten

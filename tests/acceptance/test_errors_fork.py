@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.acceptance.scenes import said
 
 FORKING = """
 import os, sys
-import holdfast
-from holdfast import errors
+import limpet
+from limpet import errors
 from tests.acceptance.test_errors import VERBS
 
-hf = holdfast.connect(sys.argv[1])
-hf.sessions.create_session("open")
-session = hf.sessions.create_session("s", system="S")
+lp = limpet.connect(sys.argv[1])
+lp.sessions.create_session("open")
+session = lp.sessions.create_session("s", system="S")
 session.add_message({"role": "user", "content": "before"})
 list(session.messages)
 child = os.fork()
@@ -27,15 +27,15 @@ if child == 0:
     wrong = []
     for name, verb in VERBS.items():
         try:
-            verb(hf, session)
+            verb(lp, session)
             wrong.append(f"{name} worked")
         except errors.ForkedEngine as error:
-            if "holdfast.connect" not in str(error):
+            if "limpet.connect" not in str(error):
                 wrong.append(f"{name}: {error}")
         except BaseException as error:
             wrong.append(f"{name}: {error!r}")
-    hf.close()
-    with holdfast.connect(sys.argv[1]) as own:
+    lp.close()
+    with limpet.connect(sys.argv[1]) as own:
         own.sessions.add_messages("s", [{"role": "user", "content": "child"}])
     print("\\n".join(wrong), file=sys.stderr)
     if sys.argv[2] == "exit":
@@ -43,33 +43,33 @@ if child == 0:
     os._exit(len(wrong))
 _, status = os.waitpid(child, 0)
 session.add_message({"role": "user", "content": "after"})
-assert hf.admin.verify().ok
-hf.close()
+assert lp.admin.verify().ok
+lp.close()
 sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 POOL = """
 import multiprocessing, sys
-import holdfast
-from holdfast import errors
+import limpet
+from limpet import errors
 
-hf = holdfast.connect(sys.argv[1])
-session = hf.sessions.create_session("s")
+lp = limpet.connect(sys.argv[1])
+session = lp.sessions.create_session("s")
 
 def work(number):
     try:
         session.add_message({"role": "user", "content": "never"})
         return "worked"
     except errors.ForkedEngine:
-        with holdfast.connect(sys.argv[1]) as own:
+        with limpet.connect(sys.argv[1]) as own:
             own.sessions.add_messages("s", [{"role": "user", "content": str(number)}])
         return "told"
 
 with multiprocessing.get_context("fork").Pool(3) as pool:
     answers = pool.map(work, range(12))
 session.add_message({"role": "user", "content": "parent"})
-assert hf.admin.verify().ok
-hf.close()
+assert lp.admin.verify().ok
+lp.close()
 assert answers == ["told"] * 12, answers
 """
 
@@ -87,12 +87,12 @@ def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 def test_every_verb_of_a_forked_engine_says_so_and_the_parent_goes_on(tmp_path: Path, way: str):
     done = run(FORKING, tmp_path / "state.db", way)
     assert done.returncode == 0, done.stderr
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        assert said(hf) == ["S", "before", "child", "after"]
+    with limpet.connect(tmp_path / "state.db") as lp:
+        assert said(lp) == ["S", "before", "child", "after"]
 
 
 def test_a_volatile_engine_is_not_shared_by_a_fork_either(tmp_path: Path):
-    program = FORKING.replace("holdfast.connect(sys.argv[1])", 'holdfast.connect("volatile:")', 1)
+    program = FORKING.replace("limpet.connect(sys.argv[1])", 'limpet.connect("volatile:")', 1)
     done = run(
         program.replace(
             "own.sessions.add", "own.sessions.create_session('s') and own.sessions.add"
@@ -106,7 +106,7 @@ def test_a_volatile_engine_is_not_shared_by_a_fork_either(tmp_path: Path):
 def test_workers_of_a_forking_pool_open_their_own(tmp_path: Path):
     done = run(POOL, tmp_path / "state.db")
     assert done.returncode == 0, done.stderr
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        found = said(hf)
+    with limpet.connect(tmp_path / "state.db") as lp:
+        found = said(lp)
         assert sorted(found[:-1], key=int) == [str(n) for n in range(12)]
         assert found[-1] == "parent"

@@ -14,12 +14,12 @@ import msgspec
 import psycopg
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.store.port import Appended, KeyUse, Replayed, Store
-from holdfast.store.postgres import PostgresDriver, opening, place
-from holdfast.store.postgres import open_store as open_
-from holdfast.testing.contract.stage import (
+import limpet
+from limpet import errors
+from limpet.store.port import Appended, KeyUse, Replayed, Store
+from limpet.store.postgres import PostgresDriver, opening, place
+from limpet.store.postgres import open_store as open_
+from limpet.testing.contract.stage import (
     TENANT,
     commit,
     feed_all,
@@ -89,7 +89,7 @@ def test_a_wrong_password(server: postgres.Server, url: str):
 def test_too_many_connections(url: str):
     name = url.rpartition("/")[2]
     postgres.run(url, "DROP ROLE IF EXISTS few")
-    postgres.run(url, "CREATE ROLE few LOGIN CONNECTION LIMIT 1; GRANT holdfast_app TO few")
+    postgres.run(url, "CREATE ROLE few LOGIN CONNECTION LIMIT 1; GRANT limpet_app TO few")
     theirs = re.sub(r"//\w+@", "//few@", url)
     with (
         psycopg.connect(theirs),
@@ -205,7 +205,7 @@ def test_a_database_in_another_encoding(server: postgres.Server, url: str):
         with pytest.raises(errors.UnsafeStore, match="LATIN1") as caught:
             open_(server.url(name))
         assert "createdb -E UTF8" in caught.value.hint
-        assert not postgres.run(server.url(name), "SELECT 1 FROM pg_namespace WHERE nspname = 'holdfast'")  # fmt: skip
+        assert not postgres.run(server.url(name), "SELECT 1 FROM pg_namespace WHERE nspname = 'limpet'")  # fmt: skip
     finally:
         postgres.drop(server, name)
 
@@ -217,10 +217,10 @@ def failing(url: str, code: str) -> Iterator[None]:
         url,
         "CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         f" RAISE EXCEPTION 'planted' USING ERRCODE = '{code}'; END $$;"
-        "CREATE TRIGGER fail BEFORE INSERT ON holdfast.events FOR EACH ROW EXECUTE FUNCTION public.fail()",
+        "CREATE TRIGGER fail BEFORE INSERT ON limpet.events FOR EACH ROW EXECUTE FUNCTION public.fail()",
     )
     yield
-    postgres.run(url, "DROP TRIGGER fail ON holdfast.events; DROP FUNCTION public.fail()")
+    postgres.run(url, "DROP TRIGGER fail ON limpet.events; DROP FUNCTION public.fail()")
 
 
 @pytest.mark.parametrize(
@@ -249,12 +249,12 @@ def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
     with closing(open_(f"{url}?timeout_s=0.5")) as store:
         take(store, step(write("a", 0, b"1")))
         with psycopg.connect(url) as holder:
-            holder.execute("SELECT * FROM holdfast.heads FOR UPDATE")
+            holder.execute("SELECT * FROM limpet.heads FOR UPDATE")
             with pytest.raises(errors.Unavailable):
                 once(store, "k")
         assert again(store, "k") == Appended(2, 2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("holdfast.store.postgres.connections.GRACE_S", 0.0)
+            patch.setattr("limpet.store.postgres.connections.GRACE_S", 0.0)
             with closing(open_(f"{url}?timeout_s=0.5")) as hasty:
                 take(hasty, step(write("b", 0, b"1")))
                 server.pause()
@@ -270,7 +270,7 @@ def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
 def test_a_guard_that_a_server_that_stands_still_does_not_take_back(
     server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("holdfast.store.postgres.connections.GRACE_S", 0.0)
+    monkeypatch.setattr("limpet.store.postgres.connections.GRACE_S", 0.0)
     with (
         closing(PostgresDriver(place.of(f"{url}?timeout_s=0.5"))) as mine,
         closing(PostgresDriver(place.of(url))) as theirs,
@@ -334,9 +334,9 @@ def test_anybody_may_speak_on_the_channel_of_news(url: str, said: str):
     with closing(PostgresDriver(place.of(url))) as driver:
         news = driver.listen()
         assert next(news) == ("", 0)
-        postgres.run(url, "SELECT pg_notify('holdfast:holdfast', %s)", (said,))
+        postgres.run(url, "SELECT pg_notify('limpet:limpet', %s)", (said,))
         assert next(news) == ("", 0)
-        postgres.run(url, "SELECT pg_notify('holdfast:holdfast', %s)", (f"{2**63 - 1} a\nb",))
+        postgres.run(url, "SELECT pg_notify('limpet:limpet', %s)", (f"{2**63 - 1} a\nb",))
         assert next(news) == ("a\nb", 2**63 - 1)
 
 
@@ -401,13 +401,13 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
     import sys
 
     for name in [
-        name for name in sys.modules if name.startswith(("holdfast.store.postgres", "psycopg"))
+        name for name in sys.modules if name.startswith(("limpet.store.postgres", "psycopg"))
     ]:
         monkeypatch.delitem(sys.modules, name)
-    import holdfast.store as room
+    import limpet.store as room
 
     monkeypatch.delattr(room, "postgres", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(errors.NotInstalled) as caught:
-        holdfast.connect("postgresql://h/d")
+        limpet.connect("postgresql://h/d")
     assert f'{sys.executable} -m pip install "psycopg[binary]"' in caught.value.hint

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Message, errors
-from holdfast.store import redis as ours
-from holdfast.store.levels import LEVELS
-from holdfast.store.port import KeyUse, Replayed, Store
-from holdfast.store.redis import settings
-from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
+import limpet
+from limpet import Message, errors
+from limpet.store import redis as ours
+from limpet.store.levels import LEVELS
+from limpet.store.port import KeyUse, Replayed, Store
+from limpet.store.redis import settings
+from limpet.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
 from tests.servers import valkey
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,13 +250,13 @@ def test_a_user_with_the_rights_that_the_documentation_names(own: valkey.Server)
         client.execute_command(*line.split())
     name, password = line.split()[2], next(word[1:] for word in line.split() if word[0] == ">")
     url = f"redis://{name}:{password}@{own.url.removeprefix('redis://')}"
-    with holdfast.connect(url, memory=True) as hf:
-        session = hf.sessions.create_session(user_id="ada")
+    with limpet.connect(url, memory=True) as lp:
+        session = lp.sessions.create_session(user_id="ada")
         session.add_message(Message(role="user", content="I live in Oslo."))
-        assert hf.admin.status()["durability"] == "power-loss"
-        hf.admin.rebuild()
-        hf.admin.erase(session_id=session.id)
-        assert hf.admin.verify().ok
+        assert lp.admin.status()["durability"] == "power-loss"
+        lp.admin.rebuild()
+        lp.admin.erase(session_id=session.id)
+        assert lp.admin.verify().ok
     with opened(url) as one, opened(url) as two, ThreadPoolExecutor(1) as pool:
         waits = pool.submit(one.wait, TENANT, 0, 5)
         take(two, step(write("a", 0, b"1")))
@@ -291,7 +291,7 @@ def test_a_server_that_is_too_old():
         settings.check_version({"redis_version": "7.0.15"}, "redis://here", waitaof=True)
 
 
-def test_a_store_of_a_newer_holdfast(own: valkey.Server):
+def test_a_store_of_a_newer_limpet(own: valkey.Server):
     with own.client() as client:
         client.set("later:format", 2)
         with pytest.raises(errors.NewerStore):
@@ -433,8 +433,8 @@ def _move(cluster: valkey.Cluster, key: bytes) -> None:
 
 
 def test_a_session_survives_all_of_it(own: valkey.Server):
-    with holdfast.connect(valkey.fresh(own.url)) as hf:
-        session = hf.sessions.create_session(user_id="ada")
+    with limpet.connect(valkey.fresh(own.url)) as lp:
+        session = lp.sessions.create_session(user_id="ada")
         with setting(own, maxmemory="1"), pytest.raises(errors.StoreFull):
             session.add_message(Message(role="user", content="lost"))
         session.add_message(Message(role="user", content="kept"))

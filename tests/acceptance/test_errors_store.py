@@ -1,4 +1,4 @@
-"""What a store file may be, or become, that Holdfast must not write to: each with its own error."""
+"""What a store file may be, or become, that Limpet must not write to: each with its own error."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.store import sqlite
-from holdfast.store.sqlite import files, opening
+import limpet
+from limpet import errors
+from limpet.store import sqlite
+from limpet.store.sqlite import files, opening
 from tests.acceptance.scenes import engine_of, feed, said, texts, user
 
 
@@ -28,7 +28,7 @@ def refused(path: Path, error: type[errors.Error], words: str) -> None:
     """Opening is refused with words that help, and no byte of the folder has changed."""
     before = folder_of(path.parent)
     with pytest.raises(error) as caught:
-        holdfast.connect(path)
+        limpet.connect(path)
     assert words in str(caught.value), str(caught.value)
     assert folder_of(path.parent) == before
 
@@ -66,8 +66,8 @@ def test_somebody_elses_database_is_left_alone(tmp_path: Path, wal: bool):
 def test_an_empty_file_becomes_a_store(tmp_path: Path):
     path = tmp_path / "state.db"
     path.touch()
-    with holdfast.connect(path) as hf:
-        hf.sessions.create_session("s")
+    with limpet.connect(path) as lp:
+        lp.sessions.create_session("s")
 
 
 def changed(path: Path, statement: str) -> None:
@@ -82,26 +82,26 @@ def changed(path: Path, statement: str) -> None:
 def path(tmp_path: Path) -> Path:
     """A store with one message, closed."""
     made = tmp_path / "state.db"
-    with holdfast.connect(made) as hf:
-        hf.sessions.create_session("s").add_message(user("kept"))
+    with limpet.connect(made) as lp:
+        lp.sessions.create_session("s").add_message(user("kept"))
     return made
 
 
 def test_a_newer_store_is_refused_with_the_remedy(path: Path):
     changed(path, "PRAGMA user_version = 99")
-    refused(path, errors.NewerStore, "pip install -U holdfast")
+    refused(path, errors.NewerStore, "pip install .")
     changed(path, f"PRAGMA user_version = {opening.SCHEMA}")
-    with holdfast.connect(path) as hf:
-        assert texts(hf.sessions.get_session("s")) == ["kept"]
+    with limpet.connect(path) as lp:
+        assert texts(lp.sessions.get_session("s")) == ["kept"]
 
 
 def test_settings_that_lose_data_are_refused(path: Path):
     changed(path, "PRAGMA journal_mode = DELETE")
     with pytest.raises(errors.UnsafeStore, match="journal_mode = WAL"):
-        holdfast.connect(path)
+        limpet.connect(path)
     changed(path, "PRAGMA journal_mode = WAL")
-    with holdfast.connect(path) as hf:
-        assert said(hf) == ["kept"]
+    with limpet.connect(path) as lp:
+        assert said(lp) == ["kept"]
 
 
 class Elsewhere(files.Files):
@@ -146,27 +146,27 @@ def test_an_sqlite_without_it_is_accepted(version: str):
 
 
 def test_a_full_disk_says_so_and_a_retry_with_the_same_key_has_one_effect(path: Path):
-    with holdfast.connect(path) as hf:
-        session = hf.sessions.get_session("s")
-        before = feed(hf)
-        writer = engine_of(hf).store._writer  # pyright: ignore[reportAttributeAccessIssue] - to fill it up
+    with limpet.connect(path) as lp:
+        session = lp.sessions.get_session("s")
+        before = feed(lp)
+        writer = engine_of(lp).store._writer  # pyright: ignore[reportAttributeAccessIssue] - to fill it up
         writer.pragma("max_page_count", 1)
         big = {"role": "user", "content": "x" * 1_000_000}
         with pytest.raises(errors.StoreFull, match="free some space and retry"):
             session.add_message(big, key="k")
-        assert feed(hf) == before
+        assert feed(lp) == before
         session.add_message(big, key="k")
         session.add_message(big, key="k")
-        assert len(feed(hf)) == len(before) + 1
-        assert hf.admin.verify().ok
+        assert len(feed(lp)) == len(before) + 1
+        assert lp.admin.verify().ok
 
 
 LIMITED = """
 import resource, sys
-import holdfast
-from holdfast import errors
-with holdfast.connect(sys.argv[1]) as hf:
-    session = hf.sessions.get_session("s")
+import limpet
+from limpet import errors
+with limpet.connect(sys.argv[1]) as lp:
+    session = lp.sessions.get_session("s")
     size = int(sys.argv[2])
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -181,7 +181,7 @@ with holdfast.connect(sys.argv[1]) as hf:
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     for number in range(60):
         session.add_message({"role": "user", "content": f"{number} " + "x" * 8000}, key=f"k{number}")
-    assert hf.admin.verify().ok
+    assert lp.admin.verify().ok
     print(acknowledged, failed)
 """
 
@@ -193,8 +193,8 @@ def test_a_file_that_can_grow_no_further_loses_and_doubles_nothing(path: Path, s
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    with holdfast.connect(path) as hf:
-        found = [text.split(" ")[0] for text in said(hf)]
+    with limpet.connect(path) as lp:
+        found = [text.split(" ")[0] for text in said(lp)]
         assert found[0] == "kept"
         assert sorted(found[1:], key=int) == [str(number) for number in range(60)]
 
@@ -202,16 +202,16 @@ def test_a_file_that_can_grow_no_further_loses_and_doubles_nothing(path: Path, s
 NOBODY = 65_534
 UNPRIVILEGED = """
 import os, sys
-import holdfast
-from holdfast import errors
-with holdfast.connect(sys.argv[2]) as hf:  # loads all that another user could not
-    list(hf.sessions.create_session(system="S").messages)
+import limpet
+from limpet import errors
+with limpet.connect(sys.argv[2]) as lp:  # loads all that another user could not
+    list(lp.sessions.create_session(system="S").messages)
 os.setgid({nobody})
 os.setuid({nobody})
 try:
-    with holdfast.connect(sys.argv[1]) as hf:
+    with limpet.connect(sys.argv[1]) as lp:
         try:
-            hf.sessions.get_session("s").add_message({{"role": "user", "content": "x"}})
+            lp.sessions.get_session("s").add_message({{"role": "user", "content": "x"}})
         except errors.StoreReadOnly as error:
             print(error)
 except errors.StoreReadOnly as error:
@@ -243,51 +243,51 @@ def test_a_store_that_can_not_be_written_says_so(
     for one in path.parent.iterdir():
         one.chmod(0o644)
     path.parent.chmod(0o755)
-    with holdfast.connect(path) as hf:
-        assert said(hf) == ["kept"]
+    with limpet.connect(path) as lp:
+        assert said(lp) == ["kept"]
 
 
 def test_another_library_in_this_process_that_takes_the_log_away_is_noticed(path: Path):
     """Python's own sqlite3, opened on the same file and closed, drops our locks and removes the log."""
-    with holdfast.connect(path) as hf:
-        session = hf.sessions.get_session("s")
+    with limpet.connect(path) as lp:
+        session = lp.sessions.get_session("s")
         session.add_message(user("safe"))
         intruder = sqlite3.connect(path)
         intruder.execute("SELECT count(*) FROM events").fetchone()
         intruder.close()
         with pytest.raises(errors.Error, match="Another SQLite library"):
             session.add_message(user("not acknowledged"))
-    with holdfast.connect(path) as hf:
-        assert said(hf)[:2] == ["kept", "safe"]
-        hf.sessions.add_messages("s", [user("goes on")])
-        assert hf.admin.verify().ok
+    with limpet.connect(path) as lp:
+        assert said(lp)[:2] == ["kept", "safe"]
+        lp.sessions.add_messages("s", [user("goes on")])
+        assert lp.admin.verify().ok
 
 
 def test_a_plain_sqlite_that_looked_into_a_crashed_store_does_not_ruin_it(path: Path):
-    dying = "import sys, os, holdfast; hf = holdfast.connect(sys.argv[1]); hf.sessions.add_messages('s', [{'role': 'user', 'content': str(n)} for n in range(9)]); os._exit(0)"
+    dying = "import sys, os, limpet; lp = limpet.connect(sys.argv[1]); lp.sessions.add_messages('s', [{'role': 'user', 'content': str(n)} for n in range(9)]); os._exit(0)"
     subprocess.run([sys.executable, "-c", dying, path], check=True)
     assert Path(f"{path}-wal").stat().st_size > 0
     looking = "import sys, sqlite3; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM sessions').fetchall(); c.close()"
     subprocess.run([sys.executable, "-c", looking, path], check=True)
-    with holdfast.connect(path) as hf:
-        assert said(hf) == ["kept", *[str(n) for n in range(9)]]
-        (row,) = hf.sessions.list_sessions()
+    with limpet.connect(path) as lp:
+        assert said(lp) == ["kept", *[str(n) for n in range(9)]]
+        (row,) = lp.sessions.list_sessions()
         assert row["message_count"] == 10
-        assert hf.admin.verify().ok
-        hf.sessions.add_messages("s", [user("goes on")])
+        assert lp.admin.verify().ok
+        lp.sessions.add_messages("s", [user("goes on")])
 
 
 @pytest.mark.parametrize("part", ["-anchor", "-lock", "-wal", "-shm"])
 def test_a_store_without_one_of_its_side_files_opens(path: Path, part: str):
     Path(f"{path}{part}").unlink(missing_ok=True)
-    with holdfast.connect(path) as hf:
-        assert said(hf) == ["kept"]
+    with limpet.connect(path) as lp:
+        assert said(lp) == ["kept"]
 
 
 def test_a_backup_that_fails_leaves_nothing_behind(path: Path, tmp_path: Path):
-    with holdfast.connect(path) as hf:
+    with limpet.connect(path) as lp:
         for number in range(50):
-            hf.sessions.get_or_create_session("s").add_message(
+            lp.sessions.get_or_create_session("s").add_message(
                 {"role": "user", "content": "x" * 500 + str(number)}
             )
     data = bytearray(path.read_bytes())
@@ -295,8 +295,8 @@ def test_a_backup_that_fails_leaves_nothing_behind(path: Path, tmp_path: Path):
     path.write_bytes(data)
     target = tmp_path / "elsewhere"
     target.mkdir()
-    with holdfast.connect(path) as hf, pytest.raises(errors.Corrupt):
-        hf.admin.backup(target / "copy.db")
+    with limpet.connect(path) as lp, pytest.raises(errors.Corrupt):
+        lp.admin.backup(target / "copy.db")
     assert list(target.iterdir()) == []
 
 
@@ -305,6 +305,6 @@ def test_what_a_killed_creation_left_is_removed_by_the_next(tmp_path: Path):
     others = [tmp_path / "state.db.notes", tmp_path / "other.db.x1.new"]
     for file in (*leftovers, *others):
         file.write_bytes(b"")
-    holdfast.connect(tmp_path / "state.db").close()
+    limpet.connect(tmp_path / "state.db").close()
     assert not any(file.exists() for file in leftovers)
     assert all(file.exists() for file in others)

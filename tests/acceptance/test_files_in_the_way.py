@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.acceptance.test_files_store import filled, say, texts
 
 
@@ -33,13 +33,13 @@ def test_a_link_in_the_place_of_a_file_leads_nowhere(
     victim.write_text("nobody's business\n")
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(victim)
-    with pytest.raises(holdfast.NotAStore, match=rf"{name} is in the way") as info:
-        holdfast.connect(url).close()
+    with pytest.raises(limpet.NotAStore, match=rf"{name} is in the way") as info:
+        limpet.connect(url).close()
     assert "Remove it" in info.value.hint
     assert victim.read_text() == "nobody's business\n" and (folder / name).is_symlink()
     (folder / name).unlink()
-    with holdfast.connect(url) as hf:
-        assert len(texts(hf, "tides")) == 6
+    with limpet.connect(url) as lp:
+        assert len(texts(lp, "tides")) == 6
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(
     filled(url)
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
-    with pytest.raises(holdfast.NotAStore, match=rf"{name} is in the way"):
-        holdfast.connect(url).close()
+    with pytest.raises(limpet.NotAStore, match=rf"{name} is in the way"):
+        limpet.connect(url).close()
 
 
 def test_a_pipe_in_the_place_of_a_blob_is_found_and_never_waited_for(
     folder: Path, url: str
 ) -> None:
-    with holdfast.connect(url) as hf:
-        hf.sessions.create_session("tides").add_message(say("long " * 20_000))
+    with limpet.connect(url) as lp:
+        lp.sessions.create_session("tides").add_message(say("long " * 20_000))
         (blob,) = (folder / "blobs").iterdir()
         blob.unlink()
         os.mkfifo(blob)
-        (fault,) = hf.admin.verify().faults
+        (fault,) = lp.admin.verify().faults
         assert f"{blob} is in the way" in fault
     shutil.rmtree(folder / ".index")
-    with pytest.raises(holdfast.NotAStore, match=f"{blob.name} is in the way"):
-        holdfast.connect(url).close()
+    with pytest.raises(limpet.NotAStore, match=f"{blob.name} is in the way"):
+        limpet.connect(url).close()

@@ -14,13 +14,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast import Message, errors, limits
-from holdfast.store.files import FilesStore, Folder, applying
-from holdfast.store.files.journal import START, Journal, Point, Step
-from holdfast.store.files.lines import Change
-from holdfast.store.files.recording import Recording
-from holdfast.store.sqlite.files import Files
+import limpet
+from limpet import Message, errors, limits
+from limpet.store.files import FilesStore, Folder, applying
+from limpet.store.files.journal import START, Journal, Point, Step
+from limpet.store.files.lines import Change
+from limpet.store.files.recording import Recording
+from limpet.store.sqlite.files import Files
 from tests.acceptance.test_files_store import filled, say, texts
 
 
@@ -51,16 +51,16 @@ class Full:
 def test_a_disk_that_is_full_when_the_journal_has_the_line_is_not_said_to_have_nothing(
     url: str, at: str
 ) -> None:
-    with holdfast.connect(url) as hf:
-        session = hf.sessions.create_session("tides")
+    with limpet.connect(url) as lp:
+        session = lp.sessions.create_session("tides")
         full, message = Full(at), say("pay 5")
-        store_of(hf)._writer.exec_trace = full
-        with pytest.raises(holdfast.Unavailable, match=r"is full\).* unknown") as info:
+        store_of(lp)._writer.exec_trace = full
+        with pytest.raises(limpet.Unavailable, match=r"is full\).* unknown") as info:
             session.add_message(message)
-        assert full.met and type(info.value) is holdfast.Unavailable
+        assert full.met and type(info.value) is limpet.Unavailable
         assert "same message ids" in str(info.value.hint)
         session.add_message(message)
-        assert texts(hf, "tides") == ["pay 5"] and hf.admin.verify().ok
+        assert texts(lp, "tides") == ["pay 5"] and lp.admin.verify().ok
 
 
 def test_a_disk_that_is_full_before_the_journal_has_the_line_has_nothing(
@@ -71,21 +71,21 @@ def test_a_disk_that_is_full_before_the_journal_has_the_line_has_nothing(
     def failing(*_: object) -> None:
         raise full
 
-    with holdfast.connect(url) as hf:
-        session = hf.sessions.create_session("tides")
+    with limpet.connect(url) as lp:
+        session = lp.sessions.create_session("tides")
         with monkeypatch.context() as patched:
             patched.setattr(Files, "datasync", failing)
-            with pytest.raises(holdfast.StoreFull, match="Nothing was written"):
+            with pytest.raises(limpet.StoreFull, match="Nothing was written"):
                 session.add_message(say("pay 5"))
-            assert texts(hf, "tides") == []
+            assert texts(lp, "tides") == []
             # Then it can't be taken back either.
             patched.setattr(Files, "truncate", failing)
             message = say("pay 5")
-            with pytest.raises(holdfast.Unavailable, match="unknown") as info:
+            with pytest.raises(limpet.Unavailable, match="unknown") as info:
                 session.add_message(message)
-            assert type(info.value) is holdfast.Unavailable
+            assert type(info.value) is limpet.Unavailable
         session.add_message(message)
-        assert texts(hf, "tides") == ["pay 5"] and hf.admin.verify().ok
+        assert texts(lp, "tides") == ["pay 5"] and lp.admin.verify().ok
 
 
 def test_who_is_interrupted_between_journal_and_index_and_again_takes_it_up_himself(
@@ -96,8 +96,8 @@ def test_who_is_interrupted_between_journal_and_index_and_again_takes_it_up_hims
             raise KeyboardInterrupt
         return True
 
-    with holdfast.connect(url) as hf:
-        session, store = hf.sessions.create_session("tides"), store_of(hf)
+    with limpet.connect(url) as lp:
+        session, store = lp.sessions.create_session("tides"), store_of(lp)
         session.add_message(say("one"))
         store._writer.exec_trace = interrupted
         with monkeypatch.context() as patched:
@@ -107,18 +107,18 @@ def test_who_is_interrupted_between_journal_and_index_and_again_takes_it_up_hims
                 session.add_message(say("two"))
         store._writer.exec_trace = None
         session.add_message(say("three"))
-        assert texts(hf, "tides") == ["one", "two", "three"] and hf.admin.verify().ok
+        assert texts(lp, "tides") == ["one", "two", "three"] and lp.admin.verify().ok
 
 
 DYING = """
-import os, sys, holdfast
-from holdfast.store.files.following import Following
+import os, sys, limpet
+from limpet.store.files.following import Following
 real = Following.commit
 def commit(self, connection):
     real(self, connection)
     os.kill(os.getpid(), 9)
-with holdfast.connect(sys.argv[1]) as hf:
-    session = hf.sessions.get_session("tides")
+with limpet.connect(sys.argv[1]) as lp:
+    session = lp.sessions.get_session("tides")
     Following.commit = commit
     session.add_message({"role": "user", "content": "another's"})
 """
@@ -127,8 +127,8 @@ with holdfast.connect(sys.argv[1]) as hf:
 def test_where_what_another_left_in_the_journal_can_not_be_taken_it_is_taken_later(
     folder: Path, url: str
 ) -> None:
-    with holdfast.connect(url) as hf:
-        session = hf.sessions.create_session("tides")
+    with limpet.connect(url) as lp:
+        session = lp.sessions.create_session("tides")
         session.add_message(say("one"))
         subprocess.run([sys.executable, "-c", DYING, url], check=False)
         log = folder / ".index" / "state.db-wal"
@@ -141,13 +141,13 @@ def test_where_what_another_left_in_the_journal_can_not_be_taken_it_is_taken_lat
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, at_all))
         session.add_message(say("three"))
-        assert texts(hf, "tides") == ["one", "another's", "three"]
-        hf.admin.rebuild()
-        assert texts(hf, "tides") == ["one", "another's", "three"] and hf.admin.verify().ok
+        assert texts(lp, "tides") == ["one", "another's", "three"]
+        lp.admin.rebuild()
+        assert texts(lp, "tides") == ["one", "another's", "three"] and lp.admin.verify().ok
 
 
-def store_of(hf: holdfast.Holdfast) -> FilesStore:
-    store = hf.sessions._engine.store
+def store_of(lp: limpet.Limpet) -> FilesStore:
+    store = lp.sessions._engine.store
     assert isinstance(store, FilesStore)
     return store
 
@@ -157,10 +157,10 @@ def test_a_sound_store_is_not_called_damaged_because_another_erases_meanwhile(
     url: str, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     monkeypatch.setattr(limits, "SEGMENT_BYTES", 800)
-    with holdfast.connect(url) as hf:
-        hf.sessions.create_session("going").add_message(say("x" * limits.BLOB_BYTES_MIN * 2))
+    with limpet.connect(url) as lp:
+        lp.sessions.create_session("going").add_message(say("x" * limits.BLOB_BYTES_MIN * 2))
     filled(url)
-    with holdfast.connect(url) as hf, holdfast.connect(url) as other:
+    with limpet.connect(url) as lp, limpet.connect(url) as other:
         sound, erased = Journal.walk, False
 
         def slow(self: Journal, after: Point = START) -> Iterator[Step]:
@@ -173,21 +173,21 @@ def test_a_sound_store_is_not_called_damaged_because_another_erases_meanwhile(
 
         monkeypatch.setattr(Journal, "walk", slow)
         if verb == "rebuild":
-            hf.admin.rebuild()
+            lp.admin.rebuild()
         else:
-            assert hf.admin.verify().faults == ()
-        assert erased and hf.sessions.load_session("going") is None
-        assert len(texts(hf, "tides")) == 6 and hf.admin.verify().ok
+            assert lp.admin.verify().faults == ()
+        assert erased and lp.sessions.load_session("going") is None
+        assert len(texts(lp, "tides")) == 6 and lp.admin.verify().ok
 
 
 def test_damage_is_still_damage_to_a_rebuild_and_nothing_is_changed(folder: Path, url: str) -> None:
     filled(url)
-    with holdfast.connect(url) as hf:
+    with limpet.connect(url) as lp:
         path = folder / "journal" / "000001.jsonl"
         path.write_bytes(path.read_bytes().replace(b"message 2", b"message X"))
-        with pytest.raises(holdfast.Corrupt, match="line 5"):
-            hf.admin.rebuild()
-        assert texts(hf, "tides") == [f"message {at}" for at in range(6)]
+        with pytest.raises(limpet.Corrupt, match="line 5"):
+            lp.admin.rebuild()
+        assert texts(lp, "tides") == [f"message {at}" for at in range(6)]
 
 
 def test_in_a_turn_verify_reads_only_what_came_since_it_began(
@@ -196,11 +196,11 @@ def test_in_a_turn_verify_reads_only_what_came_since_it_began(
     def large(text: str) -> Message:
         return say(text * limits.BLOB_BYTES_MIN * 2)
 
-    with holdfast.connect(url) as hf:
-        session = hf.sessions.create_session("tides")
+    with limpet.connect(url) as lp:
+        session = lp.sessions.create_session("tides")
         for text in "abc":
             session.add_message(large(text))
-        sound, read, held = Folder.blob, list[bool](), store_of(hf)
+        sound, read, held = Folder.blob, list[bool](), store_of(lp)
 
         def noted(self: Folder, name: str) -> bytes:
             in_turn = held._holder is not None
@@ -210,7 +210,7 @@ def test_in_a_turn_verify_reads_only_what_came_since_it_began(
             return sound(self, name)
 
         monkeypatch.setattr(Folder, "blob", noted)
-        assert hf.admin.verify().ok
+        assert lp.admin.verify().ok
         assert read == [False, False, False, True]
 
 
@@ -242,32 +242,32 @@ def test_what_comes_from_the_journal_is_not_held_in_memory_until_the_end(
 ) -> None:
     filled(url, 1)
     shutil.copytree(folder / ".index", tmp_path / "older")
-    with holdfast.connect(url) as hf:
+    with limpet.connect(url) as lp:
         for at in range(10):
-            hf.sessions.get_session("tides").add_message(say(f"{at} " * limits.BLOB_BYTES_MIN))
+            lp.sessions.get_session("tides").add_message(say(f"{at} " * limits.BLOB_BYTES_MIN))
     if how != "rebuild":
         shutil.rmtree(folder / ".index")
     if how == "older index":
         shutil.copytree(tmp_path / "older", folder / ".index")
     holding = Holding(monkeypatch)
-    with holdfast.connect(url) as hf:
+    with limpet.connect(url) as lp:
         if how == "rebuild":
-            hf.admin.rebuild()
+            lp.admin.rebuild()
         assert holding.lines >= 10 and holding.rows == 0
         # From then on it is heard of again.
-        hf.sessions.get_session("tides").add_message(say("later"))
+        lp.sessions.get_session("tides").add_message(say("later"))
     shutil.rmtree(folder / ".index")
-    with holdfast.connect(url) as hf:
-        assert len(texts(hf, "tides")) == 12 and texts(hf, "tides")[-1] == "later"
-        assert hf.admin.verify().ok
+    with limpet.connect(url) as lp:
+        assert len(texts(lp, "tides")) == 12 and texts(lp, "tides")[-1] == "later"
+        assert lp.admin.verify().ok
 
 
 def test_status_counts_what_is_there_while_others_rename(
     folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(url)
-    with holdfast.connect(url) as hf:
-        before = int(str(hf.admin.status()["bytes"]))
+    with limpet.connect(url) as lp:
+        before = int(str(lp.admin.status()["bytes"]))
         going = [folder / "sessions" / f"{name}.json.{name}.new" for name in ("first", "second")]
         for path in going:
             path.write_text("12345")
@@ -288,6 +288,6 @@ def test_status_counts_what_is_there_while_others_rename(
         with monkeypatch.context() as patched:
             for name in ("stat", "lstat"):
                 patched.setattr(os, name, looking(getattr(os, name)))
-            counted = int(str(hf.admin.status()["bytes"]))
+            counted = int(str(lp.admin.status()["bytes"]))
         assert before <= counted <= before + 5
         assert not any(path.exists() for path in going)

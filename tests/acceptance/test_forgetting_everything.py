@@ -9,48 +9,48 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import Holdfast
-from holdfast.engine import jobs, summarizing
+import limpet
+from limpet import Limpet
+from limpet.engine import jobs, summarizing
 from tests.acceptance.canaries import Canaries, fill, found
 from tests.acceptance.whole import known, opened, said, worked
 
 LEAST = 1_000
 
 
-def others(hf: Holdfast) -> None:
+def others(lp: Limpet) -> None:
     """Have somebody else say something, in words that the canaries have too."""
-    said(hf, "kept", "bob", "I live in Rome.", "I am allergic to walnuts.", "Which train?")
-    said(hf, "open", "bob", "I prefer tea.", end=False)
+    said(lp, "kept", "bob", "I live in Rome.", "I am allergic to walnuts.", "Which train?")
+    said(lp, "open", "bob", "I prefer tea.", end=False)
 
 
-def of_others(hf: Holdfast) -> object:
-    sessions = [hf.sessions.get_session(name) for name in ("kept", "open")]
-    hits = [(hit.session_id, hit.excerpt) for hit in hf.archive.search("Rome", user_id="bob")]
+def of_others(lp: Limpet) -> object:
+    sessions = [lp.sessions.get_session(name) for name in ("kept", "open")]
+    hits = [(hit.session_id, hit.excerpt) for hit in lp.archive.search("Rome", user_id="bob")]
     return (
         [[str(m.content) for m in session.messages] for session in sessions],
         hits,
-        known(hf, "bob"),
-        [one.text for one in hf.memory.search("bob", "train")],
+        known(lp, "bob"),
+        [one.text for one in lp.memory.search("bob", "train")],
         [str(m.content) for m in sessions[1].window(2_000).messages],
     )
 
 
-def talk(hf: Holdfast, user: str, c: Canaries) -> list[str]:
+def talk(lp: Limpet, user: str, c: Canaries) -> list[str]:
     """Say things that memory learns, in sessions that ended, that wait, and that were given up."""
     ids = [c() for _ in range(6)]
     for session_id in ids:
-        session = hf.sessions.create_session(session_id, user_id=user, system=c(), title=c())
+        session = lp.sessions.create_session(session_id, user_id=user, system=c(), title=c())
         for text in (f"I live in {c()}.", f"I am allergic to {c()}.", f"My name is {c()}."):
             session.add_message({"role": "user", "content": text})
             session.add_message({"role": "assistant", "content": f"Noted: {c()}"})
-        hf.sessions.end_session(session_id)
+        lp.sessions.end_session(session_id)
     return ids
 
 
-def noted(hf: Holdfast, waiting: str, dead: str, wanted: str) -> None:
+def noted(lp: Limpet, waiting: str, dead: str, wanted: str) -> None:
     """Leave notes of work that is not done, as workers do whose engines fail."""
-    store, now = hf.sessions._engine.store, hf.sessions._engine.now_us()
+    store, now = lp.sessions._engine.store, lp.sessions._engine.now_us()
     later = now + 60_000_000
     queue = jobs.Jobs(store, "default")
     for session_id in (waiting, dead):
@@ -71,16 +71,16 @@ def filled(home: Path) -> tuple[str, Canaries]:
     """Fill a store with a user's canaries wherever they can be, and others, and do all the work that there is."""
     path, c = home / "state.db", Canaries()
     user = c()
-    with opened(path) as hf, opened(path, "globex") as other:
-        others(hf)
+    with opened(path) as lp, opened(path, "globex") as other:
+        others(lp)
         others(other)
-        ids = talk(hf, user, c)
-        worked(hf)
-        hf.sessions.create_session(c(), user_id=user, system=c())
-        filled_ids = fill(hf, user, c, LEAST)
-        worked(hf)
-        noted(hf, ids[0], ids[1], filled_ids[0])
-        assert len(hf.memory.queue()) >= 2
+        ids = talk(lp, user, c)
+        worked(lp)
+        lp.sessions.create_session(c(), user_id=user, system=c())
+        filled_ids = fill(lp, user, c, LEAST)
+        worked(lp)
+        noted(lp, ids[0], ids[1], filled_ids[0])
+        assert len(lp.memory.queue()) >= 2
     return user, c
 
 
@@ -107,53 +107,53 @@ def test_a_user_is_in_no_byte_of_anything_and_comes_back_by_no_copy(fast_dir: Pa
     path = home / "state.db"
     user, c = filled(home)
     assert c.count > LEAST
-    with opened(path) as hf, opened(path, "globex") as other:
-        hf.admin.backup(away / "old.db")
-        hf.admin.export(away / "export.jsonl", user_id=user)
-        memory, before = shelf(home), (of_others(hf), of_others(other))
+    with opened(path) as lp, opened(path, "globex") as other:
+        lp.admin.backup(away / "old.db")
+        lp.admin.export(away / "export.jsonl", user_id=user)
+        memory, before = shelf(home), (of_others(lp), of_others(other))
         assert found(home)["state.db-memory"] > 20
-        receipt = hf.memory.forget(user)
+        receipt = lp.memory.forget(user)
         assert (receipt.pending, receipt.what) == (False, "user")
         assert found(home) == {}
-        assert hf.admin.verify().ok
-        assert (of_others(hf), of_others(other)) == before
-        assert hf.memory.queue() == []
-        assert known(hf, user) == [] and list(hf.memory.search(user, "allergic")) == []
-        worked(hf)
-        assert (of_others(hf), of_others(other)) == before
+        assert lp.admin.verify().ok
+        assert (of_others(lp), of_others(other)) == before
+        assert lp.memory.queue() == []
+        assert known(lp, user) == [] and list(lp.memory.search(user, "allergic")) == []
+        worked(lp)
+        assert (of_others(lp), of_others(other)) == before
     assert found(home) == {}
     for beside in (None, memory):
         put_back(path, away / "old.db", memory=beside)
-        with opened(path) as hf, opened(path, "globex") as other:
+        with opened(path) as lp, opened(path, "globex") as other:
             assert found(home) == {}
-            worked(hf)
-            assert known(hf, user) == []
-            assert (of_others(hf), of_others(other)) == before
-            assert hf.admin.verify().ok
+            worked(lp)
+            assert known(lp, user) == []
+            assert (of_others(lp), of_others(other)) == before
+            assert lp.admin.verify().ok
         assert found(home) == {}
 
 
 def test_the_memory_of_an_earlier_moment_brings_nothing_back(fast_dir: Path):
     path = fast_dir / "state.db"
-    with opened(path) as hf:
-        others(hf)
-        said(hf, "one", "ada", "I live in Kestrel0001.", "I prefer MARMOT0001.")
-        worked(hf)
-        before = of_others(hf)
+    with opened(path) as lp:
+        others(lp)
+        said(lp, "one", "ada", "I live in Kestrel0001.", "I prefer MARMOT0001.")
+        worked(lp)
+        before = of_others(lp)
     memory = shelf(fast_dir)
-    with opened(path) as hf:
-        hf.memory.forget("ada")
+    with opened(path) as lp:
+        lp.memory.forget("ada")
     for file in fast_dir.glob("state.db-memory*"):
         file.unlink()
     for name, data in memory.items():
         (fast_dir / name).write_bytes(data)
     assert "state.db-memory" in found(fast_dir)
-    with holdfast.connect(path):
+    with limpet.connect(path):
         assert found(fast_dir) == {}
-    with opened(path) as hf:
-        worked(hf)
-        assert known(hf, "ada") == []
-        assert of_others(hf) == before
+    with opened(path) as lp:
+        worked(lp)
+        assert known(lp, "ada") == []
+        assert of_others(lp) == before
 
 
 @pytest.mark.parametrize("what", ["session", "message", "deleted"])
@@ -161,50 +161,50 @@ def test_of_a_user_who_stays_one_session_or_message_is_gone_from_everything(
     fast_dir: Path, what: str
 ):
     path, secret = fast_dir / "state.db", "I live in Kestrel0001 MARMOT0001."
-    erase: dict[str, Callable[[Holdfast], object]] = {
-        "session": lambda hf: hf.admin.erase(session_id="one"),
-        "message": lambda hf: hf.admin.erase(session_id="one", message_id="m1"),
-        "deleted": lambda hf: (hf.sessions.delete_session("one"), hf.admin.erase()),
+    erase: dict[str, Callable[[Limpet], object]] = {
+        "session": lambda lp: lp.admin.erase(session_id="one"),
+        "message": lambda lp: lp.admin.erase(session_id="one", message_id="m1"),
+        "deleted": lambda lp: (lp.sessions.delete_session("one"), lp.admin.erase()),
     }
-    with opened(path) as hf:
-        others(hf)
-        session = hf.sessions.create_session("one", user_id="ada")
+    with opened(path) as lp:
+        others(lp)
+        session = lp.sessions.create_session("one", user_id="ada")
         session.add_message({"role": "user", "content": secret, "id": "m1"})
-        hf.sessions.end_session("one")
-        said(hf, "two", "ada", "I am allergic to peanuts.")
-        worked(hf)
-        third = hf.sessions.create_session("three", user_id="ada", system="You plan trips.")
+        lp.sessions.end_session("one")
+        said(lp, "two", "ada", "I am allergic to peanuts.")
+        worked(lp)
+        third = lp.sessions.create_session("three", user_id="ada", system="You plan trips.")
         assert "Kestrel0001" in str(third.messages[0].content)
         third.add_message({"role": "user", "content": "I prefer tea."})
         window = third.window(2_000)
         third.add_message({"role": "assistant", "content": "Noted."}, window=window)
-        hf.sessions.fork_session("three", new_id="fork")
-        hf.sessions.create_continuation_session(hf.sessions.get_session("three"))
-        worked(hf)
-        hf.admin.backup(fast_dir.parent / f"{fast_dir.name}.old")
-        erase[what](hf)
+        lp.sessions.fork_session("three", new_id="fork")
+        lp.sessions.create_continuation_session(lp.sessions.get_session("three"))
+        worked(lp)
+        lp.admin.backup(fast_dir.parent / f"{fast_dir.name}.old")
+        erase[what](lp)
         try:
-            everywhere(hf, fast_dir)
+            everywhere(lp, fast_dir)
         finally:
             put_back(path, fast_dir.parent / f"{fast_dir.name}.old")
             Path(fast_dir.parent / f"{fast_dir.name}.old").unlink()
-    with opened(path) as hf:
-        everywhere(hf, fast_dir)
+    with opened(path) as lp:
+        everywhere(lp, fast_dir)
 
 
-def everywhere(hf: Holdfast, home: Path) -> None:
+def everywhere(lp: Limpet, home: Path) -> None:
     assert found(home) == {}
     for name in ("three", "fork"):
-        prompt = hf.sessions.get_session(name).messages[0]
+        prompt = lp.sessions.get_session(name).messages[0]
         assert (prompt.role, str(prompt.content)) == ("system", "You plan trips.")
-    assert "Kestrel" not in str(hf.archive.search("Kestrel0001", user_id="ada"))
-    assert "Kestrel" not in str(hf.memory.search("ada", "Kestrel0001"))
-    worked(hf)
-    facts = known(hf, "ada")
+    assert "Kestrel" not in str(lp.archive.search("Kestrel0001", user_id="ada"))
+    assert "Kestrel" not in str(lp.memory.search("ada", "Kestrel0001"))
+    worked(lp)
+    facts = known(lp, "ada")
     assert "peanuts" in str(facts) and "Kestrel" not in str(facts)
-    assert hf.admin.verify().ok
-    hf.admin.rebuild()
-    assert hf.admin.verify().ok
-    new = hf.sessions.create_session(user_id="ada")
+    assert lp.admin.verify().ok
+    lp.admin.rebuild()
+    assert lp.admin.verify().ok
+    new = lp.sessions.create_session(user_id="ada")
     assert "peanuts" in str(new.messages[0].content)
     assert found(home) == {}

@@ -12,23 +12,23 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.values.event import MessageAdded, SessionForked, SessionRewound
+import limpet
+from limpet.values.event import MessageAdded, SessionForked, SessionRewound
 from tests.acceptance.scenes import texts
 
 APPENDERS, EACH = 3, 60
 
 WORKER = """
 import json, random, sys
-import holdfast
-from holdfast import errors
+import limpet
+from limpet import errors
 
 path, number, each, rewinds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1"
 dice = random.Random(number)
-with holdfast.connect(path) as hf:
+with limpet.connect(path) as lp:
     print("ready", flush=True)
     sys.stdin.readline()
-    session = hf.sessions.get_session("s")
+    session = lp.sessions.get_session("s")
     for step in range(each):
         if rewinds and step % 3 == 2:
             session.reload()
@@ -60,24 +60,24 @@ def go(worker: subprocess.Popen[str]) -> None:
 
 
 def begun(path: Path) -> None:
-    with holdfast.connect(path) as hf:
-        hf.sessions.create_session("s").add_message({"role": "user", "content": "first"})
+    with limpet.connect(path) as lp:
+        lp.sessions.create_session("s").add_message({"role": "user", "content": "first"})
 
 
 def check(path: Path, acknowledged: list[tuple[str, int, int]]) -> None:
     """Everything that was acknowledged is there, as it was; every fork is what its source was."""
-    with holdfast.connect(path) as hf:
-        session = hf.sessions.get_session("s")
+    with limpet.connect(path) as lp:
+        session = lp.sessions.get_session("s")
         for _, version, count in acknowledged:
             past = session.at(version)
             assert past.message_count == count == len(list(past.messages))
-        for event in hf.events.feed():
+        for event in lp.events.feed():
             if isinstance(event.event, SessionForked):
                 source = session.at(event.event.version)
-                fork = hf.sessions.get_session(event.session_id)
+                fork = lp.sessions.get_session(event.session_id)
                 assert texts(fork) == [message.content for message in source.messages]
         assert len(texts(session)) == session.message_count
-        assert hf.admin.verify().ok
+        assert lp.admin.verify().ok
 
 
 @pytest.mark.slow
@@ -94,8 +94,8 @@ def test_one_process_rewinds_while_others_append(tmp_path: Path):
         acknowledged += [tuple(json.loads(line)) for line in out.splitlines()]
     assert len(acknowledged) == (APPENDERS + 1) * EACH
     check(path, acknowledged)
-    with holdfast.connect(path) as hf:
-        events = [event.event for event in hf.events.feed()]
+    with limpet.connect(path) as lp:
+        events = [event.event for event in lp.events.feed()]
         said = Counter(str(e.message.content) for e in events if isinstance(e, MessageAdded))
         wanted = {f"{n}-{step}" for n in range(1, APPENDERS + 1) for step in range(EACH)}
         assert wanted <= said.keys() and max(said.values()) == 1

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     Decision,
     FrameStatus,
     Message,
@@ -25,8 +25,8 @@ SCOPE = Scope("planner")
 
 
 @pytest.fixture
-def hf(tmp_path: Path):
-    with holdfast.connect(tmp_path / "state.db") as opened:
+def lp(tmp_path: Path):
+    with limpet.connect(tmp_path / "state.db") as opened:
         opened.index.push_frame(SCOPE, goal="plan", budget=8_000, frame_id="f")
         yield opened
 
@@ -58,73 +58,73 @@ JUNK: list[Callable[[StateIndex], Any]] = [
 
 @pytest.mark.parametrize("careless", JUNK)
 def test_what_makes_no_sense_is_refused_and_leaves_nothing(
-    hf: holdfast.Holdfast, careless: Callable[[StateIndex], Any]
+    lp: limpet.Limpet, careless: Callable[[StateIndex], Any]
 ):
-    before = [fact.position for fact in hf.events.feed()]
+    before = [fact.position for fact in lp.events.feed()]
     with pytest.raises(errors.InvalidRequest):
-        careless(hf.index)
-    assert [fact.position for fact in hf.events.feed()] == before
-    assert hf.index.get_frame("f").status is FrameStatus.ACTIVE
+        careless(lp.index)
+    assert [fact.position for fact in lp.events.feed()] == before
+    assert lp.index.get_frame("f").status is FrameStatus.ACTIVE
 
 
-def test_a_decision_may_be_named_by_what_it_leads_to(hf: holdfast.Holdfast):
-    token = hf.index.suspend_frame("f", reason="approval")
+def test_a_decision_may_be_named_by_what_it_leads_to(lp: limpet.Limpet):
+    token = lp.index.suspend_frame("f", reason="approval")
     with pytest.raises(errors.InvalidRequest):
-        hf.index.decide_suspension(token.suspension_id, [], by="ola")  # pyright: ignore[reportArgumentType]
-    frame = hf.index.decide_suspension(token.suspension_id, Decision.APPROVED, by="ola")
+        lp.index.decide_suspension(token.suspension_id, [], by="ola")  # pyright: ignore[reportArgumentType]
+    frame = lp.index.decide_suspension(token.suspension_id, Decision.APPROVED, by="ola")
     assert frame.resumption is not None and frame.resumption.decision is Decision.APPROVED
 
 
 @pytest.fixture
-def asked(hf: holdfast.Holdfast) -> str:
+def asked(lp: limpet.Limpet) -> str:
     """A session with an open call, and a frame about it."""
-    session = hf.sessions.create_session("trip")
+    session = lp.sessions.create_session("trip")
     session.add_message(Message("user", "Book."))
     said = Message("assistant", tool_calls=[ToolCallRequest("c1", "book", {})])
     session.add_message(said)
     budget = TokenBudget(total=1_000, timeout_ms=100)
-    hf.index.push_frame(Scope("planner", "trip"), goal="book", budget=budget, frame_id="w")
+    lp.index.push_frame(Scope("planner", "trip"), goal="book", budget=budget, frame_id="w")
     return said.id
 
 
 def test_a_call_that_the_conversation_does_not_wait_for_can_not_begin(
-    hf: holdfast.Holdfast, asked: str
+    lp: limpet.Limpet, asked: str
 ):
     with pytest.raises(errors.UnknownCall) as caught:
-        hf.index.begin_tool("w", "book", call_id="typo", message_id=asked)
+        lp.index.begin_tool("w", "book", call_id="typo", message_id=asked)
     assert caught.value.facts["open"] == ["c1"]
     with pytest.raises(errors.UnknownCall):
-        hf.index.begin_tool("w", "book", call_id="c1", message_id="another")
-    assert not hf.index.get_frame("w").tools
+        lp.index.begin_tool("w", "book", call_id="c1", message_id="another")
+    assert not lp.index.get_frame("w").tools
 
 
 @pytest.mark.parametrize("how", ["abandon", "cancel"])
 def test_the_model_is_told_that_a_call_that_was_only_meant_was_not_run(
-    hf: holdfast.Holdfast, asked: str, how: str
+    lp: limpet.Limpet, asked: str, how: str
 ):
-    tool = hf.index.begin_tool("w", "book", call_id="c1", message_id=asked, intent=True)
+    tool = lp.index.begin_tool("w", "book", call_id="c1", message_id=asked, intent=True)
     if how == "abandon":
-        hf.index.resolve_tool("w", tool.tool_id, "abandon")
+        lp.index.resolve_tool("w", tool.tool_id, "abandon")
     else:
-        hf.index.pop_frame("w", FrameStatus.CANCELLED)
-    (result,) = hf.sessions.get_session("trip").messages[-1].tool_results
+        lp.index.pop_frame("w", FrameStatus.CANCELLED)
+    (result,) = lp.sessions.get_session("trip").messages[-1].tool_results
     assert "was not run" in result.result and result.is_error
 
 
 def test_a_frame_whose_time_is_up_starts_nothing_that_it_only_meant(
-    hf: holdfast.Holdfast, asked: str
+    lp: limpet.Limpet, asked: str
 ):
     assert asked
-    tool = hf.index.begin_tool("w", "pay", intent=True)
-    late = hf.index.get_frame("w").created_us + 200_000
-    engine = hf.index._engine
-    engine.factory = holdfast_factory(late, engine.factory.random)
+    tool = lp.index.begin_tool("w", "pay", intent=True)
+    late = lp.index.get_frame("w").created_us + 200_000
+    engine = lp.index._engine
+    engine.factory = limpet_factory(late, engine.factory.random)
     with pytest.raises(errors.TimeLimitExceeded):
-        hf.index.begin_tool("w", "pay", tool_id=tool.tool_id)
-    assert hf.index.get_frame("w").tools[0].status is ToolStatus.INTENT
+        lp.index.begin_tool("w", "pay", tool_id=tool.tool_id)
+    assert lp.index.get_frame("w").tools[0].status is ToolStatus.INTENT
 
 
-def holdfast_factory(now_us: int, random: Callable[[int], bytes]):
-    from holdfast.values import ids
+def limpet_factory(now_us: int, random: Callable[[int], bytes]):
+    from limpet.values import ids
 
     return ids.Factory(now_us=lambda: now_us, random=random)

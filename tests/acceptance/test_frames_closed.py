@@ -5,42 +5,42 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast import FrameStatus, Scope, TokenBudget, errors, limits
-from holdfast.engine import trees
+import limpet
+from limpet import FrameStatus, Scope, TokenBudget, errors, limits
+from limpet.engine import trees
 
 SCOPE = Scope("planner", session_id="trip")
 OTHER = Scope("reader")
 KEPT = limits.FRAMES_CLOSED_KEPT
 
 
-def worked(hf: holdfast.Holdfast, count: int, scope: Scope = SCOPE) -> tuple[str, list[str]]:
+def worked(lp: limpet.Limpet, count: int, scope: Scope = SCOPE) -> tuple[str, list[str]]:
     """A root with so many children, one after another, each spent and closed."""
-    root = hf.index.push_frame(scope, goal="plan", budget=TokenBudget(total=1_000_000))
+    root = lp.index.push_frame(scope, goal="plan", budget=TokenBudget(total=1_000_000))
     ids: list[str] = []
     for number in range(count):
-        child = hf.index.push_frame(
+        child = lp.index.push_frame(
             OTHER if number % 2 else scope, goal=f"part {number}", budget=100,
             parent_frame_id=root.frame_id,
         )  # fmt: skip
-        hf.index.record_usage(child.frame_id, number)
-        hf.index.pop_frame(child.frame_id, result_summary=f"found {number}")
+        lp.index.record_usage(child.frame_id, number)
+        lp.index.pop_frame(child.frame_id, result_summary=f"found {number}")
         ids.append(child.frame_id)
     return root.frame_id, ids
 
 
-def rows(hf: holdfast.Holdfast) -> list[str]:
-    return [row.id for row in hf.index._rows(trees.FRAME)]
+def rows(lp: limpet.Limpet) -> list[str]:
+    return [row.id for row in lp.index._rows(trees.FRAME)]
 
 
 @pytest.mark.parametrize("count", [1, KEPT - 1, KEPT, KEPT + 1, 3 * KEPT + 5])
 def test_closed_frames_are_found_wherever_they_are_kept(tmp_path: Path, count: int) -> None:
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        root, ids = worked(hf, count)
-        assert len(rows(hf)) == count // KEPT * KEPT
+    with limpet.connect(tmp_path / "a.db") as lp:
+        root, ids = worked(lp, count)
+        assert len(rows(lp)) == count // KEPT * KEPT
         for _ in range(2):
-            with holdfast.connect(tmp_path / "a.db") as other:
-                for index in (hf.index, other.index):
+            with limpet.connect(tmp_path / "a.db") as other:
+                for index in (lp.index, other.index):
                     found = [index.get_frame(frame_id) for frame_id in ids]
                     assert [frame.budget.used for frame in found] == list(range(count))
                     assert {frame.status for frame in found} == {FrameStatus.COMPLETED}
@@ -51,48 +51,48 @@ def test_closed_frames_are_found_wherever_they_are_kept(tmp_path: Path, count: i
                     theirs = index.list_frames(OTHER, open_only=False, limit=10_000)
                     assert [frame.frame_id for frame in theirs] == [*reversed(ids[1::2])]
                     assert len(index.list_frames(open_only=False, limit=2)) == 2
-            before = rows(hf)
-            hf.admin.rebuild()
-            assert rows(hf) == before
+            before = rows(lp)
+            lp.admin.rebuild()
+            assert rows(lp) == before
 
 
 def test_a_tree_that_closes_leaves_nothing_behind(tmp_path: Path) -> None:
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        root, ids = worked(hf, 3)
-        hf.index.pop_frame(root)
-        assert sorted(rows(hf)) == sorted([root, *ids])
-        assert hf.index.list_frames(SCOPE) == []
-        assert hf.index.get_frame(ids[0]).result_summary == "found 0"
+    with limpet.connect(tmp_path / "a.db") as lp:
+        root, ids = worked(lp, 3)
+        lp.index.pop_frame(root)
+        assert sorted(rows(lp)) == sorted([root, *ids])
+        assert lp.index.list_frames(SCOPE) == []
+        assert lp.index.get_frame(ids[0]).result_summary == "found 0"
 
 
 def test_large_closed_frames_leave_their_tree_at_once(tmp_path: Path) -> None:
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        root = hf.index.push_frame(SCOPE, goal="plan", budget=1_000)
-        child = hf.index.push_frame(
+    with limpet.connect(tmp_path / "a.db") as lp:
+        root = lp.index.push_frame(SCOPE, goal="plan", budget=1_000)
+        child = lp.index.push_frame(
             SCOPE, goal="read", budget=1, inputs=["x" * 20_000], parent_frame_id=root.frame_id
         )
-        hf.index.pop_frame(child.frame_id)
-        assert rows(hf) == [child.frame_id]
-        assert hf.index.get_frame(child.frame_id).inputs == ["x" * 20_000]
+        lp.index.pop_frame(child.frame_id)
+        assert rows(lp) == [child.frame_id]
+        assert lp.index.get_frame(child.frame_id).inputs == ["x" * 20_000]
 
 
 def test_a_cascade_over_many_closes_them_all(tmp_path: Path) -> None:
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        root = hf.index.push_frame(SCOPE, goal="plan", budget=1_000)
+    with limpet.connect(tmp_path / "a.db") as lp:
+        root = lp.index.push_frame(SCOPE, goal="plan", budget=1_000)
         ids = [
-            hf.index.push_frame(
+            lp.index.push_frame(
                 SCOPE, goal="part", budget=1, parent_frame_id=root.frame_id
             ).frame_id
             for _ in range(2 * KEPT + 5)
         ]
-        closed = hf.index.pop_frame(root.frame_id, FrameStatus.CANCELLED, cascade=True)
+        closed = lp.index.pop_frame(root.frame_id, FrameStatus.CANCELLED, cascade=True)
         assert (closed.frame_id, closed.status) == (root.frame_id, FrameStatus.CANCELLED)
-        assert sorted(rows(hf)) == sorted([root.frame_id, *ids])
+        assert sorted(rows(lp)) == sorted([root.frame_id, *ids])
 
 
 def test_the_view_of_frames_knows_how_each_ended(tmp_path: Path) -> None:
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        root, ids = worked(hf, KEPT + 2)
+    with limpet.connect(tmp_path / "a.db") as lp:
+        root, ids = worked(lp, KEPT + 2)
     connection = apsw.Connection(str(tmp_path / "a.db"))
     found = {row[0]: row[1:] for row in connection.execute(
         "SELECT frame_id, status, used, completed_at IS NULL FROM frames"

@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import (
+from limpet import (
     ContextHandle,
     FrameStatus,
     HandleType,
-    Holdfast,
+    Limpet,
     ResultRef,
     Scope,
     StateIndex,
     TokenBudget,
     errors,
 )
-from holdfast.engine import trees
-from holdfast.values.frame import ToolEffect
+from limpet.engine import trees
+from limpet.values.frame import ToolEffect
 from tests.acceptance.scenes import engine_of
 
 
@@ -138,8 +138,8 @@ VERBS = (
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_argument_makes_a_log_that_cannot_be_read(hf: Holdfast, verb: str) -> None:
-    stage, call = Stage(hf.index), getattr(hf.index, verb)
+def test_no_argument_makes_a_log_that_cannot_be_read(lp: Limpet, verb: str) -> None:
+    stage, call = Stage(lp.index), getattr(lp.index, verb)
     names = [name for name in inspect.signature(call).parameters if name != "key"]
     fed = 0
     accepted = call(**stage.arguments(verb))
@@ -148,8 +148,8 @@ def test_no_argument_makes_a_log_that_cannot_be_read(hf: Holdfast, verb: str) ->
         for junk in JUNK:
             arguments = {**stage.arguments(verb), name: junk}
             refused(lambda given=arguments: call(**given))
-            fed = readable(hf, fed)
-    hf.admin.rebuild()
+            fed = readable(lp, fed)
+    lp.admin.rebuild()
 
 
 def refused(call: Callable[[], Any]) -> None:
@@ -163,9 +163,9 @@ def refused(call: Callable[[], Any]) -> None:
     assert "commit was interrupted" not in str(refusal), refusal
 
 
-def readable(hf: Holdfast, fed: int) -> int:
+def readable(lp: Limpet, fed: int) -> int:
     """Read what is new in the log, as any other process would."""
-    engine = engine_of(hf)
+    engine = engine_of(lp)
     while page := engine.store.feed("default", after=fed):
         for stored in page:
             trees.recorded(stored)

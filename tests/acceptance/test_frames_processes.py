@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import FrameStatus, Scope, TokenBudget
-from holdfast.engine.trees import TreeEvent
-from holdfast.values import frame_event as e
+import limpet
+from limpet import FrameStatus, Scope, TokenBudget
+from limpet.engine.trees import TreeEvent
+from limpet.values import frame_event as e
 from tests.acceptance import frame_workers
 
 PROCESSES, TOTAL = 16, 12_000
@@ -27,17 +27,17 @@ WAIT_S = 120.0
 def test_sixteen_processes_never_promise_a_token_twice(fast_dir: Path, way: str):
     path = fast_dir / "state.db"
     unlimited = TokenBudget(total=TOTAL, max_subframe_depth=None, timeout_ms=None)
-    with holdfast.connect(path) as hf:
-        root = hf.index.push_frame(Scope("root"), goal="all", budget=unlimited)
-        parent = hf.index.push_frame(
+    with limpet.connect(path) as lp:
+        root = lp.index.push_frame(Scope("root"), goal="all", budget=unlimited)
+        parent = lp.index.push_frame(
             Scope("root"), goal="share", budget=unlimited, parent_frame_id=root.frame_id
         ).frame_id
     noted = run(fast_dir, path, parent, way)
-    with holdfast.connect(path) as hf:
-        events = [fact for fact in hf.events.feed() if isinstance(fact, TreeEvent)]
+    with limpet.connect(path) as lp:
+        events = [fact for fact in lp.events.feed() if isinstance(fact, TreeEvent)]
         free, pushed, spent = history(events, parent)
-        account = hf.index.get_frame(parent).budget
-        children = hf.index.get_tree(parent).frames.keys() - {root.frame_id, parent}
+        account = lp.index.get_frame(parent).budget
+        children = lp.index.get_tree(parent).frames.keys() - {root.frame_id, parent}
         assert account.used == sum(spent.values())
         assert account.subcall_allocation == sum(pushed[child] for child in children)
         assert account.available() == max(0, free[-1]) == 0
@@ -45,10 +45,10 @@ def test_sixteen_processes_never_promise_a_token_twice(fast_dir: Path, way: str)
         if way == "pushes":
             assert sum(pushed.values()) == TOTAL, "to the last token"
         # Whoever was killed may have spent something before it could pop.
-        rest = sum(hf.index.pop_frame(child).budget.used for child in children)
-        closed = hf.index.pop_frame(parent, FrameStatus.COMPLETED)
+        rest = sum(lp.index.pop_frame(child).budget.used for child in children)
+        closed = lp.index.pop_frame(parent, FrameStatus.COMPLETED)
         assert closed.budget.used == sum(spent.values()) + rest
-        assert hf.admin.verify().ok
+        assert lp.admin.verify().ok
     refusals = sum("refused" in one for notes in noted for one in notes)
     print(f"{way}: {len(pushed):,} children, {len(spent):,} popped, {refusals:,} refusals")
 

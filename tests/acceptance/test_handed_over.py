@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, Message, Session, ToolCallRequest, WindowPolicy
-from holdfast.engine.commits import Ticket
-from holdfast.store.sqlite import SQLiteStore
-from holdfast.store.sqlite.post import Parcel, Post
+import limpet
+from limpet import Limpet, Message, Session, ToolCallRequest, WindowPolicy
+from limpet.engine.commits import Ticket
+from limpet.store.sqlite import SQLiteStore
+from limpet.store.sqlite.post import Parcel, Post
 from tests.acceptance.scenes import engine_of, texts, user
 
 HOLDER = """
 import os, signal, sys, time
-import holdfast
-from holdfast import errors
-from holdfast.store.sqlite.post import Parcel, Post
-from holdfast.store.sqlite.store import SQLiteStore
+import limpet
+from limpet import errors
+from limpet.store.sqlite.post import Parcel, Post
+from limpet.store.sqlite.store import SQLiteStore
 
 path, fate = sys.argv[1:]
 
@@ -39,8 +39,8 @@ def wait_for_parcels(post):
         time.sleep(0.001)
     return parcels
 
-hf = holdfast.connect(path)
-session = hf.sessions.create_session("own")
+lp = limpet.connect(path)
+session = lp.sessions.create_session("own")
 Post.collect = wait_for_parcels
 if fate == "dies before the commit":
     SQLiteStore._committed = die
@@ -52,24 +52,24 @@ try:
     session.add_message({"role": "user", "content": "own"})
 except errors.Unavailable:
     pass
-hf.close()
+lp.close()
 """
 
 
 @pytest.fixture
-def hf(tmp_path: Path) -> Iterator[Holdfast]:
-    with holdfast.connect(tmp_path / "state.db") as opened:
+def lp(tmp_path: Path) -> Iterator[Limpet]:
+    with limpet.connect(tmp_path / "state.db") as opened:
         yield opened
 
 
 @pytest.fixture
-def session(hf: Holdfast) -> Session:
-    return hf.sessions.create_session("s")
+def session(lp: Limpet) -> Session:
+    return lp.sessions.create_session("s")
 
 
-def crowd(hf: Holdfast) -> None:
+def crowd(lp: Limpet) -> None:
     """Make the store believe that other processes want the turn as well."""
-    store = engine_of(hf).store
+    store = engine_of(lp).store
     assert isinstance(store, SQLiteStore)
     store._turns.crowd = 1_000
 
@@ -79,7 +79,7 @@ FATES = ["lives", "dies before the commit", "dies before it can tell", "fails to
 
 @pytest.mark.parametrize("fate", FATES)
 def test_a_message_handed_over_is_there_once_whatever_becomes_of_the_holder(
-    hf: Holdfast, session: Session, tmp_path: Path, fate: str
+    lp: Limpet, session: Session, tmp_path: Path, fate: str
 ):
     session.add_message(user("before"))
     with subprocess.Popen(
@@ -89,23 +89,23 @@ def test_a_message_handed_over_is_there_once_whatever_becomes_of_the_holder(
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "collecting\n"
-        crowd(hf)
+        crowd(lp)
         session.add_message(user("handed over"))
         holder.wait(20)
     assert holder.returncode == (-signal.SIGKILL if fate.startswith("dies") else 0)
     session.add_message(user("after"))
     assert texts(session) == ["before", "handed over", "after"]
-    assert texts(hf.sessions.get_session("s")) == ["before", "handed over", "after"]
+    assert texts(lp.sessions.get_session("s")) == ["before", "handed over", "after"]
     own = ["own"] if fate in ("lives", "dies before it can tell") else []
-    assert texts(hf.sessions.get_session("own")) == own
-    assert hf.admin.verify().ok
+    assert texts(lp.sessions.get_session("own")) == own
+    assert lp.admin.verify().ok
 
 
-def test_who_commits_for_another_knows_of_it(hf: Holdfast, session: Session, tmp_path: Path):
+def test_who_commits_for_another_knows_of_it(lp: Limpet, session: Session, tmp_path: Path):
     """What it remembered of the session does not hold any more, though nobody else has committed."""
-    other = hf.sessions.create_session("other")
+    other = lp.sessions.create_session("other")
     session.add_message(Message("assistant", tool_calls=[ToolCallRequest("c", "look")]))
-    store = engine_of(hf).store
+    store = engine_of(lp).store
     assert isinstance(store, SQLiteStore)
     collecting, collect = threading.Event(), store._post.collect
 
@@ -116,7 +116,7 @@ def test_who_commits_for_another_knows_of_it(hf: Holdfast, session: Session, tmp
         return parcels
 
     with (
-        holdfast.connect(tmp_path / "state.db") as theirs,
+        limpet.connect(tmp_path / "state.db") as theirs,
         pytest.MonkeyPatch.context() as patched,
     ):
         same = theirs.sessions.get_session("s")
@@ -125,27 +125,27 @@ def test_who_commits_for_another_knows_of_it(hf: Holdfast, session: Session, tmp
         holder.start()
         assert collecting.wait(20)
         crowd(theirs)
-        same.add_message(Message("tool", tool_results=[holdfast.ToolCallResult("c", "seen")]))
+        same.add_message(Message("tool", tool_results=[limpet.ToolCallResult("c", "seen")]))
         holder.join(20)
         patched.undo()
         session.add_message(user("the call is answered"))
     assert [message.role for message in session.messages] == ["assistant", "tool", "user"]
 
 
-def test_alone_in_a_crowd_that_is_gone_everything_still_works(hf: Holdfast, session: Session):
+def test_alone_in_a_crowd_that_is_gone_everything_still_works(lp: Limpet, session: Session):
     for number in range(5):
-        crowd(hf)
+        crowd(lp)
         session.add_message(user(str(number)))
     assert texts(session) == list("01234")
 
 
 def test_an_interrupt_while_waiting_leaves_the_store_usable(
-    hf: Holdfast, session: Session, monkeypatch: pytest.MonkeyPatch
+    lp: Limpet, session: Session, monkeypatch: pytest.MonkeyPatch
 ):
     def interrupted(_: Post) -> None:
         raise KeyboardInterrupt
 
-    crowd(hf)
+    crowd(lp)
     with monkeypatch.context() as patched:
         patched.setattr(Post, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -156,77 +156,77 @@ def test_an_interrupt_while_waiting_leaves_the_store_usable(
     assert texts(session)[-1] == "from another thread"
 
 
-def early(hf: Holdfast, *requests: Any) -> int:
+def early(lp: Limpet, *requests: Any) -> int:
     """Return how many requests of a batch would be decided before the turn."""
-    return len(engine_of(hf)._decided_early([Ticket(request) for request in requests]))
+    return len(engine_of(lp)._decided_early([Ticket(request) for request in requests]))
 
 
-def adding(hf: Holdfast, session_id: str = "s", key: str | None = None) -> Any:
-    requests = hf.sessions._requests
+def adding(lp: Limpet, session_id: str = "s", key: str | None = None) -> Any:
+    requests = lp.sessions._requests
     return requests.add(session_id, [user("hi")], key=key, expected_version=None)
 
 
-def test_messages_for_several_sessions_are_decided_before_the_turn(hf: Holdfast, session: Session):
-    hf.sessions.create_session("t")
-    assert early(hf, adding(hf), adding(hf, "t")) == 2
+def test_messages_for_several_sessions_are_decided_before_the_turn(lp: Limpet, session: Session):
+    lp.sessions.create_session("t")
+    assert early(lp, adding(lp), adding(lp, "t")) == 2
 
 
 def test_where_another_process_was_faster_deciding_waits_for_the_turn(
-    hf: Holdfast, session: Session, tmp_path: Path
+    lp: Limpet, session: Session, tmp_path: Path
 ):
-    with holdfast.connect(tmp_path / "state.db") as theirs:
+    with limpet.connect(tmp_path / "state.db") as theirs:
         theirs.sessions.add_messages("s", [user("theirs")])
-    assert early(hf, adding(hf)) == 1
-    crowd(hf)
+    assert early(lp, adding(lp)) == 1
+    crowd(lp)
     session.add_message(user("ours"))
-    assert [early(hf, adding(hf)) for _ in range(3)] == [0, 0, 0]
-    assert texts(hf.sessions.get_session("s")) == ["theirs", "ours"]
+    assert [early(lp, adding(lp)) for _ in range(3)] == [0, 0, 0]
+    assert texts(lp.sessions.get_session("s")) == ["theirs", "ours"]
 
 
-def with_policy(hf: Holdfast) -> None:
-    hf.sessions.get_session("s").set_policy(WindowPolicy(budget=2_000))
+def with_policy(lp: Limpet) -> None:
+    lp.sessions.get_session("s").set_policy(WindowPolicy(budget=2_000))
 
 
-def continued(hf: Holdfast) -> None:
-    session = hf.sessions.get_session("s")
+def continued(lp: Limpet) -> None:
+    session = lp.sessions.get_session("s")
     session.add_message(user("one"))
-    hf.sessions.create_continuation_session(session)
+    lp.sessions.create_continuation_session(session)
 
 
 @pytest.mark.parametrize("change", [with_policy, continued])
 def test_what_depends_on_more_than_one_version_is_decided_under_the_turn(
-    hf: Holdfast, session: Session, change: Callable[[Holdfast], None]
+    lp: Limpet, session: Session, change: Callable[[Limpet], None]
 ):
-    change(hf)
-    assert early(hf, adding(hf)) == 0
+    change(lp)
+    assert early(lp, adding(lp)) == 0
 
 
 def test_what_is_not_known_again_when_repeated_is_decided_under_the_turn(
-    hf: Holdfast, session: Session
+    lp: Limpet, session: Session
 ):
-    naming = hf.sessions._requests.update(
+    naming = lp.sessions._requests.update(
         "s", title="t", metadata=None, drop_metadata=(), key=None, expected_version=None
     )
-    assert early(hf, naming) == 0
-    assert early(hf, adding(hf, key="k")) == 0
-    assert early(hf, adding(hf, "nobody has heard of it")) == 0
+    assert early(lp, naming) == 0
+    assert early(lp, adding(lp, key="k")) == 0
+    assert early(lp, adding(lp, "nobody has heard of it")) == 0
 
 
-def test_a_call_and_its_result_of_one_batch_are_never_decided_apart(hf: Holdfast, session: Session):
+def test_a_call_and_its_result_of_one_batch_are_never_decided_apart(lp: Limpet, session: Session):
     """The first may lose to another process, and the second may then fit by its version alone."""
-    requests = hf.sessions._requests
+    requests = lp.sessions._requests
     call = Message("assistant", tool_calls=[ToolCallRequest("c", "look")])
-    result = Message("tool", tool_results=[holdfast.ToolCallResult("c", "seen")])
+    result = Message("tool", tool_results=[limpet.ToolCallResult("c", "seen")])
     batch = [
         requests.add("s", [message], key=None, expected_version=None) for message in (call, result)
     ]
-    assert early(hf, *batch) == 0
+    assert early(lp, *batch) == 0
 
 
 def test_a_reading_left_open_by_an_interrupt_does_not_keep_the_store_busy(tmp_path: Path):
     """A kept traceback keeps the cursor, and that an old snapshot, on which nothing can be begun."""
     path = tmp_path / "state.db"
-    with holdfast.connect(path) as mine, holdfast.connect(path) as theirs:
+    with limpet.connect(path) as mine, limpet.connect(path) as theirs:
         session = mine.sessions.create_session("s")
         session.add_message(Message("user", "a"))
         store = engine_of(mine).store

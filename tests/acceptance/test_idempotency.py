@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import Holdfast, Message, errors
-from holdfast.engine.sessions import Sessions
+from limpet import Limpet, Message, errors
+from limpet.engine.sessions import Sessions
 from tests.acceptance.scenes import Opener, answer, asking, feed, giving, own_texts, texts, user
 
 VERBS: dict[str, Callable[[Sessions], object]] = {
@@ -25,13 +25,13 @@ VERBS: dict[str, Callable[[Sessions], object]] = {
 
 
 @pytest.fixture
-def begun(hf: Holdfast) -> Holdfast:
-    hf.sessions.create_session("s", metadata={"x": 1}).add_messages([user("0"), answer("0")])
-    return hf
+def begun(lp: Limpet) -> Limpet:
+    lp.sessions.create_session("s", metadata={"x": 1}).add_messages([user("0"), answer("0")])
+    return lp
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_repeated_with_its_key_has_one_effect_and_one_answer(begun: Holdfast, verb: str):
+def test_a_verb_repeated_with_its_key_has_one_effect_and_one_answer(begun: Limpet, verb: str):
     before = len(feed(begun))
     first = VERBS[verb](begun.sessions)
     after = feed(begun)
@@ -42,7 +42,7 @@ def test_a_verb_repeated_with_its_key_has_one_effect_and_one_answer(begun: Holdf
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_without_a_key_the_same_verb_is_another_command(begun: Holdfast, verb: str):
+def test_without_a_key_the_same_verb_is_another_command(begun: Limpet, verb: str):
     """The negative control: the key is what makes the difference."""
     VERBS[verb](begun.sessions)
     after = len(feed(begun))
@@ -57,7 +57,7 @@ OTHERS = ("create", "add", "update", "end", "delete")
 @pytest.mark.parametrize(
     ("first", "second"), [(one, other) for one in VERBS for other in OTHERS if one != other]
 )
-def test_a_key_used_for_another_command_is_refused(begun: Holdfast, first: str, second: str):
+def test_a_key_used_for_another_command_is_refused(begun: Limpet, first: str, second: str):
     VERBS[first](begun.sessions)
     before = feed(begun)
     if second == "add" and begun.sessions.load_session("s") is None:
@@ -68,7 +68,7 @@ def test_a_key_used_for_another_command_is_refused(begun: Holdfast, first: str, 
     assert feed(begun) == before
 
 
-def test_the_same_key_with_other_words_is_another_command(begun: Holdfast):
+def test_the_same_key_with_other_words_is_another_command(begun: Limpet):
     session = begun.sessions.get_session("s")
     session.add_message({"role": "user", "content": "x"}, key="k")
     for other in ({"role": "user", "content": "y"}, {"role": "assistant", "content": "x"}):
@@ -79,7 +79,7 @@ def test_the_same_key_with_other_words_is_another_command(begun: Holdfast):
 
 
 @pytest.mark.req("A-9")
-def test_a_repeated_result_is_accepted_by_its_key_although_its_call_is_answered(begun: Holdfast):
+def test_a_repeated_result_is_accepted_by_its_key_although_its_call_is_answered(begun: Limpet):
     session = begun.sessions.get_session("s")
     session.add_messages([user(), asking("a", "b")])
     result = {"role": "tool", "tool_call_id": "a", "content": "42"}
@@ -93,7 +93,7 @@ def test_a_repeated_result_is_accepted_by_its_key_although_its_call_is_answered(
 
 
 @pytest.mark.req("A-9", "B-3")
-def test_the_very_same_message_is_accepted_again_without_effect(begun: Holdfast):
+def test_the_very_same_message_is_accepted_again_without_effect(begun: Limpet):
     session = begun.sessions.get_session("s")
     question, call, result = user("once"), asking("a"), giving("a")
     for message in (question, call, result):
@@ -107,7 +107,7 @@ def test_the_very_same_message_is_accepted_again_without_effect(begun: Holdfast)
 
 
 @pytest.mark.req("B-3")
-def test_another_message_with_a_used_id_is_refused(begun: Holdfast):
+def test_another_message_with_a_used_id_is_refused(begun: Limpet):
     session = begun.sessions.get_session("s")
     session.add_message(Message("user", "x", id="m"))
     before = feed(begun)
@@ -124,27 +124,27 @@ def test_another_message_with_a_used_id_is_refused(begun: Holdfast):
 
 
 def test_a_message_is_known_again_after_its_session_went_on_in_another(opener: Opener):
-    hf = opener(max_messages_per_session=2)
-    session = hf.sessions.create_session("s")
+    lp = opener(max_messages_per_session=2)
+    session = lp.sessions.create_session("s")
     given = [user("a"), answer("b"), user("c"), answer("d"), user("e")]
     for message in given:
         session.add_message(message)
-    before = feed(hf)
+    before = feed(lp)
     for message in given:
-        hf.sessions.add_messages("s", [message])
-    assert feed(hf) == before
-    chain = hf.sessions.session_chain("s")
+        lp.sessions.add_messages("s", [message])
+    assert feed(lp) == before
+    chain = lp.sessions.session_chain("s")
     assert [text for part in chain for text in own_texts(part)] == ["a", "b", "c", "d", "e"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_keys_outlive_the_process(opener: Opener, verb: str):
-    hf = opener()
-    hf.sessions.create_session("s", metadata={"x": 1}).add_messages([user("0"), answer("0")])
-    first = VERBS[verb](hf.sessions)
-    before = feed(hf)
-    hf.close()
+    lp = opener()
+    lp.sessions.create_session("s", metadata={"x": 1}).add_messages([user("0"), answer("0")])
+    first = VERBS[verb](lp.sessions)
+    before = feed(lp)
+    lp.close()
     again = opener()
     assert VERBS[verb](again.sessions) == first
     assert feed(again) == before
@@ -153,15 +153,15 @@ def test_keys_outlive_the_process(opener: Opener, verb: str):
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_message_ids_outlive_the_process(opener: Opener):
     message = user("once")
-    hf = opener()
-    hf.sessions.create_session("s").add_message(message)
-    hf.close()
+    lp = opener()
+    lp.sessions.create_session("s").add_message(message)
+    lp.close()
     again = opener()
     again.sessions.add_messages("s", [message])
     assert texts(again.sessions.get_session("s")) == ["once"]
 
 
-def test_a_refused_command_leaves_its_key_free(begun: Holdfast):
+def test_a_refused_command_leaves_its_key_free(begun: Limpet):
     session = begun.sessions.get_session("s")
     with pytest.raises(errors.ResultWithoutCall):
         session.add_message(giving("nobody"), key="k")
@@ -170,6 +170,6 @@ def test_a_refused_command_leaves_its_key_free(begun: Holdfast):
 
 
 @pytest.mark.parametrize("key", ["", "x" * 257, "a\nb", 5, b"k", "\ud800"])
-def test_a_key_is_short_printable_text(begun: Holdfast, key: str):
+def test_a_key_is_short_printable_text(begun: Limpet, key: str):
     with pytest.raises(errors.Refused):
         begun.sessions.get_session("s").add_message(user(), key=key)

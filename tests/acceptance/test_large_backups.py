@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.store import sqlite
+import limpet
+from limpet import errors
+from limpet.store import sqlite
 
 
 def test_a_large_backup_can_be_opened(tmp_path: Path):
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        session = hf.sessions.create_session("long")
+    with limpet.connect(tmp_path / "state.db") as lp:
+        session = lp.sessions.create_session("long")
         for part in range(12):
             batch = [{"role": "user", "content": f"{part} {n} " * 2_500} for n in range(60)]
             session.add_messages(batch)
-        hf.admin.backup(tmp_path / "copy.db")
-    with holdfast.connect(tmp_path / "copy.db") as hf:
-        assert hf.admin.verify().ok
-        assert hf.sessions.get_session("long").message_count == 720
+        lp.admin.backup(tmp_path / "copy.db")
+    with limpet.connect(tmp_path / "copy.db") as lp:
+        assert lp.admin.verify().ok
+        assert lp.sessions.get_session("long").message_count == 720
 
 
 KILLED = """
 import os, pathlib, sys
-from holdfast.store import sqlite
+from limpet.store import sqlite
 folder = pathlib.Path(sys.argv[1])
 copying = sqlite.open_store(folder / "state.db").backup(str(folder / "copy.db"))
 next(copying)

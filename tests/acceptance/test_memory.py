@@ -1,4 +1,4 @@
-"""The verbs of hf.memory, and the worker that an open store brings along."""
+"""The verbs of lp.memory, and the worker that an open store brings along."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import errors, limits
-from holdfast.engine.memory import together
-from holdfast.testing.scribe import Scribe
-from holdfast.values.memory import FactKind, Hit, Recalled, Source, Who
+import limpet
+from limpet import errors, limits
+from limpet.engine.memory import together
+from limpet.testing.scribe import Scribe
+from limpet.values.memory import FactKind, Hit, Recalled, Source, Who
 from tests.acceptance.scenes import Opener, user
 
 ADA = Who("default", "ada")
@@ -36,12 +36,12 @@ def hit(position: int, text: str) -> Hit:
 @pytest.mark.req("A-14", "A-16")
 def test_what_is_known_can_be_asked_searched_listed_and_forgotten(opener: Opener):
     memory = scribe()
-    hf = opener(memory=memory)
-    assert hf.memory.profile("ada").text == "Lives in Oslo."
-    assert [one.text for one in hf.memory.search("ada", "oslo")] == ["Lives in Oslo."]
-    assert [fact.source.message_id for fact in hf.memory.facts("ada")] == ["m-ada"]
-    assert hf.memory.forget("ada").rows == 1
-    assert hf.memory.profile("ada").text == ""
+    lp = opener(memory=memory)
+    assert lp.memory.profile("ada").text == "Lives in Oslo."
+    assert [one.text for one in lp.memory.search("ada", "oslo")] == ["Lives in Oslo."]
+    assert [fact.source.message_id for fact in lp.memory.facts("ada")] == ["m-ada"]
+    assert lp.memory.forget("ada").rows == 1
+    assert lp.memory.profile("ada").text == ""
     assert memory.forgotten == [ADA]
 
 
@@ -64,11 +64,11 @@ def test_wrong_questions_are_refused(opener: Opener, wrong: Any):
 
 
 def test_what_is_known_and_what_was_said_are_found_together(opener: Opener):
-    hf = opener(memory=scribe())
-    session = hf.sessions.create_session("s", user_id="ada")
+    lp = opener(memory=scribe())
+    session = lp.sessions.create_session("s", user_id="ada")
     session.add_message({"role": "user", "content": "I moved to Oslo", "id": "m4"})
-    hf.sessions.create_session("t", user_id="bo").add_message({"role": "user", "content": "Oslo!"})
-    found = hf.memory.search("ada", "oslo", k=2)
+    lp.sessions.create_session("t", user_id="bo").add_message({"role": "user", "content": "Oslo!"})
+    found = lp.memory.search("ada", "oslo", k=2)
     assert [one.text for one in found] == ["Lives in Oslo.", "I moved to Oslo"]
     assert found[1].source is not None and found[1].source.session_id == "s"
 
@@ -102,15 +102,15 @@ def test_what_holds_stands_ahead_of_what_it_replaced_wherever_that_is_found():
 
 def test_forgetting_reaches_the_engine_the_log_and_the_archive(opener: Opener):
     memory = scribe()
-    hf = opener(memory=memory)
-    hf.sessions.create_session("s", user_id="ada").add_message({"role": "user", "content": "Oslo"})
-    hf.sessions.create_session("t", user_id="bo").add_message({"role": "user", "content": "Oslo"})
-    receipt = hf.memory.forget("ada")
+    lp = opener(memory=memory)
+    lp.sessions.create_session("s", user_id="ada").add_message({"role": "user", "content": "Oslo"})
+    lp.sessions.create_session("t", user_id="bo").add_message({"role": "user", "content": "Oslo"})
+    receipt = lp.memory.forget("ada")
     assert (receipt.what, receipt.sessions, receipt.pending) == ("user", 1, False)
-    assert hf.memory.facts("ada") == [] and hf.sessions.load_session("s") is None
-    assert not hf.archive.search("Oslo", user_id="ada")
-    assert len(hf.archive.search("Oslo", user_id="bo")) == 1
-    assert hf.admin.verify().ok
+    assert lp.memory.facts("ada") == [] and lp.sessions.load_session("s") is None
+    assert not lp.archive.search("Oslo", user_id="ada")
+    assert len(lp.archive.search("Oslo", user_id="bo")) == 1
+    assert lp.admin.verify().ok
 
 
 @pytest.mark.req("A-15", "A-16")
@@ -123,14 +123,14 @@ def test_a_worker_in_the_background_hands_over_what_ends(opener: Opener):
         taken.set()
 
     memory.ingest = telling
-    hf = opener(memory=memory, worker=True)
-    session = hf.sessions.create_session("s", user_id="ada")
+    lp = opener(memory=memory, worker=True)
+    session = lp.sessions.create_session("s", user_id="ada")
     session.add_message(user("I live in Oslo."))
-    hf.sessions.end_session("s")
+    lp.sessions.end_session("s")
     assert taken.wait(60)
     names = {thread.name for thread in threading.enumerate()}
-    assert "holdfast-worker" in names
-    hf.close()
+    assert "limpet-worker" in names
+    lp.close()
     assert memory.texts("default", "s#0") == ["I live in Oslo."]
 
 
@@ -139,22 +139,22 @@ def test_a_worker_in_the_background_hands_over_what_ends(opener: Opener):
 def test_closing_hands_over_what_has_just_ended(tmp_path: Path, write: Any):
     prompt = ""
     for _ in range(2):
-        with holdfast.connect(tmp_path / "a.db", memory=True, worker=True, write=write) as hf:
-            session = hf.sessions.create_session(user_id="ada", system="You plan trips.")
-            prompt = str(hf.sessions.get_session(session.id).messages[0].content)
+        with limpet.connect(tmp_path / "a.db", memory=True, worker=True, write=write) as lp:
+            session = lp.sessions.create_session(user_id="ada", system="You plan trips.")
+            prompt = str(lp.sessions.get_session(session.id).messages[0].content)
             session.add_message(user("I prefer an aisle seat."))
-            hf.sessions.end_session(session.id)
+            lp.sessions.end_session(session.id)
     assert "aisle seat" in prompt
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        assert hf.archive.search("aisle", user_id="ada", fresh=False)
+    with limpet.connect(tmp_path / "a.db") as lp:
+        assert lp.archive.search("aisle", user_id="ada", fresh=False)
 
 
 def test_awaited_closing_hands_over_what_has_just_ended(tmp_path: Path):
     async def prompt() -> str:
-        async with holdfast.connect_async(tmp_path / "a.db", memory=True, worker=True) as hf:
-            session = await hf.sessions.create_session(user_id="ada", system="You plan trips.")
+        async with limpet.connect_async(tmp_path / "a.db", memory=True, worker=True) as lp:
+            session = await lp.sessions.create_session(user_id="ada", system="You plan trips.")
             await session.add_message(user("I prefer an aisle seat."))
-            await hf.sessions.end_session(session.id)
+            await lp.sessions.end_session(session.id)
             return str((await session.messages.at(0)).content)
 
     assert "aisle" not in asyncio.run(prompt())
@@ -177,19 +177,19 @@ def test_what_hangs_does_not_hold_closing_up(
     memory = Scribe()
     if busy == "memory":
         monkeypatch.setattr(memory, "ingest", hang)
-    policy = holdfast.WindowPolicy(budget=400, summary="en")
-    hf = opener(memory=memory, summarizer=hang, policy=policy, worker=True)
-    session = hf.sessions.create_session("s", user_id="ada")
+    policy = limpet.WindowPolicy(budget=400, summary="en")
+    lp = opener(memory=memory, summarizer=hang, policy=policy, worker=True)
+    session = lp.sessions.create_session("s", user_id="ada")
     session.add_messages([user(f"Question {number}? " * 5) for number in range(40)])
     if busy == "memory":
-        hf.sessions.end_session("s")
+        lp.sessions.end_session("s")
     assert begun.wait(60)
-    (thread,) = (one for one in threading.enumerate() if one.name == "holdfast-worker")
+    (thread,) = (one for one in threading.enumerate() if one.name == "limpet-worker")
     start = time.monotonic()
-    hf.close()
+    lp.close()
     assert 0.3 < time.monotonic() - start < 3
     start = time.monotonic()
-    hf.close()
+    lp.close()
     assert time.monotonic() - start < 0.3
     over.set()
     thread.join(60)
@@ -198,37 +198,37 @@ def test_what_hangs_does_not_hold_closing_up(
 
 def test_no_thread_runs_that_nobody_asked_for(opener: Opener):
     before = threading.active_count()
-    hf = opener(memory=Scribe(), summarizer=lambda messages, text: "x")
-    hf.sessions.create_session("s")
+    lp = opener(memory=Scribe(), summarizer=lambda messages, text: "x")
+    lp.sessions.create_session("s")
     assert threading.active_count() == before
 
 
 def test_the_queue_shows_what_was_given_up_and_has_it_tried_again(opener: Opener):
     memory = Scribe()
     memory.failures = [errors.Refused("never")]
-    hf = opener(memory=memory)
-    hf.sessions.create_session("s", user_id="ada")
-    hf.sessions.add_messages("s", [user("1")])
-    hf.sessions.end_session("s")
-    hf.worker().run_once()
-    (dead,) = hf.memory.queue()
+    lp = opener(memory=memory)
+    lp.sessions.create_session("s", user_id="ada")
+    lp.sessions.add_messages("s", [user("1")])
+    lp.sessions.end_session("s")
+    lp.worker().run_once()
+    (dead,) = lp.memory.queue()
     assert (dead.key, dead.dead, dead.error, dead.tries) == ("s#0@1", True, "refused", 1)
-    assert hf.memory.replay() == 1
-    hf.worker().run_once()
-    assert hf.memory.queue() == []
+    assert lp.memory.replay() == 1
+    lp.worker().run_once()
+    assert lp.memory.queue() == []
     assert memory.texts("default", "s#0") == ["1"]
 
 
 def test_a_worker_works_for_its_tenant_or_for_all(tmp_path: Path):
     memory = Scribe()
     with (
-        holdfast.connect(tmp_path / "a.db", memory=memory) as ours,
-        holdfast.connect(tmp_path / "a.db", tenant="globex", memory=memory) as theirs,
+        limpet.connect(tmp_path / "a.db", memory=memory) as ours,
+        limpet.connect(tmp_path / "a.db", tenant="globex", memory=memory) as theirs,
     ):
-        for hf in (ours, theirs):
-            hf.sessions.create_session("s", user_id="ada")
-            hf.sessions.add_messages("s", [user("1")])
-            hf.sessions.end_session("s")
+        for lp in (ours, theirs):
+            lp.sessions.create_session("s", user_id="ada")
+            lp.sessions.add_messages("s", [user("1")])
+            lp.sessions.end_session("s")
         ours.worker().run_once()
         assert set(memory.taken) == {("default", "s#0")}
         ours.worker(every_tenant=True).run_once()
@@ -239,11 +239,11 @@ def test_a_worker_works_for_its_tenant_or_for_all(tmp_path: Path):
 
 def test_idle_sessions_are_ended_by_the_worker_and_then_handed_over(opener: Opener):
     memory = Scribe()
-    hf = opener(memory=memory, idle_timeout_s=0)
-    hf.sessions.create_session("s", user_id="ada")
-    hf.sessions.add_messages("s", [user("1")])
-    hf.worker().run_once()
-    assert hf.sessions.get_session("s").state.end_reason == "timeout"
+    lp = opener(memory=memory, idle_timeout_s=0)
+    lp.sessions.create_session("s", user_id="ada")
+    lp.sessions.add_messages("s", [user("1")])
+    lp.worker().run_once()
+    assert lp.sessions.get_session("s").state.end_reason == "timeout"
     assert memory.texts("default", "s#0") == ["1"]
     later = opener(memory=memory, idle_timeout_s=None)
     later.sessions.create_session("t", user_id="ada")
@@ -253,49 +253,49 @@ def test_idle_sessions_are_ended_by_the_worker_and_then_handed_over(opener: Open
 
 def test_awaited_the_verbs_are_the_same(tmp_path: Path):
     async def scenario() -> None:
-        async with holdfast.connect_async(tmp_path / "a.db", memory=scribe(), worker=True) as hf:
-            assert (await hf.memory.profile("ada")).text == "Lives in Oslo."
-            assert [one.text for one in await hf.memory.search("ada", "oslo")] == ["Lives in Oslo."]
-            assert len(await hf.memory.facts("ada")) == 1
-            assert await hf.memory.queue() == []
-            assert await hf.memory.replay() == 0
-            assert (await hf.memory.forget("ada")).rows == 1
+        async with limpet.connect_async(tmp_path / "a.db", memory=scribe(), worker=True) as lp:
+            assert (await lp.memory.profile("ada")).text == "Lives in Oslo."
+            assert [one.text for one in await lp.memory.search("ada", "oslo")] == ["Lives in Oslo."]
+            assert len(await lp.memory.facts("ada")) == 1
+            assert await lp.memory.queue() == []
+            assert await lp.memory.replay() == 0
+            assert (await lp.memory.forget("ada")).rows == 1
 
     asyncio.run(scenario())
-    assert "holdfast-worker" not in {thread.name for thread in threading.enumerate()}
+    assert "limpet-worker" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.mark.req("A-16", "A-17")
 def test_without_an_engine_the_built_in_one_is_opened_when_it_is_asked(tmp_path: Path):
-    with holdfast.connect(tmp_path / "a.db", memory=True) as hf:
-        first = hf.sessions.create_session(user_id="ada", system="You plan trips.")
+    with limpet.connect(tmp_path / "a.db", memory=True) as lp:
+        first = lp.sessions.create_session(user_id="ada", system="You plan trips.")
         assert first.messages[0].content == "You plan trips."
         first.add_message(user("I live in Oslo. I prefer an aisle seat."))
-        hf.sessions.end_session(first.id)
-        assert hf.worker().run_once().failures == 0
-        assert "aisle" in hf.memory.profile("ada").text
-        second = hf.sessions.create_session(user_id="ada", system="You plan trips.")
+        lp.sessions.end_session(first.id)
+        assert lp.worker().run_once().failures == 0
+        assert "aisle" in lp.memory.profile("ada").text
+        second = lp.sessions.create_session(user_id="ada", system="You plan trips.")
         assert "aisle seat" in str(second.messages[0].content)
-        assert "aisle" not in str(hf.sessions.create_session(user_id="bo", system="x").messages[0])
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        assert "aisle" in hf.memory.profile("ada").text
+        assert "aisle" not in str(lp.sessions.create_session(user_id="bo", system="x").messages[0])
+    with limpet.connect(tmp_path / "a.db") as lp:
+        assert "aisle" in lp.memory.profile("ada").text
 
 
 def test_an_engine_that_has_taken_something_is_told_sooner_or_later(tmp_path: Path):
     """Whoever forgets without the engine that learnt is told so; what is pending is done when it is there again."""
     memory, path = Scribe(), tmp_path / "a.db"
-    with holdfast.connect(path, memory=memory) as hf:
-        hf.sessions.create_session("s", user_id="ada").add_message(user("I live in Oslo."))
-        hf.sessions.end_session("s")
-        assert hf.worker().run_once().failures == 0
+    with limpet.connect(path, memory=memory) as lp:
+        lp.sessions.create_session("s", user_id="ada").add_message(user("I live in Oslo."))
+        lp.sessions.end_session("s")
+        assert lp.worker().run_once().failures == 0
         assert memory.taken
-    with holdfast.connect(path) as hf:
+    with limpet.connect(path) as lp:
         with pytest.raises(errors.Unavailable) as caught:
-            hf.memory.forget("ada")
+            lp.memory.forget("ada")
         assert caught.value.facts["pending"] is True
-        assert hf.sessions.load_session("s") is None
-    with holdfast.connect(path, memory=memory) as hf:
-        assert hf.memory.forget("ada").pending is False
+        assert lp.sessions.load_session("s") is None
+    with limpet.connect(path, memory=memory) as lp:
+        assert lp.memory.forget("ada").pending is False
     assert memory.forgotten
 
 
@@ -309,5 +309,5 @@ def test_an_engine_that_has_taken_something_is_told_sooner_or_later(tmp_path: Pa
 )  # fmt: skip
 def test_what_is_no_engine_model_or_embedder_is_refused_at_once(tmp_path: Path, wrong: Any):
     with pytest.raises(errors.InvalidRequest):
-        holdfast.connect(tmp_path / "a.db", **wrong)
+        limpet.connect(tmp_path / "a.db", **wrong)
     assert list(tmp_path.iterdir()) == []

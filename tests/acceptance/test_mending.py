@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Message, limits
-from holdfast.store.sqlite import mending, opening
+import limpet
+from limpet import Message, limits
+from limpet.store.sqlite import mending, opening
 from tests.acceptance.older import lowered
 
 ROWS = 40
@@ -25,13 +25,13 @@ def abandon(path: Path) -> None:
     """Fill a store in a child that ends without closing it, so that its log stays behind."""
     child = os.fork()
     if child == 0:
-        hf = holdfast.connect(path)
+        lp = limpet.connect(path)
         for name in ("a", "b"):
-            session = hf.sessions.create_session(name, user_id="ada", metadata={"n": name})
+            session = lp.sessions.create_session(name, user_id="ada", metadata={"n": name})
             for index in range(ROWS):
                 length = LARGE_CHARS if index == LARGE else 300
                 session.add_message(Message("user", f"{name}{index} " + "x" * length))
-        hf.sessions.delete_session("b")
+        lp.sessions.delete_session("b")
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 
@@ -44,25 +44,25 @@ def visit(path: Path, statement: str = "SELECT count(*) FROM messages") -> None:
     assert not Path(f"{path}-wal").exists()
 
 
-def texts(hf: holdfast.Holdfast, name: str) -> list[str]:
-    return [str(message.content) for message in hf.sessions.get_session(name).messages]
+def texts(lp: limpet.Limpet, name: str) -> list[str]:
+    return [str(message.content) for message in lp.sessions.get_session(name).messages]
 
 
 def test_a_store_that_another_program_opened_is_mended_and_says_so(tmp_path: Path):
     path = tmp_path / "state.db"
     abandon(path)
     visit(path)
-    with holdfast.connect(path) as hf:
-        assert hf.admin.status()["notes"][0] == mending.NOTE
-        assert [text.split()[0] for text in texts(hf, "a")] == [f"a{n}" for n in range(ROWS)]
-        assert hf.sessions.load_session("b") is None
-        assert [row["id"] for row in hf.sessions.list_sessions(metadata={"n": "a"})] == ["a"]
-        assert hf.admin.verify().ok
-        first = hf.sessions.get_session("a").messages[0]
-        with pytest.raises(holdfast.DuplicateMessage):
-            hf.sessions.add_messages("a", [Message("user", "other", id=first.id)])
-    with holdfast.connect(path) as hf:
-        assert hf.admin.status()["notes"] == []
+    with limpet.connect(path) as lp:
+        assert lp.admin.status()["notes"][0] == mending.NOTE
+        assert [text.split()[0] for text in texts(lp, "a")] == [f"a{n}" for n in range(ROWS)]
+        assert lp.sessions.load_session("b") is None
+        assert [row["id"] for row in lp.sessions.list_sessions(metadata={"n": "a"})] == ["a"]
+        assert lp.admin.verify().ok
+        first = lp.sessions.get_session("a").messages[0]
+        with pytest.raises(limpet.DuplicateMessage):
+            lp.sessions.add_messages("a", [Message("user", "other", id=first.id)])
+    with limpet.connect(path) as lp:
+        assert lp.admin.status()["notes"] == []
 
 
 def test_no_literal_of_the_schema_is_squeezed():
@@ -84,8 +84,8 @@ def test_a_store_whose_schema_has_comments_and_blanks_is_mended(tmp_path: Path):
     with closing(sqlite3.connect(path)) as plain:
         (told,) = plain.execute("SELECT sql FROM sqlite_schema WHERE name = 'streams'").fetchone()
     assert "\n" in told
-    with holdfast.connect(path) as hf:
-        assert hf.admin.status()["notes"][0] == mending.NOTE and hf.admin.verify().ok
+    with limpet.connect(path) as lp:
+        assert lp.admin.status()["notes"][0] == mending.NOTE and lp.admin.verify().ok
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_what_can_be_derived_is_made_anew(tmp_path: Path, statement: str):
     path = tmp_path / "state.db"
     abandon(path)
     visit(path, statement)
-    with holdfast.connect(path) as hf:
-        assert [row["user_id"] for row in hf.sessions.list_sessions()] == ["ada"]
-        again = hf.sessions.get_session("a").messages[5]
-        assert hf.sessions.add_messages("a", [again]).message_count == ROWS
-        assert hf.admin.verify().ok
-        large = texts(hf, "a")[LARGE]
+    with limpet.connect(path) as lp:
+        assert [row["user_id"] for row in lp.sessions.list_sessions()] == ["ada"]
+        again = lp.sessions.get_session("a").messages[5]
+        assert lp.sessions.add_messages("a", [again]).message_count == ROWS
+        assert lp.admin.verify().ok
+        large = texts(lp, "a")[LARGE]
     with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as plain:
         uses = plain.execute("SELECT event, hash FROM blob_uses ORDER BY event").fetchall()
     assert [event & 0xFFFFFFFF for event, _ in uses] == [LARGE + 2, LARGE + 2 + ROWS + 1]
@@ -123,15 +123,15 @@ def test_a_store_of_the_first_version_is_mended_and_lifted(
         abandon(path)
     lowered(path, 1)
     visit(path, "SELECT 1 FROM sessions")
-    with holdfast.connect(path) as hf:
-        facts = hf.admin.status()
+    with limpet.connect(path) as lp:
+        facts = lp.admin.status()
         assert (facts["notes"][0], facts["schema"], facts["blobs"]) == (
             mending.NOTE,
             opening.SCHEMA,
             0,
         )
-        assert len(texts(hf, "a")) == ROWS
-        assert hf.admin.verify().ok
+        assert len(texts(lp, "a")) == ROWS
+        assert lp.admin.verify().ok
 
 
 @pytest.mark.parametrize(
@@ -153,6 +153,6 @@ def test_what_the_log_can_not_prove_is_refused(tmp_path: Path, statement: str):
     abandon(path)
     visit(path, statement)
     before = path.read_bytes()
-    with pytest.raises(holdfast.Corrupt):
-        holdfast.connect(path)
+    with pytest.raises(limpet.Corrupt):
+        limpet.connect(path)
     assert path.read_bytes() == before

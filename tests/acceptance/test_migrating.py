@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import Holdfast, errors, limits
-from holdfast.engine import arriving, migrating
-from holdfast.engine.migrating import Migrated
-from holdfast.store import sqlite
-from holdfast.store.port import Raw, Store
-from holdfast.store.volatile import VolatileStore
-from holdfast.wiring import moving
-from holdfast.wiring.stores import open_store
+import limpet
+from limpet import Limpet, errors, limits
+from limpet.engine import arriving, migrating
+from limpet.engine.migrating import Migrated
+from limpet.store import sqlite
+from limpet.store.port import Raw, Store
+from limpet.store.volatile import VolatileStore
+from limpet.wiring import moving
+from limpet.wiring.stores import open_store
 from tests.acceptance import whole
 from tests.acceptance.canaries import Canaries, fill, found
 from tests.acceptance.scenes import engine_of
@@ -30,13 +30,13 @@ def lived(path: Path) -> None:
     """Make a store with sessions, forks, frames, summaries, large texts, keys, notes, what was erased, two tenants."""
     c = Canaries()
     for tenant in ("default", "globex"):
-        with whole.opened(path, tenant) as hf:
-            fill(hf, "ada", c, c.count + 30)
-            gone = fill(hf, "bob", c, c.count + 30)
-            whole.said(hf, "told", "cleo", "My name is Cleo and I live in Oslo.")
-            whole.worked(hf)
-            hf.sessions.delete_session(gone[-1])
-            hf.admin.erase(user_id="bob")
+        with whole.opened(path, tenant) as lp:
+            fill(lp, "ada", c, c.count + 30)
+            gone = fill(lp, "bob", c, c.count + 30)
+            whole.said(lp, "told", "cleo", "My name is Cleo and I live in Oslo.")
+            whole.worked(lp)
+            lp.sessions.delete_session(gone[-1])
+            lp.admin.erase(user_id="bob")
 
 
 def kept(store: Store) -> object:
@@ -66,18 +66,18 @@ def kept_at(path: Path) -> object:
 def exported(path: Path, folder: Path, tenant: str = "default") -> list[bytes]:
     """Return the lines of an export, but for the first, which says when it was made."""
     file = folder / f"{path.name}-{tenant}.jsonl"
-    with holdfast.connect(path, tenant=tenant) as hf:
-        hf.admin.export(file)
+    with limpet.connect(path, tenant=tenant) as lp:
+        lp.admin.export(file)
     lines = file.read_bytes().splitlines()
     file.unlink()
     return lines[1:-1]
 
 
-def rows(hf: Holdfast) -> object:
+def rows(lp: Limpet) -> object:
     return (
-        [row["id"] for row in hf.sessions.list_sessions(limit=1_000)],
-        [frame.frame_id for frame in hf.index.list_frames(limit=1_000)],
-        [suspension.suspension_id for suspension in hf.index.list_suspensions()],
+        [row["id"] for row in lp.sessions.list_sessions(limit=1_000)],
+        [frame.frame_id for frame in lp.index.list_frames(limit=1_000)],
+        [suspension.suspension_id for suspension in lp.index.list_suspensions()],
     )
 
 
@@ -85,35 +85,35 @@ def rows(hf: Holdfast) -> object:
 def test_a_store_is_the_same_elsewhere(tmp_path: Path):
     source, copy = tmp_path / "a.db", tmp_path / "b.db"
     lived(source)
-    with holdfast.connect(source) as hf:
-        told = rows(hf)
-        moved = hf.admin.migrate(copy)
-        heads = hf.admin.status()["heads"]
+    with limpet.connect(source) as lp:
+        told = rows(lp)
+        moved = lp.admin.migrate(copy)
+        heads = lp.admin.status()["heads"]
     assert (moved.tenants, moved.behind, moved.verified, moved.passes) == (2, {}, True, 1)
     assert moved.heads == {tenant: head["link"] for tenant, head in heads.items()}
     assert moved.events == moved.copied == sum(head["position"] for head in heads.values())
     assert kept_at(copy) == kept_at(source)
     for tenant in ("default", "globex"):
         assert exported(copy, tmp_path, tenant) == exported(source, tmp_path, tenant)
-    with holdfast.connect(copy) as hf:
-        assert rows(hf) == told
-        assert hf.admin.verify().ok
-        session = hf.sessions.create_session("new")
+    with limpet.connect(copy) as lp:
+        assert rows(lp) == told
+        assert lp.admin.verify().ok
+        session = lp.sessions.create_session("new")
         session.add_message({"role": "user", "content": "it goes on"})
 
 
 def test_memory_is_made_again_beside_it(tmp_path: Path):
     source, copy = tmp_path / "a.db", tmp_path / "b.db"
-    with whole.opened(source) as hf:
-        whole.said(hf, "told", "cleo", "My name is Cleo and I live in Oslo.")
-        whole.worked(hf)
-        before = whole.known(hf, "cleo")
-        hf.admin.migrate(copy)
+    with whole.opened(source) as lp:
+        whole.said(lp, "told", "cleo", "My name is Cleo and I live in Oslo.")
+        whole.worked(lp)
+        before = whole.known(lp, "cleo")
+        lp.admin.migrate(copy)
     assert before
-    with whole.opened(copy) as hf:
-        whole.worked(hf)
-        assert whole.known(hf, "cleo") == before
-        assert hf.archive.search("Oslo", user_id="cleo")
+    with whole.opened(copy) as lp:
+        whole.worked(lp)
+        assert whole.known(lp, "cleo") == before
+        assert lp.archive.search("Oslo", user_id="cleo")
 
 
 def test_through_a_store_that_has_no_file_and_back(tmp_path: Path):
@@ -130,14 +130,14 @@ def test_through_a_store_that_has_no_file_and_back(tmp_path: Path):
 
 def test_what_was_written_since_is_copied_by_the_next_one(tmp_path: Path):
     source, copy = tmp_path / "a.db", tmp_path / "b.db"
-    with holdfast.connect(source) as hf:
-        session = hf.sessions.create_session("s", user_id="ada")
+    with limpet.connect(source) as lp:
+        session = lp.sessions.create_session("s", user_id="ada")
         session.add_message({"role": "user", "content": "one"}, key="k1")
-        first = hf.admin.migrate(copy)
+        first = lp.admin.migrate(copy)
         session.add_message({"role": "user", "content": "two"}, key="k2")
-        hf.sessions.fork_session("s", new_id="f")
-        second = hf.admin.migrate(copy)
-        third = hf.admin.migrate(copy)
+        lp.sessions.fork_session("s", new_id="f")
+        second = lp.admin.migrate(copy)
+        third = lp.admin.migrate(copy)
     assert second.copied == second.events - first.events > 0
     assert third.copied == 0
     assert kept_at(copy) == kept_at(source)
@@ -146,8 +146,8 @@ def test_what_was_written_since_is_copied_by_the_next_one(tmp_path: Path):
 class Erasing:
     """A source that erases a user when it was copied so far."""
 
-    def __init__(self, hf: Holdfast, at: int) -> None:
-        self._hf, self._store, self._left = hf, engine_of(hf).store, at
+    def __init__(self, lp: Limpet, at: int) -> None:
+        self._lp, self._store, self._left = lp, engine_of(lp).store, at
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
@@ -155,7 +155,7 @@ class Erasing:
     def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
         self._left -= 1
         if self._left == 0:
-            self._hf.admin.erase(user_id="ada")
+            self._lp.admin.erase(user_id="ada")
         return self._store.copy(tenant, after=after, limit=limit)
 
 
@@ -166,19 +166,19 @@ def test_what_is_erased_meanwhile_is_in_no_byte_of_the_copy(
     monkeypatch.setattr(limits, "IMPORT_STEP_EVENTS", 4)
     home = fast_dir / "copy"
     home.mkdir()
-    with holdfast.connect(fast_dir / "a.db") as hf:
-        fill(hf, "ada", Canaries(), 40)
-        whole.said(hf, "kept", "bob", "stays")
-        assert 36 < engine_of(hf).store.head("default") <= 40
-        source: Store = Erasing(hf, at)  # type: ignore[assignment]
+    with limpet.connect(fast_dir / "a.db") as lp:
+        fill(lp, "ada", Canaries(), 40)
+        whole.said(lp, "kept", "bob", "stays")
+        assert 36 < engine_of(lp).store.head("default") <= 40
+        source: Store = Erasing(lp, at)  # type: ignore[assignment]
         with closing(open_store(home / "b.db")) as store:
             moved = migrating.migrate(source, store, lambda *_: None)
             assert store.pending() is None
         assert moved.behind == {}
     assert kept_at(home / "b.db") == kept_at(fast_dir / "a.db")
     assert found(home) == {}
-    with holdfast.connect(home / "b.db") as hf:
-        assert [row["id"] for row in hf.sessions.list_sessions()] == ["kept"]
+    with limpet.connect(home / "b.db") as lp:
+        assert [row["id"] for row in lp.sessions.list_sessions()] == ["kept"]
 
 
 def test_what_is_erased_between_two_tries_is_erased_too(
@@ -187,13 +187,13 @@ def test_what_is_erased_between_two_tries_is_erased_too(
     monkeypatch.setattr(limits, "IMPORT_STEP_EVENTS", 16)
     home = fast_dir / "copy"
     home.mkdir()
-    with holdfast.connect(fast_dir / "a.db") as hf:
-        fill(hf, "ada", Canaries(), 40)
-        whole.said(hf, "kept", "bob", "stays")
-        hf.admin.migrate(home / "b.db")
+    with limpet.connect(fast_dir / "a.db") as lp:
+        fill(lp, "ada", Canaries(), 40)
+        whole.said(lp, "kept", "bob", "stays")
+        lp.admin.migrate(home / "b.db")
         assert found(home)
-        hf.admin.erase(user_id="ada")
-        hf.admin.migrate(home / "b.db")
+        lp.admin.erase(user_id="ada")
+        lp.admin.migrate(home / "b.db")
     assert found(home) == {}
     assert kept_at(home / "b.db") == kept_at(fast_dir / "a.db")
 
@@ -204,27 +204,27 @@ def test_writers_go_on_meanwhile(fast_dir: Path, monkeypatch: pytest.MonkeyPatch
     begun, stop = threading.Event(), threading.Event()
 
     def write() -> None:
-        with holdfast.connect(source, max_messages_per_session=10**6) as hf:
-            session = hf.sessions.create_session()
+        with limpet.connect(source, max_messages_per_session=10**6) as lp:
+            session = lp.sessions.create_session()
             while not stop.is_set():
                 session.add_message({"role": "user", "content": "more"})
                 begun.set()
 
-    with holdfast.connect(source) as hf:
-        whole.said(hf, "first", "ada", *("words" for _ in range(50)))
+    with limpet.connect(source) as lp:
+        whole.said(lp, "first", "ada", *("words" for _ in range(50)))
         writer = threading.Thread(target=write)
         writer.start()
         begun.wait()
         try:
-            moved = hf.admin.migrate(copy)
+            moved = lp.admin.migrate(copy)
         finally:
             stop.set()
             writer.join()
         with closing(open_store(copy)) as store:
-            ours = engine_of(hf).store.copy("default", limit=moved.events)
+            ours = engine_of(lp).store.copy("default", limit=moved.events)
             assert store.copy("default", limit=10**6) == ours, "a prefix of the log"
             assert store.head("default") + moved.behind.get("default", 0) > 52
-        again = hf.admin.migrate(copy)
+        again = lp.admin.migrate(copy)
         assert again.behind == {}
     assert kept_at(copy) == kept_at(source)
 
@@ -232,64 +232,64 @@ def test_writers_go_on_meanwhile(fast_dir: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("more", [False, True], ids=["another log", "more of the same"])
 def test_a_target_with_other_events_is_refused(fast_dir: Path, more: bool):
     source, copy = fast_dir / "a.db", fast_dir / "b.db"
-    with holdfast.connect(source) as hf:
-        whole.said(hf, "s", "ada", "mine")
+    with limpet.connect(source) as lp:
+        whole.said(lp, "s", "ada", "mine")
         if more:
-            hf.admin.migrate(copy)
-    with holdfast.connect(copy) as hf:
-        whole.said(hf, "t", "ada", "theirs")
+            lp.admin.migrate(copy)
+    with limpet.connect(copy) as lp:
+        whole.said(lp, "t", "ada", "theirs")
     before = kept_at(copy)
-    with holdfast.connect(source) as hf, pytest.raises(errors.Conflict, match="'default'"):
-        hf.admin.migrate(copy)
+    with limpet.connect(source) as lp, pytest.raises(errors.Conflict, match="'default'"):
+        lp.admin.migrate(copy)
     assert kept_at(copy) == before
-    holdfast.connect(copy).close()
+    limpet.connect(copy).close()
 
 
 def test_tenants_of_several_stores_come_together(fast_dir: Path):
     copy = fast_dir / "all.db"
     for tenant in ("default", "globex"):
-        with holdfast.connect(fast_dir / f"{tenant}.db", tenant=tenant) as hf:
-            whole.said(hf, "s", "ada", tenant)
-            hf.admin.migrate(copy)
+        with limpet.connect(fast_dir / f"{tenant}.db", tenant=tenant) as lp:
+            whole.said(lp, "s", "ada", tenant)
+            lp.admin.migrate(copy)
     for tenant in ("default", "globex"):
-        with holdfast.connect(copy, tenant=tenant) as hf:
-            assert [m.content for m in hf.sessions.get_session("s").messages] == [tenant]
-            assert hf.admin.verify().ok
+        with limpet.connect(copy, tenant=tenant) as lp:
+            assert [m.content for m in lp.sessions.get_session("s").messages] == [tenant]
+            assert lp.admin.verify().ok
 
 
 def test_it_does_not_move_onto_itself(fast_dir: Path):
-    with holdfast.connect(fast_dir / "a.db") as hf:
-        whole.said(hf, "s", "ada", "mine")
+    with limpet.connect(fast_dir / "a.db") as lp:
+        whole.said(lp, "s", "ada", "mine")
         with pytest.raises(errors.InvalidRequest, match="same store"):
-            hf.admin.migrate(fast_dir / "a.db")
-        whole.said(hf, "t", "ada", "more")
-    holdfast.connect(fast_dir / "a.db").close()
+            lp.admin.migrate(fast_dir / "a.db")
+        whole.said(lp, "t", "ada", "more")
+    limpet.connect(fast_dir / "a.db").close()
 
 
 def test_nobody_uses_what_is_not_all_there(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
     source, copy = fast_dir / "a.db", fast_dir / "state.db"
-    with holdfast.connect(source) as hf:
-        whole.said(hf, "s", "ada", "mine")
+    with limpet.connect(source) as lp:
+        whole.said(lp, "s", "ada", "mine")
         with monkeypatch.context() as patch:
             patch.setattr(sqlite.SQLiteStore, "rebuild", _failing)
             with pytest.raises(errors.Unavailable):
-                hf.admin.migrate(copy)
+                lp.admin.migrate(copy)
         with pytest.raises(errors.UnsafeStore, match="not through"):
-            holdfast.connect(copy)
+            limpet.connect(copy)
         with pytest.raises(errors.UnsafeStore, match="not through"):
             asyncio.run(_opened_async(copy))
         with pytest.raises(errors.UnsafeStore, match="not through"):
-            holdfast.SessionManager(copy.parent)
-        with holdfast.connect(copy, tenant="other") as other:
+            limpet.SessionManager(copy.parent)
+        with limpet.connect(copy, tenant="other") as other:
             assert other.worker(every_tenant=True).run_once().steps == 0
-        hf.admin.migrate(copy)
-    holdfast.connect(copy).close()
+        lp.admin.migrate(copy)
+    limpet.connect(copy).close()
     with closing(open_store(copy)) as store:
         assert not arriving.is_arriving(store, "default")
 
 
 async def _opened_async(path: Path) -> None:
-    async with holdfast.connect_async(path):
+    async with limpet.connect_async(path):
         pass
 
 
@@ -299,23 +299,23 @@ def _failing(*_: object) -> None:
 
 def test_damage_does_not_move(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
     source, copy = fast_dir / "a.db", fast_dir / "b.db"
-    with holdfast.connect(source) as hf:
-        whole.said(hf, "s", "ada", "mine", "more")
-        store = engine_of(hf).store
+    with limpet.connect(source) as lp:
+        whole.said(lp, "s", "ada", "mine", "more")
+        store = engine_of(lp).store
         assert isinstance(store, sqlite.SQLiteStore)
         with store._changing() as writer:
             writer.execute("UPDATE events SET payload = CAST('x' AS BLOB) WHERE version = 2")
         with pytest.raises(errors.Corrupt, match="position 2 "):
-            hf.admin.migrate(copy)
+            lp.admin.migrate(copy)
     with pytest.raises(errors.UnsafeStore):
-        holdfast.connect(copy)
+        limpet.connect(copy)
 
 
 def test_progress_goes_up_to_the_end(fast_dir: Path):
     told: list[tuple[int, int]] = []
-    with holdfast.connect(fast_dir / "a.db") as hf:
-        whole.said(hf, "s", "ada", *("words" for _ in range(40)))
-        hf.admin.migrate(fast_dir / "b.db", progress=lambda *step: told.append(step))
+    with limpet.connect(fast_dir / "a.db") as lp:
+        whole.said(lp, "s", "ada", *("words" for _ in range(40)))
+        lp.admin.migrate(fast_dir / "b.db", progress=lambda *step: told.append(step))
     assert told == sorted(told)
     assert all(done <= total for done, total in told)
 
@@ -335,30 +335,30 @@ def test_a_store_without_a_file_is_backed_up_into_one(tmp_path: Path):
     assert told
     assert [file.name for file in tmp_path.glob("monday*")] == ["monday.db"]
     assert kept_at(copy) == kept_at(source)
-    with holdfast.connect(copy) as hf:
-        assert hf.admin.verify().ok
+    with limpet.connect(copy) as lp:
+        assert lp.admin.verify().ok
     with pytest.raises(errors.InvalidRequest, match="exists already"):
         migrating.backup(store, copy, open_store, lambda *_: None)
 
 
 def test_a_volatile_store_can_be_backed_up_and_restored(tmp_path: Path):
-    with holdfast.connect("volatile:") as hf:
-        whole.said(hf, "s", "ada", "words")
-        assert hf.admin.backup(tmp_path / "b.db") == tmp_path / "b.db"
+    with limpet.connect("volatile:") as lp:
+        whole.said(lp, "s", "ada", "words")
+        assert lp.admin.backup(tmp_path / "b.db") == tmp_path / "b.db"
     moving.restore(tmp_path / "b.db", tmp_path / "c.db", lambda *_: None)
-    with holdfast.connect(tmp_path / "c.db") as hf:
-        assert [m.content for m in hf.sessions.get_session("s").messages] == ["words"]
+    with limpet.connect(tmp_path / "c.db") as lp:
+        assert [m.content for m in lp.sessions.get_session("s").messages] == ["words"]
 
 
 def test_a_backup_that_was_broken_off_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with holdfast.connect("volatile:") as hf:
-        whole.said(hf, "s", "ada", "words")
+    with limpet.connect("volatile:") as lp:
+        whole.said(lp, "s", "ada", "words")
         with monkeypatch.context() as patch:
             patch.setattr(sqlite.SQLiteStore, "rebuild", _failing)
             with pytest.raises(errors.Unavailable):
-                hf.admin.backup(tmp_path / "b.db")
+                lp.admin.backup(tmp_path / "b.db")
         assert [file.name for file in tmp_path.iterdir()] == ["b.db.part"]
-        hf.admin.backup(tmp_path / "b.db")
+        lp.admin.backup(tmp_path / "b.db")
     assert [file.name for file in tmp_path.iterdir()] == ["b.db"]
 
 
@@ -369,16 +369,16 @@ def restored(backup: Path, target: Path) -> Migrated:
 def test_a_backup_is_restored_without_what_was_erased_since(tmp_path: Path):
     path, old, home = tmp_path / "state.db", tmp_path / "old.db", tmp_path / "home"
     home.mkdir()
-    with holdfast.connect(path) as hf:
-        fill(hf, "ada", Canaries(), 40)
-        whole.said(hf, "kept", "bob", "stays")
-        hf.admin.backup(old)
-        hf.admin.erase(user_id="ada")
+    with limpet.connect(path) as lp:
+        fill(lp, "ada", Canaries(), 40)
+        whole.said(lp, "kept", "bob", "stays")
+        lp.admin.backup(old)
+        lp.admin.erase(user_id="ada")
     (home / "state.db-erased").write_bytes(Path(f"{path}-erased").read_bytes())
     moved = restored(old, home / "state.db")
     assert moved.verified
-    with holdfast.connect(home / "state.db") as hf:
-        assert [row["id"] for row in hf.sessions.list_sessions()] == ["kept"]
+    with limpet.connect(home / "state.db") as lp:
+        assert [row["id"] for row in lp.sessions.list_sessions()] == ["kept"]
     assert found(home) == {}
     with pytest.raises(errors.InvalidRequest, match="exists already"):
         restored(old, home / "state.db")
@@ -387,9 +387,9 @@ def test_a_backup_is_restored_without_what_was_erased_since(tmp_path: Path):
 def test_a_backup_is_restored_only_into_an_empty_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        whole.said(hf, "s", "ada", "words")
-        hf.admin.backup(tmp_path / "old.db")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        whole.said(lp, "s", "ada", "words")
+        lp.admin.backup(tmp_path / "old.db")
     target = VolatileStore()
     monkeypatch.setattr(target, "close", lambda: None)
     real = moving.open_store
@@ -404,9 +404,9 @@ def test_a_backup_is_restored_only_into_an_empty_store(
 
 
 def test_what_is_told_can_be_written_down(fast_dir: Path):
-    with holdfast.connect(fast_dir / "a.db") as hf:
-        whole.said(hf, "s", "ada", "words")
-        moved = hf.admin.migrate(fast_dir / "b.db", verify=False)
+    with limpet.connect(fast_dir / "a.db") as lp:
+        whole.said(lp, "s", "ada", "words")
+        moved = lp.admin.migrate(fast_dir / "b.db", verify=False)
     assert not moved.verified
     assert msgspec.json.decode(msgspec.json.encode(moved), type=Migrated) == moved
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.testing import corpus
+import limpet
+from limpet.testing import corpus
 from tests.acceptance.test_migrating import exported, kept_at, lived
 from tests.property.backends import OPENERS
 
@@ -23,9 +23,9 @@ def sample(tmp_path: Path, data_dir: Path | None) -> Path:
     chats = list(corpus.conversations(1, 20, parallel=True))
     if data_dir is not None:
         chats += corpus.read_recorded(data_dir / "agent-conversations.jsonl.gz")
-    with holdfast.connect(path) as hf:
+    with limpet.connect(path) as lp:
         for number, chat in enumerate(chats):
-            hf.sessions.create_session(f"chat-{number}", user_id="ada").add_messages(chat)
+            lp.sessions.create_session(f"chat-{number}", user_id="ada").add_messages(chat)
     return path
 
 
@@ -38,8 +38,8 @@ def test_a_sample_goes_round_all_backends_and_comes_back_the_same(sample: Path, 
             folder = tmp_path / f"{number}-{backend}"
             folder.mkdir()
             there = stack.enter_context(OPENERS[backend](folder))
-            with holdfast.connect(here) as hf:
-                moved = hf.admin.migrate(there)
+            with limpet.connect(here) as lp:
+                moved = lp.admin.migrate(there)
             assert (moved.tenants, moved.behind, moved.verified) == (2, {}, True), backend
             here = there
         back = Path(here)

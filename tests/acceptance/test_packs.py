@@ -9,42 +9,42 @@ from typing import Any
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     CompactionLevel,
     ContextHandle,
     ContextPack,
     Frame,
     FrameStatus,
     HandleType,
-    Holdfast,
+    Limpet,
     ResultRef,
     Scope,
     SegmentType,
     TokenBudget,
     errors,
 )
-from holdfast.values.context import Fate
-from holdfast.values.event import MessageAdded
-from holdfast.values.frame_event import FrameUpdatedEvent
+from limpet.values.context import Fate
+from limpet.values.event import MessageAdded
+from limpet.values.frame_event import FrameUpdatedEvent
 from tests.acceptance.scenes import Opener, answer, asking, engine_of, giving, user
 
 SCOPE = Scope("planner", "trip")
 
 
-def pushed(hf: Holdfast, total: int = 10_000, **limits: Any) -> Frame:
+def pushed(lp: Limpet, total: int = 10_000, **limits: Any) -> Frame:
     budget = TokenBudget(total, **limits)
-    return hf.index.push_frame(SCOPE, goal="plan the trip", budget=budget)
+    return lp.index.push_frame(SCOPE, goal="plan the trip", budget=budget)
 
 
-def add(hf: Holdfast, frame: Frame, name: str, kind: str = "document", **fields: Any) -> None:
-    hf.index.add_context_handle(
+def add(lp: Limpet, frame: Frame, name: str, kind: str = "document", **fields: Any) -> None:
+    lp.index.add_context_handle(
         frame.frame_id, ContextHandle(handle_id=name, handle_type=HandleType(kind), **fields)
     )
 
 
-def talked(hf: Holdfast, turns: int = 3) -> holdfast.Session:
-    session = hf.sessions.create_session("trip", system="You plan trips.")
+def talked(lp: Limpet, turns: int = 3) -> limpet.Session:
+    session = lp.sessions.create_session("trip", system="You plan trips.")
     for turn in range(turns):
         session.add_messages([user(f"question {turn}"), answer(f"answer {turn}")])
     session.add_message(user("Which ferry?"))
@@ -55,34 +55,34 @@ def contents(pack: ContextPack) -> dict[str, str]:
     return {s.handle_id: s.content for s in pack.segments if s.handle_id is not None}
 
 
-def recorded(hf: Holdfast) -> list[Any]:
+def recorded(lp: Limpet) -> list[Any]:
     return [
         event.event.pack
-        for event in hf.events.feed()
+        for event in lp.events.feed()
         if isinstance(event.event, FrameUpdatedEvent) and event.event.pack
     ]
 
 
 @pytest.mark.req("C-23")
-def test_the_frame_is_looked_for_before_the_budget(hf: Holdfast):
+def test_the_frame_is_looked_for_before_the_budget(lp: Limpet):
     with pytest.raises(errors.FrameNotFound, match="No active frame"):
-        hf.index.assemble_context_pack(SCOPE, budget_tokens=3)
+        lp.index.assemble_context_pack(SCOPE, budget_tokens=3)
     with pytest.raises(errors.FrameNotFound):
-        hf.index.assemble_context_pack(SCOPE, frame_id="nobody", budget_tokens=3)
-    frame = pushed(hf)
+        lp.index.assemble_context_pack(SCOPE, frame_id="nobody", budget_tokens=3)
+    frame = pushed(lp)
     with pytest.raises(errors.BudgetTooSmall):
-        hf.index.assemble_context_pack(SCOPE, budget_tokens=499)
-    assert hf.index.assemble_context_pack(SCOPE, budget_tokens=500).token_summary.budget == 500
-    hf.index.pop_frame(frame.frame_id)
+        lp.index.assemble_context_pack(SCOPE, budget_tokens=499)
+    assert lp.index.assemble_context_pack(SCOPE, budget_tokens=500).token_summary.budget == 500
+    lp.index.pop_frame(frame.frame_id)
     with pytest.raises(errors.InvalidTransition):
-        hf.index.assemble_context_pack(SCOPE, frame_id=frame.frame_id)
+        lp.index.assemble_context_pack(SCOPE, frame_id=frame.frame_id)
 
 
 @pytest.mark.req("C-7")
 @pytest.mark.req("C-23")
-def test_without_a_budget_it_is_what_the_frame_has_left(hf: Holdfast):
-    frame = pushed(hf, 5_000)
-    index = hf.index
+def test_without_a_budget_it_is_what_the_frame_has_left(lp: Limpet):
+    frame = pushed(lp, 5_000)
+    index = lp.index
     assert index.assemble_context_pack(SCOPE).token_summary.budget == 4_000, "max_context_tokens"
     index.record_usage(frame.frame_id, 3_000)
     assert index.assemble_context_pack(SCOPE).token_summary.budget == 2_000
@@ -96,63 +96,63 @@ def test_without_a_budget_it_is_what_the_frame_has_left(hf: Holdfast):
 
 
 @pytest.mark.req("C-23")
-def test_only_the_target_has_a_say(hf: Holdfast):
-    root = pushed(hf)
-    child = hf.index.push_frame(
+def test_only_the_target_has_a_say(lp: Limpet):
+    root = pushed(lp)
+    child = lp.index.push_frame(
         SCOPE, goal="compare", budget=TokenBudget(2_000), parent_frame_id=root.frame_id
     )
-    add(hf, root, "a", content="of the root")
-    add(hf, child, "b", content="of the child")
-    pack = hf.index.assemble_context_pack(SCOPE, role="planner")
+    add(lp, root, "a", content="of the root")
+    add(lp, child, "b", content="of the child")
+    pack = lp.index.assemble_context_pack(SCOPE, role="planner")
     assert contents(pack) == {"b": "of the child"}
     assert [crumb.goal for crumb in pack.breadcrumbs] == ["plan the trip", "compare"]
     assert [crumb.status for crumb in pack.breadcrumbs] == [FrameStatus.WAITING, FrameStatus.ACTIVE]
-    assert contents(hf.index.assemble_context_pack(SCOPE, frame_id=root.frame_id)) == {
+    assert contents(lp.index.assemble_context_pack(SCOPE, frame_id=root.frame_id)) == {
         "a": "of the root"
     }
 
 
 @pytest.mark.req("C-17")
 @pytest.mark.req("C-18")
-def test_content_is_found_in_the_log(hf: Holdfast):
-    session = talked(hf)
-    worker = hf.index.push_frame(Scope("worker"), goal="look", budget=TokenBudget(1_000))
-    tool = hf.index.begin_tool(worker.frame_id, "search")
-    hf.index.end_tool(worker.frame_id, tool.tool_id, {"ferries": ["Nordlys"]})
-    large = hf.index.begin_tool(worker.frame_id, "read")
-    hf.index.end_tool(worker.frame_id, large.tool_id, "Oslo " * 10_000)
-    hf.index.add_result(worker.frame_id, ResultRef("table", "t1", "three ferries"))
-    hf.index.pop_frame(worker.frame_id, result_summary="The Nordlys is best.")
+def test_content_is_found_in_the_log(lp: Limpet):
+    session = talked(lp)
+    worker = lp.index.push_frame(Scope("worker"), goal="look", budget=TokenBudget(1_000))
+    tool = lp.index.begin_tool(worker.frame_id, "search")
+    lp.index.end_tool(worker.frame_id, tool.tool_id, {"ferries": ["Nordlys"]})
+    large = lp.index.begin_tool(worker.frame_id, "read")
+    lp.index.end_tool(worker.frame_id, large.tool_id, "Oslo " * 10_000)
+    lp.index.add_result(worker.frame_id, ResultRef("table", "t1", "three ferries"))
+    lp.index.pop_frame(worker.frame_id, result_summary="The Nordlys is best.")
     session.add_message(asking("c1"))
-    frame = pushed(hf)
-    own = hf.index.begin_tool(
+    frame = pushed(lp)
+    own = lp.index.begin_tool(
         frame.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id
     )
-    hf.index.end_tool(frame.frame_id, own.tool_id, "at pier 9")
-    added = [e for e in hf.events.feed() if isinstance(e.event, MessageAdded)]
+    lp.index.end_tool(frame.frame_id, own.tool_id, "at pier 9")
+    added = [e for e in lp.events.feed() if isinstance(e.event, MessageAdded)]
     said = added[4]
-    add(hf, frame, "event", "event_ref", target={"position": said.position})
-    add(hf, frame, "range", "message_range", target={"session_id": "trip", "first": 2, "last": 3})
+    add(lp, frame, "event", "event_ref", target={"position": said.position})
+    add(lp, frame, "range", "message_range", target={"session_id": "trip", "first": 2, "last": 3})
     add(
-        hf,
+        lp,
         frame,
         "tool",
         "tool_output",
         target={"frame_id": worker.frame_id, "tool_id": tool.tool_id},
     )
     add(
-        hf,
+        lp,
         frame,
         "large",
         "tool_output",
         target={"frame_id": worker.frame_id, "tool_id": large.tool_id},
     )
     add(
-        hf, frame, "own", "tool_output", target={"frame_id": frame.frame_id, "tool_id": own.tool_id}
+        lp, frame, "own", "tool_output", target={"frame_id": frame.frame_id, "tool_id": own.tool_id}
     )
-    add(hf, frame, "found", "worker_finding", target={"frame_id": worker.frame_id})
-    add(hf, frame, "kept", content="beside the log")
-    pack = hf.index.assemble_context_pack(SCOPE, budget_tokens=40_000)
+    add(lp, frame, "found", "worker_finding", target={"frame_id": worker.frame_id})
+    add(lp, frame, "kept", content="beside the log")
+    pack = lp.index.assemble_context_pack(SCOPE, budget_tokens=40_000)
     assert contents(pack) == {
         "event": "assistant: answer 1",
         "range": "user: question 0\nassistant: answer 0",
@@ -164,12 +164,12 @@ def test_content_is_found_in_the_log(hf: Holdfast):
     }
     types = {s.handle_id: s.segment_type for s in pack.segments}
     assert types["tool"] is SegmentType.TOOL_OUTPUT and types["range"] is SegmentType.EVIDENCE
-    assert hf.index.pack_of(frame.frame_id).messages == pack.messages
+    assert lp.index.pack_of(frame.frame_id).messages == pack.messages
 
 
-def test_what_the_log_does_not_have_is_unresolved(hf: Holdfast):
-    talked(hf)
-    frame = pushed(hf)
+def test_what_the_log_does_not_have_is_unresolved(lp: Limpet):
+    talked(lp)
+    frame = pushed(lp)
     targets = {
         "no event": ("event_ref", {"position": 9_999}),
         "no text": ("event_ref", {"position": 1}),
@@ -183,47 +183,47 @@ def test_what_the_log_does_not_have_is_unresolved(hf: Holdfast):
         "no resolver": ("memory", {}),
     }
     for name, (kind, target) in targets.items():
-        add(hf, frame, name, kind, target=target)
-    pack = hf.index.assemble_context_pack(SCOPE)
+        add(lp, frame, name, kind, target=target)
+    pack = lp.index.assemble_context_pack(SCOPE)
     assert contents(pack) == {}
     rules = {entry.handle_id: entry.rule for entry in pack.ledger}
     assert rules.keys() == targets.keys()
     assert all(rule.startswith("unresolved: ") for rule in rules.values())
     for name in targets:
         with pytest.raises(errors.HandleUnresolved) as caught:
-            hf.index.assemble_context_pack(SCOPE, include_handles=[name])
+            lp.index.assemble_context_pack(SCOPE, include_handles=[name])
         assert caught.value.facts["handle"] == name
 
 
-def test_a_resolver_is_asked_once_and_never_for_what_was_recorded(hf: Holdfast):
+def test_a_resolver_is_asked_once_and_never_for_what_was_recorded(lp: Limpet):
     asked: list[str] = []
 
     def look(handle: ContextHandle) -> str:
         asked.append(handle.handle_id)
         return f"page of {handle.target['url']}, as seen {len(asked)} times. " * 20
 
-    hf.index.resolvers[HandleType.URL] = look
-    frame = pushed(hf)
-    add(hf, frame, "page", "url", target={"url": "https://pier.example"})
-    pack = hf.index.assemble_context_pack(SCOPE)
-    again = hf.index.pack_of(frame.frame_id)
+    lp.index.resolvers[HandleType.URL] = look
+    frame = pushed(lp)
+    add(lp, frame, "page", "url", target={"url": "https://pier.example"})
+    pack = lp.index.assemble_context_pack(SCOPE)
+    again = lp.index.pack_of(frame.frame_id)
     assert asked == ["page"]
     assert contents(again) == contents(pack)
     assert "as seen 1 times" in contents(again)["page"]
     assert (
-        again.context_hash == pack.context_hash == hf.index.get_frame(frame.frame_id).context_hash
+        again.context_hash == pack.context_hash == lp.index.get_frame(frame.frame_id).context_hash
     )
 
 
 @pytest.mark.parametrize("bad", [lambda h: 1 / 0, lambda h: None, lambda h: "\ud800"])
-def test_a_resolver_may_fail(hf: Holdfast, bad: Any):
-    hf.index.resolvers[HandleType.URL] = bad
-    frame = pushed(hf)
-    add(hf, frame, "page", "url")
-    add(hf, frame, "kept", content="beside the log")
-    assert contents(hf.index.assemble_context_pack(SCOPE)) == {"kept": "beside the log"}
+def test_a_resolver_may_fail(lp: Limpet, bad: Any):
+    lp.index.resolvers[HandleType.URL] = bad
+    frame = pushed(lp)
+    add(lp, frame, "page", "url")
+    add(lp, frame, "kept", content="beside the log")
+    assert contents(lp.index.assemble_context_pack(SCOPE)) == {"kept": "beside the log"}
     with pytest.raises(errors.HandleUnresolved) as caught:
-        hf.index.assemble_context_pack(SCOPE, include_handles=["page"])
+        lp.index.assemble_context_pack(SCOPE, include_handles=["page"])
     if "raised" in str(caught.value):
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -241,59 +241,59 @@ def same(one: ContextPack, other: ContextPack) -> None:
 def test_what_was_recorded_comes_back_byte_for_byte(
     opener: Opener, backend: str, least: CompactionLevel
 ):
-    hf = opener()
-    session = talked(hf, turns=12)
+    lp = opener()
+    session = talked(lp, turns=12)
     session.add_messages([asking("c1", "c2"), giving("c2", "c1"), answer("long " * 900)])
     session.add_message(user("And then?"))
-    frame = pushed(hf)
+    frame = pushed(lp)
     for number in range(14):
-        add(hf, frame, f"h{number}", content=f"Ferry {number} leaves at {number}. " * (number * 20))
-    pack = hf.index.assemble_context_pack(
+        add(lp, frame, f"h{number}", content=f"Ferry {number} leaves at {number}. " * (number * 20))
+    pack = lp.index.assemble_context_pack(
         SCOPE, role="planner", budget_tokens=6_000, min_compaction=least,
         working_context={"seen": "pier " * 200}, exclude_handles=["h3", "x"],
     )  # fmt: skip
     assert pack.token_summary.compaction_level is least
     session.add_messages([answer("later"), user("much later")])
-    hf.index.remove_handle(frame.frame_id, "h13")
-    same(pack, hf.index.pack_of(frame.frame_id, pack.context_hash))
-    hf.index.pop_frame(frame.frame_id)
+    lp.index.remove_handle(frame.frame_id, "h13")
+    same(pack, lp.index.pack_of(frame.frame_id, pack.context_hash))
+    lp.index.pop_frame(frame.frame_id)
     if backend == "sqlite":
-        hf.close()
-        hf = opener()
-    same(pack, hf.index.pack_of(frame.frame_id))
-    assert hf.index.pack_of(frame.frame_id).metadata.unknown_excludes == ("x",)
+        lp.close()
+        lp = opener()
+    same(pack, lp.index.pack_of(frame.frame_id))
+    assert lp.index.pack_of(frame.frame_id).metadata.unknown_excludes == ("x",)
 
 
-def test_recording_again_costs_references_only(hf: Holdfast):
-    talked(hf)
-    frame = pushed(hf)
+def test_recording_again_costs_references_only(lp: Limpet):
+    talked(lp)
+    frame = pushed(lp)
     for number in range(5):
-        add(hf, frame, f"h{number}", content=f"Ferry {number} leaves. " * 200)
-    pack = hf.index.assemble_context_pack(SCOPE, budget_tokens=8_000)
-    hf.index.assemble_context_pack(SCOPE, budget_tokens=8_000)
-    assert len(recorded(hf)) == 1, "the same pack is not recorded twice"
-    add(hf, frame, "new", content="x")
-    hf.index.assemble_context_pack(SCOPE, budget_tokens=8_000)
-    first, second = recorded(hf)
+        add(lp, frame, f"h{number}", content=f"Ferry {number} leaves. " * 200)
+    pack = lp.index.assemble_context_pack(SCOPE, budget_tokens=8_000)
+    lp.index.assemble_context_pack(SCOPE, budget_tokens=8_000)
+    assert len(recorded(lp)) == 1, "the same pack is not recorded twice"
+    add(lp, frame, "new", content="x")
+    lp.index.assemble_context_pack(SCOPE, budget_tokens=8_000)
+    first, second = recorded(lp)
     assert first.digest == pack.context_hash
     assert len(msgspec.json.encode(second)) < 4_000 < len(msgspec.json.encode(pack.to_dict()))
     assert len(set(first.hashes) & set(second.hashes)) == 5
-    before = len(list(hf.events.feed()))
-    hf.index.assemble_context_pack(SCOPE, budget_tokens=700, record=False)
-    assert len(list(hf.events.feed())) == before
-    assert hf.index.pack_of(frame.frame_id, first.digest).context_hash == first.digest
+    before = len(list(lp.events.feed()))
+    lp.index.assemble_context_pack(SCOPE, budget_tokens=700, record=False)
+    assert len(list(lp.events.feed())) == before
+    assert lp.index.pack_of(frame.frame_id, first.digest).context_hash == first.digest
     with pytest.raises(errors.NotFound):
-        hf.index.pack_of(frame.frame_id, "0" * 64)
+        lp.index.pack_of(frame.frame_id, "0" * 64)
 
 
-def test_a_record_that_does_not_add_up_is_corrupt(hf: Holdfast):
-    from holdfast.engine import packs
+def test_a_record_that_does_not_add_up_is_corrupt(lp: Limpet):
+    from limpet.engine import packs
 
-    frame = pushed(hf)
-    add(hf, frame, "a", content="Ferry. " * 100)
-    hf.index.assemble_context_pack(SCOPE)
-    (chosen,) = recorded(hf)
-    store = engine_of(hf).store
+    frame = pushed(lp)
+    add(lp, frame, "a", content="Ferry. " * 100)
+    lp.index.assemble_context_pack(SCOPE)
+    (chosen,) = recorded(lp)
+    store = engine_of(lp).store
     assert packs.rebuilt_pack(store, "default", chosen).context_hash == chosen.digest
     for parts in (chosen.parts[:-1], chosen.parts[1:], ({**chosen.parts[0], "hash": "00" * 32},)):
         with pytest.raises(errors.Corrupt):
@@ -303,49 +303,49 @@ def test_a_record_that_does_not_add_up_is_corrupt(hf: Holdfast):
 
 
 def test_a_pack_follows_the_conversation_where_it_goes_on(opener: Opener):
-    hf = opener(max_messages_per_session=6)
-    session = talked(hf, turns=6)
+    lp = opener(max_messages_per_session=6)
+    session = talked(lp, turns=6)
     assert session.id != "trip"
-    frame = pushed(hf)
-    pack = hf.index.assemble_context_pack(SCOPE)
+    frame = pushed(lp)
+    pack = lp.index.assemble_context_pack(SCOPE)
     assert pack.messages[-1].content == "Which ferry?"
     assert pack.talked is not None and pack.talked.session_id == session.id
-    same(pack, hf.index.pack_of(frame.frame_id))
+    same(pack, lp.index.pack_of(frame.frame_id))
 
 
-def test_what_was_deleted_is_shown_no_more(hf: Holdfast):
-    session = talked(hf)
+def test_what_was_deleted_is_shown_no_more(lp: Limpet):
+    session = talked(lp)
     position = session.state.version
-    frame = pushed(hf)
-    add(hf, frame, "event", "event_ref", target={"position": position})
-    add(hf, frame, "range", "message_range", target={"session_id": "trip", "first": 1, "last": 2})
+    frame = pushed(lp)
+    add(lp, frame, "event", "event_ref", target={"position": position})
+    add(lp, frame, "range", "message_range", target={"session_id": "trip", "first": 1, "last": 2})
     session.add_message(asking("c1"))
-    tool = hf.index.begin_tool(
+    tool = lp.index.begin_tool(
         frame.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id
     )
-    hf.index.end_tool(frame.frame_id, tool.tool_id, "at pier 9")
+    lp.index.end_tool(frame.frame_id, tool.tool_id, "at pier 9")
     add(
-        hf,
+        lp,
         frame,
         "tool",
         "tool_output",
         target={"frame_id": frame.frame_id, "tool_id": tool.tool_id},
     )
-    pack = hf.index.assemble_context_pack(SCOPE)
+    pack = lp.index.assemble_context_pack(SCOPE)
     assert contents(pack).keys() == {"event", "range", "tool"}
-    hf.sessions.delete_session("trip")
+    lp.sessions.delete_session("trip")
     for again in range(2):
-        after = hf.index.assemble_context_pack(SCOPE, record=False)
+        after = lp.index.assemble_context_pack(SCOPE, record=False)
         assert contents(after) == {}, again
         assert [s for s in after.segments if s.message_id is not None] == []
         with pytest.raises(errors.NotFound, match="deleted"):
-            hf.index.pack_of(frame.frame_id, pack.context_hash)
+            lp.index.pack_of(frame.frame_id, pack.context_hash)
         if not again:
-            hf.sessions.create_session("trip")
+            lp.sessions.create_session("trip")
 
 
-def test_hints_are_checked(hf: Holdfast):
-    pushed(hf)
+def test_hints_are_checked(lp: Limpet):
+    pushed(lp)
     bad: list[dict[str, Any]] = [
         {"include_handles": "abc"}, {"exclude_handles": [3]}, {"budget_tokens": 1_000.5},
         {"min_compaction": 2}, {"overflow": "maybe"}, {"strict": 1}, {"role": 3},
@@ -353,19 +353,19 @@ def test_hints_are_checked(hf: Holdfast):
     ]  # fmt: skip
     for arguments in bad:
         with pytest.raises(errors.InvalidRequest):
-            hf.index.assemble_context_pack(SCOPE, **arguments)
+            lp.index.assemble_context_pack(SCOPE, **arguments)
 
 
 def test_the_verbs_are_awaited_too(fast_dir: Path):
     async def run() -> None:
-        async with holdfast.connect_async(fast_dir / "state.db") as hf:
-            hf.index.resolvers[HandleType.URL] = lambda handle: "a page"
-            frame = await hf.index.push_frame(SCOPE, goal="g", budget=TokenBudget(5_000))
+        async with limpet.connect_async(fast_dir / "state.db") as lp:
+            lp.index.resolvers[HandleType.URL] = lambda handle: "a page"
+            frame = await lp.index.push_frame(SCOPE, goal="g", budget=TokenBudget(5_000))
             page = ContextHandle(handle_id="p", handle_type=HandleType.URL)
-            await hf.index.add_context_handle(frame.frame_id, page)
-            pack = await hf.index.assemble_context_pack(SCOPE)
+            await lp.index.add_context_handle(frame.frame_id, page)
+            pack = await lp.index.assemble_context_pack(SCOPE)
             assert contents(pack) == {"p": "a page"}
-            assert (await hf.index.pack_of(frame.frame_id)).context_hash == pack.context_hash
-            assert (await hf.index.compact_context(frame.frame_id, 0)).items_removed == 1
+            assert (await lp.index.pack_of(frame.frame_id)).context_hash == pack.context_hash
+            assert (await lp.index.compact_context(frame.frame_id, 0)).items_removed == 1
 
     asyncio.run(run())

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     CompactionLevel,
     ContextHandle,
     ContextPack,
@@ -22,23 +22,23 @@ LATER = 1_000
 
 
 def test_500_packs_are_the_same_after_1000_events_a_compaction_and_a_rebuild(tmp_path: Path):
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        desk = Desk(hf, random.Random(7))
+    with limpet.connect(tmp_path / "state.db") as lp:
+        desk = Desk(lp, random.Random(7))
         recorded = [desk.pack(number) for number in range(PACKS)]
         assert len({pack.context_hash for _, pack in recorded}) == PACKS
         levels = {pack.token_summary.compaction_level for _, pack in recorded}
         assert levels == set(CompactionLevel)
 
-        before = sum(1 for _ in hf.events.feed())
+        before = sum(1 for _ in lp.events.feed())
         desk.session.add_messages([next(desk.talk) for _ in range(LATER)])
         desk.session.trimmed(2_000)
-        hf.index.compact_context(desk.frame_id, 500)
-        assert sum(1 for _ in hf.events.feed()) - before >= LATER
-        hf.admin.rebuild()
-        _check(hf, desk.frame_id, recorded)
-        hf.index.pop_frame(desk.frame_id, result_summary="done")
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        _check(hf, desk.frame_id, recorded)
+        lp.index.compact_context(desk.frame_id, 500)
+        assert sum(1 for _ in lp.events.feed()) - before >= LATER
+        lp.admin.rebuild()
+        _check(lp, desk.frame_id, recorded)
+        lp.index.pop_frame(desk.frame_id, result_summary="done")
+    with limpet.connect(tmp_path / "state.db") as lp:
+        _check(lp, desk.frame_id, recorded)
 
 
 def _messages(dice: random.Random) -> Iterator[dict[str, object]]:
@@ -54,14 +54,14 @@ def _words(dice: random.Random) -> str:
 class Desk:
     """A session and a frame that packs are made of, one step after another."""
 
-    def __init__(self, hf: holdfast.Holdfast, dice: random.Random) -> None:
-        self._hf, self._dice = hf, dice
+    def __init__(self, lp: limpet.Limpet, dice: random.Random) -> None:
+        self._lp, self._dice = lp, dice
         roomy = TokenBudget(total=10_000_000, timeout_ms=None)
-        self.session = hf.sessions.create_session("talk", system="You plan trips.")
+        self.session = lp.sessions.create_session("talk", system="You plan trips.")
         self._scope = Scope("planner", session_id="talk")
-        root = hf.index.push_frame(self._scope, goal="plan the trip", budget=roomy)
+        root = lp.index.push_frame(self._scope, goal="plan the trip", budget=roomy)
         part = TokenBudget(total=500_000, timeout_ms=None)
-        self.frame_id = hf.index.push_frame(
+        self.frame_id = lp.index.push_frame(
             self._scope, goal="compare", budget=part, parent_frame_id=root.frame_id
         ).frame_id
         self.talk = _messages(dice)
@@ -78,20 +78,20 @@ class Desk:
                 content=_words(self._dice),
                 priority=priority if number % 50 else ContextPriority.CRITICAL,
             )
-            self._hf.index.add_context_handle(self.frame_id, handle)
-        pack = self._hf.index.assemble_context_pack(
+            self._lp.index.add_context_handle(self.frame_id, handle)
+        pack = self._lp.index.assemble_context_pack(
             self._scope,
             frame_id=self.frame_id,
             role=f"planner {number}",
             budget_tokens=self._dice.choice([6_000, 8_000, 12_000]),
             min_compaction=self._dice.choice(list(CompactionLevel)),
         )
-        return self._hf.index.get_tree(self.frame_id).version, pack
+        return self._lp.index.get_tree(self.frame_id).version, pack
 
 
-def _check(hf: holdfast.Holdfast, frame_id: str, recorded: list[tuple[int, ContextPack]]) -> None:
+def _check(lp: limpet.Limpet, frame_id: str, recorded: list[tuple[int, ContextPack]]) -> None:
     for version, pack in recorded:
-        again = hf.index.pack_of(frame_id, version=version)
+        again = lp.index.pack_of(frame_id, version=version)
         assert again.context_hash == pack.context_hash
         assert again.to_openai() == pack.to_openai()
         assert again.token_summary.used == pack.token_summary.used

@@ -10,26 +10,26 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import AsyncHoldfast, AsyncSession, Holdfast, Session, SessionManager, errors
-from holdfast.engine.admin import Admin, Events
-from holdfast.engine.aio import AsyncSessions
-from holdfast.engine.aio_archive import AsyncArchive, AsyncArchiveTool
-from holdfast.engine.aio_index import AsyncStateIndex
-from holdfast.engine.aio_log import (
+import limpet
+from limpet import AsyncLimpet, AsyncSession, Limpet, Session, SessionManager, errors
+from limpet.engine.admin import Admin, Events
+from limpet.engine.aio import AsyncSessions
+from limpet.engine.aio_archive import AsyncArchive, AsyncArchiveTool
+from limpet.engine.aio_index import AsyncStateIndex
+from limpet.engine.aio_log import (
     AsyncAdmin,
     AsyncBetween,
     AsyncEvents,
     AsyncMoment,
     AsyncPastSession,
 )
-from holdfast.engine.aio_memory import AsyncMemory
-from holdfast.engine.archive import Archive
-from holdfast.engine.archive_tool import ArchiveTool
-from holdfast.engine.index import StateIndex
-from holdfast.engine.memory import Memory
-from holdfast.engine.past import Between, Moment, PastSession
-from holdfast.engine.sessions import Sessions
+from limpet.engine.aio_memory import AsyncMemory
+from limpet.engine.archive import Archive
+from limpet.engine.archive_tool import ArchiveTool
+from limpet.engine.index import StateIndex
+from limpet.engine.memory import Memory
+from limpet.engine.past import Between, Moment, PastSession
+from limpet.engine.sessions import Sessions
 from tests.acceptance.scenes import answer, asking, giving, own_texts, user
 
 PAIRS: list[tuple[type, type]] = [
@@ -38,7 +38,7 @@ PAIRS: list[tuple[type, type]] = [
     (Events, AsyncEvents),
     (Admin, AsyncAdmin),
     (Memory, AsyncMemory),
-    (Holdfast, AsyncHoldfast),
+    (Limpet, AsyncLimpet),
     (PastSession, AsyncPastSession),
     (Moment, AsyncMoment),
     (Between, AsyncBetween),
@@ -101,8 +101,8 @@ def test_each_verb_takes_the_same_names_kinds_and_defaults(blocking: type, await
 
 
 def test_connecting_takes_the_same_where_it_means_the_same():
-    blocking = inspect.signature(holdfast.connect).parameters
-    awaited = inspect.signature(holdfast.connect_async).parameters
+    blocking = inspect.signature(limpet.connect).parameters
+    awaited = inspect.signature(limpet.connect_async).parameters
     for name, parameter in awaited.items():
         assert (parameter.kind, parameter.default) == (blocking[name].kind, blocking[name].default)
     assert blocking.keys() - awaited.keys() <= {
@@ -172,7 +172,7 @@ def shown(value: Any) -> Any:
     if isinstance(value, dict):
         volatile = {"id", "created_at", "last_active", "continued_to", "continued_from"}
         return {key: part for key, part in value.items() if key not in volatile}
-    if isinstance(value, holdfast.PendingCall):
+    if isinstance(value, limpet.PendingCall):
         return value.call_id, value.name, value.args
     return value
 
@@ -183,14 +183,14 @@ def test_a_scenario_through_both_gives_the_same_answers_and_states(backend: str,
         return "volatile:" if backend == "volatile" else str(tmp_path / name)
 
     def blocking() -> list[Any]:
-        with holdfast.connect(url("one.db"), max_messages_per_session=8) as hf:
-            answers = [outcome(lambda step=step: step(hf.sessions)) for step in STEPS]
-            return [*answers, [(event.kind, event.version) for event in hf.events.feed()]]
+        with limpet.connect(url("one.db"), max_messages_per_session=8) as lp:
+            answers = [outcome(lambda step=step: step(lp.sessions)) for step in STEPS]
+            return [*answers, [(event.kind, event.version) for event in lp.events.feed()]]
 
     async def awaited() -> list[Any]:
-        async with holdfast.connect_async(url("two.db"), max_messages_per_session=8) as hf:
-            answers = [await outcome_async(step(hf.sessions)) for step in STEPS]
-            return [*answers, [(event.kind, event.version) async for event in hf.events.feed()]]
+        async with limpet.connect_async(url("two.db"), max_messages_per_session=8) as lp:
+            answers = [await outcome_async(step(lp.sessions)) for step in STEPS]
+            return [*answers, [(event.kind, event.version) async for event in lp.events.feed()]]
 
     for step, (here, there) in enumerate(zip(blocking(), asyncio.run(awaited()), strict=True)):
         assert here == there, f"step {step}"
@@ -214,11 +214,11 @@ async def outcome_async(call: Awaitable[Any]) -> Any:
 def test_a_hundred_appends_at_once_keep_the_order_they_were_made_in(backend: str, tmp_path: Path):
     async def scenario() -> None:
         url = "volatile:" if backend == "volatile" else tmp_path / "a.db"
-        async with holdfast.connect_async(url, max_messages_per_session=30) as hf:
-            session = await hf.sessions.create_session("s")
-            made = [hf.sessions.add_messages("s", [user(str(n))]) for n in range(100)]
+        async with limpet.connect_async(url, max_messages_per_session=30) as lp:
+            session = await lp.sessions.create_session("s")
+            made = [lp.sessions.add_messages("s", [user(str(n))]) for n in range(100)]
             await asyncio.gather(*made)
-            chain = await hf.sessions.session_chain("s")
+            chain = await lp.sessions.session_chain("s")
             found = [m.content for part in chain async for m in part.messages if m.origin is None]
             assert found == [str(n) for n in range(100)]
             assert (await session.reload()).id == "s"
@@ -230,10 +230,10 @@ def test_a_hundred_appends_at_once_keep_the_order_they_were_made_in(backend: str
 def test_cancelling_undoes_nothing_and_hurts_nobody(backend: str, tmp_path: Path):
     async def scenario() -> None:
         url = "volatile:" if backend == "volatile" else tmp_path / "a.db"
-        async with holdfast.connect_async(url) as hf:
-            await hf.sessions.create_session("s")
+        async with limpet.connect_async(url) as lp:
+            await lp.sessions.create_session("s")
             tasks = [
-                asyncio.create_task(hf.sessions.add_messages("s", [user(str(n))]))
+                asyncio.create_task(lp.sessions.add_messages("s", [user(str(n))]))
                 for n in range(60)
             ]
             await asyncio.sleep(0)
@@ -242,7 +242,7 @@ def test_cancelling_undoes_nothing_and_hurts_nobody(backend: str, tmp_path: Path
             done = await asyncio.gather(*tasks, return_exceptions=True)
             cancelled = [isinstance(one, asyncio.CancelledError) for one in done]
             assert not any(flag for at, flag in enumerate(cancelled) if at % 3)
-            session = await hf.sessions.get_session("s")
+            session = await lp.sessions.get_session("s")
             found = [message.content async for message in session.messages]
             assert found == [str(n) for n in range(60)], "what was submitted is in the log"
             await session.add_message(answer("still alive"))
@@ -251,10 +251,10 @@ def test_cancelling_undoes_nothing_and_hurts_nobody(backend: str, tmp_path: Path
 
 
 def test_one_engine_serves_two_loops_one_after_the_other_and_side_by_side(tmp_path: Path):
-    opened: list[holdfast.AsyncHoldfast] = []
+    opened: list[limpet.AsyncLimpet] = []
 
     async def open_() -> None:
-        opened.append(await holdfast.connect_async(tmp_path / "a.db"))
+        opened.append(await limpet.connect_async(tmp_path / "a.db"))
         await opened[0].sessions.create_session("s")
 
     async def add(prefix: str) -> None:
@@ -269,18 +269,18 @@ def test_one_engine_serves_two_loops_one_after_the_other_and_side_by_side(tmp_pa
     asyncio.run(add("a"))
     asyncio.run(add("b"))
     asyncio.run(side_by_side())
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        found = own_texts(hf.sessions.get_session("s"))
+    with limpet.connect(tmp_path / "a.db") as lp:
+        found = own_texts(lp.sessions.get_session("s"))
     assert sorted(found) == sorted(f"{prefix}{n}" for prefix in "abcd" for n in range(30))
     asyncio.run(opened[0].close())
 
 
 def test_an_async_error_is_raised_where_it_was_awaited_and_only_there(tmp_path: Path):
     async def scenario() -> None:
-        async with holdfast.connect_async(tmp_path / "a.db") as hf:
-            session = await hf.sessions.create_session("s")
+        async with limpet.connect_async(tmp_path / "a.db") as lp:
+            session = await lp.sessions.create_session("s")
             made = [session.add_message(user("1")), session.add_message(giving("nobody"))]
-            made += [session.add_message(user("2")), hf.sessions.get_session("nobody")]
+            made += [session.add_message(user("2")), lp.sessions.get_session("nobody")]
             done = await asyncio.gather(*made, return_exceptions=True)
             assert isinstance(done[1], errors.ResultWithoutCall)
             assert isinstance(done[3], errors.UnknownSession)
@@ -293,11 +293,11 @@ def test_an_async_error_is_raised_where_it_was_awaited_and_only_there(tmp_path: 
 
 def test_a_closed_async_engine_says_so(tmp_path: Path):
     async def scenario() -> None:
-        hf = await holdfast.connect_async(tmp_path / "a.db")
-        session = await hf.sessions.create_session("s")
-        await hf.close()
-        await hf.close()
-        for use in (session.add_message(user()), hf.sessions.get_session("s"), hf.admin.status()):
+        lp = await limpet.connect_async(tmp_path / "a.db")
+        session = await lp.sessions.create_session("s")
+        await lp.close()
+        await lp.close()
+        for use in (session.add_message(user()), lp.sessions.get_session("s"), lp.admin.status()):
             with pytest.raises(errors.EngineClosed):
                 await use
 

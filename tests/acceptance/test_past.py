@@ -6,21 +6,21 @@ import asyncio
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, Message, Moment, PastSession, WindowPolicy, errors
+import limpet
+from limpet import Limpet, Message, Moment, PastSession, WindowPolicy, errors
 from tests.acceptance.scenes import answer, asking, giving, neighbour, texts, user
 
 
-def position(hf: Holdfast) -> int:
-    return list(hf.events.feed())[-1].position
+def position(lp: Limpet) -> int:
+    return list(lp.events.feed())[-1].position
 
 
 def said(past: PastSession) -> list[str]:
     return [str(message.content) for message in past.messages]
 
 
-def test_a_session_at_each_of_its_versions(hf: Holdfast):
-    session = hf.sessions.create_session("s", title="T")
+def test_a_session_at_each_of_its_versions(lp: Limpet):
+    session = lp.sessions.create_session("s", title="T")
     session.add_messages([user("1"), answer("2"), user("3")])
     session.rewind(1)
     session.add_message(answer("2b"))
@@ -38,16 +38,16 @@ def test_a_session_at_each_of_its_versions(hf: Holdfast):
         session.at(7)
 
 
-def test_everything_at_a_position_of_the_log(hf: Holdfast):
-    hf.sessions.create_session("a").add_message(user("1"))
-    first = position(hf)
-    hf.sessions.create_session("b").add_message(user("x"))
-    hf.sessions.add_messages("a", [answer("2")])
-    second = position(hf)
-    hf.sessions.rewind_session("a", 1)
-    hf.sessions.add_messages("a", [answer("other")])
-    third = position(hf)
-    moments = [hf.events.at(place) for place in (first, second, third)]
+def test_everything_at_a_position_of_the_log(lp: Limpet):
+    lp.sessions.create_session("a").add_message(user("1"))
+    first = position(lp)
+    lp.sessions.create_session("b").add_message(user("x"))
+    lp.sessions.add_messages("a", [answer("2")])
+    second = position(lp)
+    lp.sessions.rewind_session("a", 1)
+    lp.sessions.add_messages("a", [answer("other")])
+    third = position(lp)
+    moments = [lp.events.at(place) for place in (first, second, third)]
     assert [said(moment.session("a")) for moment in moments] == [["1"], ["1", "2"], ["1", "other"]]
     assert isinstance(moments[0], Moment) and moments[0].position == first
     with pytest.raises(errors.UnknownSession):
@@ -55,21 +55,21 @@ def test_everything_at_a_position_of_the_log(hf: Holdfast):
     with pytest.raises(errors.UnknownSession):
         moments[2].session("nobody")
     with pytest.raises(errors.UnknownSession):
-        hf.events.at(0).session("a")
+        lp.events.at(0).session("a")
     with pytest.raises(errors.NotFound):
-        hf.events.at(third + 1)
+        lp.events.at(third + 1)
     for wrong in (-1, True, "1", None):
         with pytest.raises(errors.InvalidRequest):
-            hf.events.at(wrong)  # pyright: ignore[reportArgumentType]
+            lp.events.at(wrong)  # pyright: ignore[reportArgumentType]
 
 
-def test_what_differs_between_two_moments(hf: Holdfast):
-    session = hf.sessions.create_session("a")
+def test_what_differs_between_two_moments(lp: Limpet):
+    session = lp.sessions.create_session("a")
     session.add_messages([user("1"), answer("2"), user("3")])
-    before = hf.events.at(position(hf))
+    before = lp.events.at(position(lp))
     session.rewind(1).add_message(answer("2b"))
-    hf.sessions.create_session("b").add_message(user("x"))
-    after = hf.events.at(position(hf))
+    lp.sessions.create_session("b").add_message(user("x"))
+    after = lp.events.at(position(lp))
 
     def shown(one: Moment, other: Moment, name: str) -> tuple[list[object], list[object]]:
         found = one.diff(other).session(name)
@@ -84,12 +84,12 @@ def test_what_differs_between_two_moments(hf: Holdfast):
     assert after.diff(after).sessions() == []
     with pytest.raises(errors.UnknownSession):
         before.diff(after).session("nobody")
-    hf.sessions.reset_session("a", system="S")
-    assert shown(after, hf.events.at(position(hf)), "a") == (["1", "2b"], ["S"])
+    lp.sessions.reset_session("a", system="S")
+    assert shown(after, lp.events.at(position(lp)), "a") == (["1", "2b"], ["S"])
 
 
-def test_the_past_is_read_only_and_can_be_forked(hf: Holdfast):
-    session = hf.sessions.create_session("s")
+def test_the_past_is_read_only_and_can_be_forked(lp: Limpet):
+    session = lp.sessions.create_session("s")
     session.add_messages([user("1"), asking("c"), giving("c"), answer("2")])
     session.rewind(1)
     past = session.at(3)
@@ -109,36 +109,36 @@ def test_the_past_is_read_only_and_can_be_forked(hf: Holdfast):
     assert past.fork(new_id="f", title="F", key="k").id == "f"
     assert fork.state.forked_from == ("s", 3)
     assert fork.add_message(giving("c")).message_count == 3
-    assert session.message_count == 1 and hf.admin.verify().ok
+    assert session.message_count == 1 and lp.admin.verify().ok
 
 
-def test_what_was_deleted_is_not_found_in_the_past(hf: Holdfast):
-    hf.sessions.create_session("s").add_message(user("secret"))
-    before, version = position(hf), 2
-    fork = hf.sessions.fork_session("s", new_id="f")
-    hf.sessions.delete_session("s")
+def test_what_was_deleted_is_not_found_in_the_past(lp: Limpet):
+    lp.sessions.create_session("s").add_message(user("secret"))
+    before, version = position(lp), 2
+    fork = lp.sessions.fork_session("s", new_id="f")
+    lp.sessions.delete_session("s")
     with pytest.raises(errors.UnknownSession):
-        hf.events.at(before).session("s")
-    again = hf.sessions.create_session("s")
+        lp.events.at(before).session("s")
+    again = lp.sessions.create_session("s")
     with pytest.raises(errors.UnknownSession):
-        hf.events.at(before).session("s")
+        lp.events.at(before).session("s")
     with pytest.raises(errors.NotFound):
         again.at(version)
     assert texts(fork) == ["secret"] and said(fork.at(3)) == ["secret"]
     assert said(fork.at(2)) == ["secret"], "before it was forked it was its source"
 
 
-def test_tenants_have_their_own_past(hf: Holdfast):
-    hf.sessions.create_session("s").add_message(user("mine"))
-    other = neighbour(hf, "other")
+def test_tenants_have_their_own_past(lp: Limpet):
+    lp.sessions.create_session("s").add_message(user("mine"))
+    other = neighbour(lp, "other")
     other.create_session("s").add_message(user("theirs"))
     with pytest.raises(errors.UnknownSession):
-        hf.events.at(1).session("nobody")
-    assert said(hf.events.at(2).session("s")) == ["mine"]
+        lp.events.at(1).session("nobody")
+    assert said(lp.events.at(2).session("s")) == ["mine"]
 
 
-def test_a_recorded_window_in_the_past(hf: Holdfast):
-    session = hf.sessions.create_session("s")
+def test_a_recorded_window_in_the_past(lp: Limpet):
+    session = lp.sessions.create_session("s")
     session.add_message(user("q"))
     reply = Message("assistant", "a", id="m")
     session.add_message(reply, window=session.window(1_000))
@@ -151,8 +151,8 @@ def test_a_recorded_window_in_the_past(hf: Holdfast):
 
 def test_the_same_awaited():
     async def scenario() -> None:
-        async with holdfast.connect_async("volatile:") as hf:
-            session = await hf.sessions.create_session("s")
+        async with limpet.connect_async("volatile:") as lp:
+            session = await lp.sessions.create_session("s")
             await session.add_messages([user("1"), answer("2"), user("3")])
             fork = await session.fork(2, new_id="f")
             assert [m.content async for m in fork.messages] == ["1", "2"]
@@ -166,7 +166,7 @@ def test_the_same_awaited():
                 await past.add_message(user())
             again = await past.fork(new_id="g")
             assert (again.id, again.message_count) == ("g", 3)
-            one, two = await hf.events.at(4), await hf.events.at(7)
+            one, two = await lp.events.at(4), await lp.events.at(7)
             assert [m.content async for m in (await one.session("s")).messages] == ["1", "2", "3"]
             changed = await one.diff(two).session("s")
             assert [m.content for m in changed.removed] == ["2", "3"]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Message, MessageCategory, SessionManager, connect, errors
+from limpet import Message, MessageCategory, SessionManager, connect, errors
 
 EXAMPLE = """
-from holdfast import Message, MessageCategory, SessionManager
+from limpet import Message, MessageCategory, SessionManager
 
 # Initialize session manager
 session_manager = SessionManager(
@@ -48,7 +48,7 @@ if session_manager.check_session_boundary(session):
 
 LOOKING = """
 import sys
-from holdfast import SessionManager
+from limpet import SessionManager
 with SessionManager(base_path="conversations") as manager:
     (row,) = manager.list_sessions()
     session = manager.load_session(row["id"])
@@ -125,14 +125,14 @@ def test_without_an_interval_nothing_is_saved_by_time(tmp_path: Path):
 def test_a_folder_that_holds_a_sqlite_store_stays_one(tmp_path: Path):
     folder = tmp_path / "conversations"
     folder.mkdir()
-    with connect(folder / "state.db") as hf:
-        hf.sessions.create_session("before").add_message(Message("user", "kept"))
+    with connect(folder / "state.db") as lp:
+        lp.sessions.create_session("before").add_message(Message("user", "kept"))
     with SessionManager(base_path=folder) as manager:
         session = manager.load_session("before")
         assert session is not None and [m.content for m in session.messages] == ["kept"]
         session.add_message(Message("user", "more"))
         assert manager.save_session(session)
     assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"state.db"}
-    with connect(folder / "state.db") as hf:
-        assert hf.admin.status()["backend"] == "sqlite"
-        assert hf.sessions.get_session("before").message_count == 2
+    with connect(folder / "state.db") as lp:
+        assert lp.admin.status()["backend"] == "sqlite"
+        assert lp.sessions.get_session("before").message_count == 2

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import MessageCategory, errors, limits
-from holdfast.testing import corpus
+import limpet
+from limpet import MessageCategory, errors, limits
+from limpet.testing import corpus
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{ "x":1}'}}
 ASKING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
@@ -33,14 +33,14 @@ def taken() -> Iterator[Taken]:
         def take(path: Path, data: Any) -> tuple[Any, Any]:
             text = data if isinstance(data, str) else json.dumps(data)
             path.write_text(text, encoding="utf-8")
-            hf = stack.enter_context(holdfast.connect("volatile:"))
-            return hf.admin.import_(path), hf
+            lp = stack.enter_context(limpet.connect("volatile:"))
+            return lp.admin.import_(path), lp
 
         yield take
 
 
-def said(hf: Any, name: str) -> list[Any]:
-    return [message.raw() for message in hf.sessions.get_session(name).messages]
+def said(lp: Any, name: str) -> list[Any]:
+    return [message.raw() for message in lp.sessions.get_session(name).messages]
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,17 @@ def test_every_shape_of_a_chat(shape: str, tmp_path: Path, taken: Taken):
         "message lines": "\n".join(map(json.dumps, chat)),
         "pretty": json.dumps(whole, indent=2),
     }[shape]
-    report, hf = taken(tmp_path / "chat.json", text)
+    report, lp = taken(tmp_path / "chat.json", text)
     assert report.format == "openai" and not report.skipped
-    rows = {row["id"]: row for row in hf.sessions.list_sessions()}
+    rows = {row["id"]: row for row in lp.sessions.list_sessions()}
     name = "chat-1" if "chat-1" in rows else max(rows, key=lambda one: rows[one]["message_count"])
-    assert said(hf, name) == chat, "verbatim"
+    assert said(lp, name) == chat, "verbatim"
     if name == "chat-1":
         assert (rows[name]["user_id"], rows[name]["title"]) == ("ada", "t")
         assert rows[name]["metadata"] == {"k": 1}
-    again = hf.admin.import_(tmp_path / "chat.json")
+    again = lp.admin.import_(tmp_path / "chat.json")
     assert (again.sessions, again.already) == (0, len(rows)), "the same every time"
-    hf.admin.verify()
+    lp.admin.verify()
 
 
 def test_real_chats(data_dir: Path | None, tmp_path: Path, taken: Taken):
@@ -76,16 +76,16 @@ def test_real_chats(data_dir: Path | None, tmp_path: Path, taken: Taken):
         pytest.skip("the recorded conversations are not here")
     chats = list(corpus.read_recorded(data_dir / "agent-conversations.jsonl.gz"))
     lines = [json.dumps({"id": f"r{n}", "messages": chat}) for n, chat in enumerate(chats)]
-    report, hf = taken(tmp_path / "chats.jsonl", "\n".join(lines))
+    report, lp = taken(tmp_path / "chats.jsonl", "\n".join(lines))
     assert (report.sessions, report.notes) == (len(chats), ())
-    assert [said(hf, f"r{n}") for n in range(len(chats))] == chats
+    assert [said(lp, f"r{n}") for n in range(len(chats))] == chats
 
 
 def test_broken_pairs_are_mended_and_told(tmp_path: Path, taken: Taken):
     result = {"role": "tool", "tool_call_id": "c1", "content": "done"}
     chat = [HELLO, ASKING, HELLO, result, ASKING, result, result, ASKING]
-    report, hf = taken(tmp_path / "a.json", {"id": "a", "messages": chat})
-    session = hf.sessions.get_session("a")
+    report, lp = taken(tmp_path / "a.json", {"id": "a", "messages": chat})
+    session = lp.sessions.get_session("a")
     roles = [message.role for message in session.messages]
     assert roles == [
         "user", "assistant", "tool", "user", "system", "assistant", "tool", "system", "assistant",
@@ -95,7 +95,7 @@ def test_broken_pairs_are_mended_and_told(tmp_path: Path, taken: Taken):
     assert [call.name for call in session.pending_calls()] == ["f"]
     assert len(report.notes) == 4
     session.add_message(result)
-    assert hf.admin.import_(tmp_path / "a.json").already == 1
+    assert lp.admin.import_(tmp_path / "a.json").already == 1
 
 
 def test_odd_messages_are_kept_as_far_as_they_go(tmp_path: Path, taken: Taken):
@@ -109,8 +109,8 @@ def test_odd_messages_are_kept_as_far_as_they_go(tmp_path: Path, taken: Taken):
         {"role": "user", "content": "fine", "id": "same"},
         {"role": "user", "content": "fine too", "id": "same", "custom_field": {"a": 1}},
     ]
-    report, hf = taken(tmp_path / "a.json", {"id": "a", "messages": chat})
-    messages = list(hf.sessions.get_session("a").messages)
+    report, lp = taken(tmp_path / "a.json", {"id": "a", "messages": chat})
+    messages = list(lp.sessions.get_session("a").messages)
     assert messages[0].extra["original_role"] == "function" and messages[0].content == "legacy"
     assert messages[1].tool_calls[0].args == {"text": "{oops"}
     assert [m.content for m in messages if m.role == "user"] == ["7", "fine", "fine too"]
@@ -128,8 +128,8 @@ def test_chats_that_can_not_be_kept_do_not_stop_the_others(tmp_path: Path, taken
         json.dumps({"id": "d", "messages": [{"role": "user", "content": "x" * 9_000_000}]}),
         '{"id": "e", "messages": [{"role": "user", "content": "last"}]}',
     ]
-    report, hf = taken(tmp_path / "a.jsonl", "\n".join(lines))
-    assert sorted(row["id"] for row in hf.sessions.list_sessions()) == ["a", "e"]
+    report, lp = taken(tmp_path / "a.jsonl", "\n".join(lines))
+    assert sorted(row["id"] for row in lp.sessions.list_sessions()) == ["a", "e"]
     assert len(report.skipped) == 5 and all(one.reason for one in report.skipped)
     assert [one.source for one in report.skipped] == [
         f"{tmp_path / 'a.jsonl'}:2", "b", f"{tmp_path / 'a.jsonl'}:4", "a", "d",
@@ -140,8 +140,8 @@ def test_chats_that_can_not_be_kept_do_not_stop_the_others(tmp_path: Path, taken
 def test_an_element_of_a_list_that_is_no_chat_does_not_stop_the_others(
     odd: Any, tmp_path: Path, taken: Taken
 ):
-    report, hf = taken(tmp_path / "l.json", [{"id": "a", "messages": [HELLO]}, odd])
-    assert said(hf, "a") == [HELLO] and report.sessions == 1
+    report, lp = taken(tmp_path / "l.json", [{"id": "a", "messages": [HELLO]}, odd])
+    assert said(lp, "a") == [HELLO] and report.sessions == 1
     (left_out,) = report.skipped
     assert left_out.source.endswith("l.json, chat 2") and left_out.reason == "it is no chat."
 
@@ -164,19 +164,19 @@ def test_a_file_with_a_message_a_line_is_read_up_to_a_bound(
 ):
     (tmp_path / "a.jsonl").write_text(f"{json.dumps(HELLO)}\n" * 50)
     monkeypatch.setattr(limits, "IMPORT_FILE_BYTES_MAX", 500)
-    with holdfast.connect("volatile:") as hf, pytest.raises(errors.TooLarge):
-        hf.admin.import_(tmp_path / "a.jsonl")
+    with limpet.connect("volatile:") as lp, pytest.raises(errors.TooLarge):
+        lp.admin.import_(tmp_path / "a.jsonl")
 
 
 def test_another_session_of_the_id_is_skipped(tmp_path: Path):
     (tmp_path / "a.json").write_text(json.dumps({"id": "a", "messages": [HELLO]}))
-    with holdfast.connect("volatile:") as hf:
-        hf.sessions.create_session("a").add_message({"role": "user", "content": "mine"})
-        report = hf.admin.import_(tmp_path / "a.json")
+    with limpet.connect("volatile:") as lp:
+        lp.sessions.create_session("a").add_message({"role": "user", "content": "mine"})
+        report = lp.admin.import_(tmp_path / "a.json")
         assert (report.sessions, len(report.skipped)) == (0, 1)
-        assert [m.content for m in hf.sessions.get_session("a").messages] == ["mine"]
-        assert hf.admin.import_(tmp_path / "a.json", rename="-2", user_id="eve").sessions == 1
-        assert hf.sessions.get_session("a-2").state.user_id == "eve"
+        assert [m.content for m in lp.sessions.get_session("a").messages] == ["mine"]
+        assert lp.admin.import_(tmp_path / "a.json", rename="-2", user_id="eve").sessions == 1
+        assert lp.sessions.get_session("a-2").state.user_id == "eve"
 
 
 PENGUIN = {
@@ -211,9 +211,9 @@ PENGUIN = {
 
 @pytest.mark.req("B-1")
 def test_a_session_file_of_penguin(tmp_path: Path, taken: Taken):
-    report, hf = taken(tmp_path / "session_x.json", PENGUIN)
+    report, lp = taken(tmp_path / "session_x.json", PENGUIN)
     assert (report.format, report.sessions, report.messages) == ("penguin", 1, 8)
-    session = hf.sessions.get_session(PENGUIN["id"])
+    session = lp.sessions.get_session(PENGUIN["id"])
     messages = list(session.messages)
     assert [message.id for message in messages] == [f"msg_{n}" for n in range(1, 9)]
     assert [message.category for message in messages[:6]] == [
@@ -231,7 +231,7 @@ def test_a_session_file_of_penguin(tmp_path: Path, taken: Taken):
     assert session.state.metadata["goal"] == "g"
     assert session.state.metadata["penguin"] == {"llm_request_lifecycles": [{"request_id": "r1"}]}
     assert session.state.continuations == ("session_2",)
-    assert hf.admin.import_(tmp_path / "session_x.json").already == 1
+    assert lp.admin.import_(tmp_path / "session_x.json").already == 1
 
 
 def test_a_folder_of_penguin_with_its_index(tmp_path: Path):
@@ -255,20 +255,20 @@ def test_a_folder_of_penguin_with_its_index(tmp_path: Path):
     put("session_5.json", {"id": "session_5", "messages": [message]}, folder / "agent")
     put("session_index.json", {"session_5": {"title": "x"}, "session_1": {"title": "One"}})
     put("notes.txt", "not ours")
-    with holdfast.connect("volatile:") as hf:
-        report = hf.admin.import_(folder)
+    with limpet.connect("volatile:") as lp:
+        report = lp.admin.import_(folder)
         assert (report.format, report.sessions, len(report.skipped)) == ("penguin", 4, 1)
         assert "session_4" in report.skipped[0].source
         assert any("backup" in note for note in report.notes)
-        chain = hf.sessions.session_chain("session_1")
+        chain = lp.sessions.session_chain("session_1")
         assert [part.id for part in chain] == ["session_1", "session_2"]
         assert chain[0].title == "One" and chain[1].state.continuation_index == 1
-        session = hf.sessions.get_session("session_1")
+        session = lp.sessions.get_session("session_1")
         session.add_message({"role": "user", "content": "goes on"})
-        assert hf.sessions.get_session("session_2").messages[-1].content == "goes on"
-        assert hf.admin.import_(folder).already == 4
-        hf.admin.export(tmp_path / "out.jsonl")
-    with holdfast.connect("volatile:") as there:
+        assert lp.sessions.get_session("session_2").messages[-1].content == "goes on"
+        assert lp.admin.import_(folder).already == 4
+        lp.admin.export(tmp_path / "out.jsonl")
+    with limpet.connect("volatile:") as there:
         assert there.admin.import_(tmp_path / "out.jsonl").sessions == 4
 
 
@@ -285,9 +285,9 @@ def test_the_example_of_penguins_document(tmp_path: Path, taken: Taken):
         "last_active": "2023-04-01T12:34:57",
         "metadata": {},
     }  # fmt: skip
-    report, hf = taken(tmp_path / "a.json", value)
+    report, lp = taken(tmp_path / "a.json", value)
     assert report.sessions == 1 and not report.notes
-    (message,) = hf.sessions.get_session("session_20230401_123456").messages
+    (message,) = lp.sessions.get_session("session_20230401_123456").messages
     assert {**message.to_dict(), "timestamp": "2023-04-01T12:34:57"} | {"timestamp": ""} == {
         **cast("dict[str, Any]", value["messages"][0]), "timestamp": "", "tool_calls": [], "tool_results": [],
     }  # fmt: skip
@@ -324,28 +324,28 @@ def test_whatever_is_in_a_file_it_is_kept_or_told_of(
 ):
     path = tmp_path / "any.json"
     path.write_text(json.dumps({**rest, "messages": messages}), encoding="utf-8")
-    with holdfast.connect("volatile:") as hf:
-        report = hf.admin.import_(path, format=kind)
+    with limpet.connect("volatile:") as lp:
+        report = lp.admin.import_(path, format=kind)
         assert report.sessions + len(report.skipped) == 1
-        for row in hf.sessions.list_sessions():
-            session = hf.sessions.get_session(row["id"])
+        for row in lp.sessions.list_sessions():
+            session = lp.sessions.get_session(row["id"])
             assert len(list(session.messages)) == report.messages
             session.close_pending_calls()
             session.add_message(HELLO)
-        assert hf.admin.verify().ok
-        assert hf.admin.import_(path, format=kind).already == report.sessions
+        assert lp.admin.verify().ok
+        assert lp.admin.import_(path, format=kind).already == report.sessions
         (tmp_path / "out.jsonl").unlink(missing_ok=True)
-        hf.admin.export(tmp_path / "out.jsonl")
-    with holdfast.connect("volatile:") as there:
+        lp.admin.export(tmp_path / "out.jsonl")
+    with limpet.connect("volatile:") as there:
         assert there.admin.import_(tmp_path / "out.jsonl").sessions == report.sessions
 
 
 def test_a_file_that_is_nothing_known_is_refused(tmp_path: Path):
     for text in ("{}", "7", "hello", "[]", '{"a": 1}\n{"b": 2}', "[" * 100_000):
         (tmp_path / "x").write_text(text)
-        with holdfast.connect("volatile:") as hf:
+        with limpet.connect("volatile:") as lp:
             try:
-                report = hf.admin.import_(tmp_path / "x")
+                report = lp.admin.import_(tmp_path / "x")
             except (errors.DamagedFile, errors.InvalidRequest):
                 continue
             assert report.sessions == 0 and report.skipped
@@ -368,11 +368,11 @@ def test_text_that_can_not_be_kept_is_told_and_stops_nobody(bad: str, tmp_path: 
     folder.mkdir()
     (folder / "a.json").write_bytes(session % (b"bad", data))
     (folder / "b.json").write_bytes(good)
-    with holdfast.connect("volatile:") as hf:
-        report = hf.admin.import_(folder)
+    with limpet.connect("volatile:") as lp:
+        report = lp.admin.import_(folder)
         assert (report.sessions, len(report.skipped)) == (1, 1) and why in report.skipped[0].reason
         with pytest.raises(errors.DamagedFile) as caught:
-            hf.admin.import_(folder / "a.json")
+            lp.admin.import_(folder / "a.json")
         assert why in caught.value.message
 
 
@@ -384,8 +384,8 @@ def test_a_chat_of_lines_that_can_not_be_kept_is_skipped(bad: str, tmp_path: Pat
     lines = [b'{"messages": [%s]}' % data, good]
     path = tmp_path / "chats.jsonl"
     path.write_bytes(b"\n".join(lines if first else lines[::-1]))
-    with holdfast.connect("volatile:") as hf:
-        report = hf.admin.import_(path)
+    with limpet.connect("volatile:") as lp:
+        report = lp.admin.import_(path)
     assert report.sessions == 1
     (skipped,) = report.skipped
     assert why in skipped.reason and skipped.source == f"{path}:{1 if first else 2}"
@@ -402,5 +402,5 @@ def test_a_byte_order_mark_is_no_harm(text: str, tmp_path: Path, taken: Taken):
 def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path: Path):
     os.mkfifo(tmp_path / "session_index.json")
     (tmp_path / "s.json").write_text(json.dumps({"session_id": "s", "messages": [HELLO]}))
-    with holdfast.connect("volatile:") as hf:
-        assert hf.admin.import_(tmp_path).sessions == 1
+    with limpet.connect("volatile:") as lp:
+        assert lp.admin.import_(tmp_path).sessions == 1

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import WindowPolicy, errors, limits
+import limpet
+from limpet import WindowPolicy, errors, limits
 
 Lines = list[dict[str, Any]]
 
@@ -21,8 +21,8 @@ Lines = list[dict[str, Any]]
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("hostile") / "a.jsonl"
-    with holdfast.connect("volatile:") as hf:
-        session = hf.sessions.create_session(
+    with limpet.connect("volatile:") as lp:
+        session = lp.sessions.create_session(
             "s", user_id="ada", system="You plan.", policy=WindowPolicy(budget=300, summary="en")
         )
         calls = [
@@ -34,13 +34,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         for name in ("b", "a"):
             session.add_message({"role": "tool", "tool_call_id": name, "content": "done " * 40})
         session.add_message({"role": "assistant", "content": "ok"}, window=session.window(900))
-        hf.sessions.rewind_session("s", 2)
-        session = hf.sessions.get_session("s")
+        lp.sessions.rewind_session("s", 2)
+        session = lp.sessions.get_session("s")
         for number in range(12):
             session.add_message({"role": "user", "content": f"{number} " * 60})
-        hf.sessions.update_session("s", title="t", metadata={"a": 1})
-        hf.sessions.fork_session("s", 3, new_id="f", title="fork")
-        hf.admin.export(path)
+        lp.sessions.update_session("s", title="t", metadata={"a": 1})
+        lp.sessions.fork_session("s", 3, new_id="f", title="fork")
+        lp.admin.export(path)
     return path.read_bytes()
 
 
@@ -62,10 +62,10 @@ def sealed(lines: Lines | list[bytes]) -> bytes:
 def refused(data: bytes, tmp_path: Path, *kinds: type[errors.Error]) -> errors.Error:
     path = tmp_path / "hostile.jsonl"
     path.write_bytes(data)
-    with holdfast.connect("volatile:") as hf:
+    with limpet.connect("volatile:") as lp:
         with pytest.raises(kinds or errors.DamagedFile) as caught:
-            hf.admin.import_(path, format="holdfast")
-        assert list(hf.events.feed()) == [], "nothing was written"
+            lp.admin.import_(path, format="limpet")
+        assert list(lp.events.feed()) == [], "nothing was written"
     return caught.value
 
 
@@ -233,16 +233,16 @@ def test_a_huge_line_is_not_read(whole: bytes, tmp_path: Path, monkeypatch: pyte
 def test_the_files_forged_above_are_good_without_the_forgery(whole: bytes, tmp_path: Path):
     lines = [json.loads(one) for one in whole.split(b"\n")[:-2]]
     (tmp_path / "good.jsonl").write_bytes(sealed(lines))
-    with holdfast.connect("volatile:") as hf:
-        assert hf.admin.import_(tmp_path / "good.jsonl").sessions == 2
-        hf.admin.export(tmp_path / "again.jsonl")
+    with limpet.connect("volatile:") as lp:
+        assert lp.admin.import_(tmp_path / "good.jsonl").sessions == 2
+        lp.admin.export(tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_bytes() == whole
 
 
 def test_a_file_that_changes_while_it_is_read_makes_no_session(
     whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from holdfast.engine import importing
+    from limpet.engine import importing
 
     path = tmp_path / "changing.jsonl"
     path.write_bytes(whole)
@@ -254,18 +254,18 @@ def test_a_file_that_changes_while_it_is_read_makes_no_session(
         return made
 
     monkeypatch.setattr(importing.Importer, "choices", changing)
-    with holdfast.connect("volatile:") as hf:
+    with limpet.connect("volatile:") as lp:
         with pytest.raises(errors.DamagedFile, match="changed"):
-            hf.admin.import_(path)
-        assert hf.sessions.load_session("s") is None
+            lp.admin.import_(path)
+        assert lp.sessions.load_session("s") is None
 
 
 def test_what_is_no_file_is_said(tmp_path: Path):
     (tmp_path / "empty").write_bytes(b"")
     os.mkfifo(tmp_path / "pipe")
-    with holdfast.connect("volatile:") as hf:
+    with limpet.connect("volatile:") as lp:
         with pytest.raises(errors.InvalidRequest, match="folder"):
-            hf.admin.import_(tmp_path, format="openai")
+            lp.admin.import_(tmp_path, format="openai")
         for source, kind in (
             (tmp_path / "nothing", errors.InvalidRequest),
             (tmp_path / "empty", errors.DamagedFile),
@@ -277,17 +277,17 @@ def test_what_is_no_file_is_said(tmp_path: Path):
             (7, errors.InvalidRequest),
         ):
             with pytest.raises(kind):
-                hf.admin.import_(source)  # pyright: ignore[reportArgumentType]
+                lp.admin.import_(source)  # pyright: ignore[reportArgumentType]
         with pytest.raises(errors.InvalidRequest, match="format"):
-            hf.admin.import_(tmp_path / "empty", format="word")  # pyright: ignore[reportArgumentType]
+            lp.admin.import_(tmp_path / "empty", format="word")  # pyright: ignore[reportArgumentType]
 
 
 def test_what_no_export_can_go_to_is_said(tmp_path: Path):
     (tmp_path / "file").write_bytes(b"")
-    with holdfast.connect("volatile:") as hf:
+    with limpet.connect("volatile:") as lp:
         for place in ("", tmp_path / "no" / "a.jsonl", tmp_path / "file" / "a", io.StringIO()):
             with pytest.raises(errors.InvalidRequest) as caught:
-                hf.admin.export(place)  # pyright: ignore[reportArgumentType]
+                lp.admin.export(place)  # pyright: ignore[reportArgumentType]
             assert caught.value.hint
 
 
@@ -297,14 +297,14 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
 
 def test_links_to_sessions_of_others_lead_nowhere(tmp_path: Path):
     """A file may say that it continues whatever it likes; only those that name each other are a chain."""
-    with holdfast.connect("volatile:") as hf:
-        hf.sessions.create_session("mine").add_message({"role": "user", "content": "a"})
-        hf.admin.export(tmp_path / "a.jsonl")
+    with limpet.connect("volatile:") as lp:
+        lp.sessions.create_session("mine").add_message({"role": "user", "content": "a"})
+        lp.admin.export(tmp_path / "a.jsonl")
         lines = list(lines_of(tmp_path / "a.jsonl"))[:-1]
         lines[1]["id"] = lines[2]["data"]["id"] = "forged"
         lines[2]["data"] |= {"continued_from": "mine", "root_id": "mine", "continuation_index": 1}
         (tmp_path / "b.jsonl").write_bytes(sealed(lines))
-        hf.admin.import_(tmp_path / "b.jsonl")
-        assert [part.id for part in hf.sessions.session_chain("mine")] == ["mine"]
-        hf.sessions.get_session("mine").add_message({"role": "user", "content": "b"})
-        assert len(hf.sessions.get_session("forged").messages) == 1
+        lp.admin.import_(tmp_path / "b.jsonl")
+        assert [part.id for part in lp.sessions.session_chain("mine")] == ["mine"]
+        lp.sessions.get_session("mine").add_message({"role": "user", "content": "b"})
+        assert len(lp.sessions.get_session("forged").messages) == 1

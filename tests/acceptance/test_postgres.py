@@ -13,14 +13,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-import holdfast
-from holdfast import Message, Scope, TokenBudget, errors
-from holdfast.store.port import KeyUse, Projection, Query, Store
-from holdfast.store.postgres import PostgresDriver, connections, opening, place
-from holdfast.store.postgres import open_store as open_
-from holdfast.store.remote.driver import Change, Head, KeptKey, Moved
-from holdfast.store.remote.store import RemoteStore
-from holdfast.testing.contract.stage import commit, feed_all, step, take, verified, write
+import limpet
+from limpet import Message, Scope, TokenBudget, errors
+from limpet.store.port import KeyUse, Projection, Query, Store
+from limpet.store.postgres import PostgresDriver, connections, opening, place
+from limpet.store.postgres import open_store as open_
+from limpet.store.remote.driver import Change, Head, KeptKey, Moved
+from limpet.store.remote.store import RemoteStore
+from limpet.testing.contract.stage import commit, feed_all, step, take, verified, write
 from tests.servers import postgres
 
 pytestmark = pytest.mark.req("A-20")
@@ -40,24 +40,24 @@ def own() -> Iterator[str]:
         yield url
 
 
-def texts(session: holdfast.Session) -> list[object]:
+def texts(session: limpet.Session) -> list[object]:
     return [message.content for message in session.messages]
 
 
 def test_a_tenant_with_streams_has_a_head_and_one_that_says_nothing_is_damage(own: str):
-    with holdfast.connect(own) as hf:
-        hf.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
+    with limpet.connect(own) as lp:
+        lp.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
-        postgres.run(own, "DELETE FROM holdfast.heads")
+        postgres.run(own, "DELETE FROM limpet.heads")
     postgres.run(
-        own, "UPDATE holdfast.heads SET position = 0, link = decode(repeat('00', 32), 'hex')"
+        own, "UPDATE limpet.heads SET position = 0, link = decode(repeat('00', 32), 'hex')"
     )
-    with holdfast.connect(own) as hf:
-        faults = hf.admin.verify().faults
+    with limpet.connect(own) as lp:
+        faults = lp.admin.verify().faults
         assert any("is in no list" in fault for fault in faults)
         assert any("but it goes on" in fault for fault in faults)
         with pytest.raises(errors.Corrupt):
-            hf.admin.rebuild()
+            lp.admin.rebuild()
 
 
 def with_options(url: str, **options: object) -> str:
@@ -65,7 +65,7 @@ def with_options(url: str, **options: object) -> str:
 
 
 def test_two_engines_on_one_database_see_each_others_work_at_once(url: str):
-    with holdfast.connect(url) as one, holdfast.connect(url) as two:
+    with limpet.connect(url) as one, limpet.connect(url) as two:
         mine = one.sessions.create_session(user_id="ada", system="You plan trips.")
         mine.add_message(Message(role="user", content="Find me a flight to Oslo."))
         theirs = two.sessions.get_session(mine.id)
@@ -88,13 +88,13 @@ def test_two_engines_on_one_database_see_each_others_work_at_once(url: str):
 
 
 def test_what_is_kept_can_be_asked_for_in_plain_sql(url: str):
-    with holdfast.connect(url) as hf:
-        session = hf.sessions.create_session(user_id="ada")
+    with limpet.connect(url) as lp:
+        session = lp.sessions.create_session(user_id="ada")
         session.add_message(Message(role="user", content="Find me a flight."))
         session.add_message(Message(role="assistant", content="x" * 40_000))
         scope = Scope(actor_id="planner", session_id=session.id)
-        frame = hf.index.push_frame(scope, goal="plan", budget=TokenBudget(total=500))
-    as_user = "SET ROLE holdfast_app; SET holdfast.tenant = 'default'; SET search_path = holdfast;"
+        frame = lp.index.push_frame(scope, goal="plan", budget=TokenBudget(total=500))
+    as_user = "SET ROLE limpet_app; SET limpet.tenant = 'default'; SET search_path = limpet;"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(as_user.encode())
         rows = connection.execute("SELECT id, user_id, message_count FROM sessions").fetchall()
@@ -106,7 +106,7 @@ def test_what_is_kept_can_be_asked_for_in_plain_sql(url: str):
         assert said == [("user", "Find me a flight."), ("assistant", "x" * 40_000)]
         frames = connection.execute("SELECT frame_id, goal, total, status FROM frames").fetchall()
         assert frames == [(frame.frame_id, "plan", 500, "open")]
-        connection.execute("SET holdfast.tenant = 'another'")
+        connection.execute("SET limpet.tenant = 'another'")
         assert connection.execute("SELECT * FROM messages").fetchall() == []
 
 
@@ -143,7 +143,7 @@ def test_a_lost_race_is_one_whatever_isolation_is_the_default(own: str, level: s
         now = Head(1, b"l" * 32)
         assert driver.apply([Change(tenant="red", before=Head(), after=now)]) == [None]
         with psycopg.connect(own) as other:
-            other.execute("UPDATE holdfast.heads SET epoch = 1")
+            other.execute("UPDATE limpet.heads SET epoch = 1")
             late = pool.submit(driver.apply, [Change(tenant="red", before=now, after=now)])
             waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             while not postgres.run(own, waits):
@@ -228,11 +228,11 @@ def careless_functions(url: str) -> None:
     """Leave the conditions out of the functions on the server, too."""
     for (text,) in postgres.run(
         url,
-        "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace",
+        "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'limpet'::regnamespace",
     ):
         changed = re.sub(r"\b(\w+\.)?tenant = (p_tenant|one)\b", "true", text)
         if changed != text:
-            postgres.run(url, "SET search_path = holdfast; " + changed)
+            postgres.run(url, "SET search_path = limpet; " + changed)
 
 
 def test_with_every_tenant_condition_removed_nothing_of_another_tenant_is_seen(own: str):
@@ -263,10 +263,10 @@ def test_what_row_level_security_does_not_reach_is_named_in_the_guide(url: str):
     told = guide.partition("Outside row-level security are")[2].partition("\n\n")[0]
     bare = postgres.run(
         url,
-        "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace"
+        "SELECT relname FROM pg_class WHERE relnamespace = 'limpet'::regnamespace"
         " AND relkind IN ('r', 'p') AND NOT (relrowsecurity AND relforcerowsecurity) ORDER BY 1",
     )
-    assert {table for (table,) in bare} == set(re.findall(r"`(\w+)`", told)) - {"holdfast_app"}
+    assert {table for (table,) in bare} == set(re.findall(r"`(\w+)`", told)) - {"limpet_app"}
 
 
 def test_without_a_tenant_nothing_is_seen_and_nothing_can_be_put(own: str):
@@ -277,7 +277,7 @@ def test_without_a_tenant_nothing_is_seen_and_nothing_can_be_put(own: str):
             assert connection.execute(f"SELECT * FROM {table}".encode()).fetchall() == []
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("SELECT * FROM events_0")
-        connection.execute("SELECT set_config('holdfast.tenant', 'blue', false)")
+        connection.execute("SELECT set_config('limpet.tenant', 'blue', false)")
         assert connection.execute("SELECT * FROM events").fetchall() == []
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("INSERT INTO heads (tenant) VALUES ('green')")
@@ -290,7 +290,7 @@ def test_a_look_leaves_no_tenant_behind(url: str):
             with driver._connections.borrow() as connection:
                 for name in ("tenant", "register"):
                     left = "SELECT coalesce(current_setting(%s, true), '')"
-                    assert connection.execute(left, [f"holdfast.{name}"]).fetchone() == ("",)
+                    assert connection.execute(left, [f"limpet.{name}"]).fetchone() == ("",)
 
 
 def test_a_thousand_looks_and_writes_on_few_connections_never_mix_tenants(url: str):
@@ -321,10 +321,10 @@ def test_a_thousand_looks_and_writes_on_few_connections_never_mix_tenants(url: s
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("ALTER TABLE holdfast.events NO FORCE ROW LEVEL SECURITY", "not forced on events"),
-        ("ALTER TABLE holdfast.notes DISABLE ROW LEVEL SECURITY", "not forced on notes"),
-        ("CREATE POLICY all_of_it ON holdfast.streams USING (true)", "rows are seen"),
-        ("ALTER TABLE holdfast.claims OWNER TO holdfast_app", "owns the store's tables"),
+        ("ALTER TABLE limpet.events NO FORCE ROW LEVEL SECURITY", "not forced on events"),
+        ("ALTER TABLE limpet.notes DISABLE ROW LEVEL SECURITY", "not forced on notes"),
+        ("CREATE POLICY all_of_it ON limpet.streams USING (true)", "rows are seen"),
+        ("ALTER TABLE limpet.claims OWNER TO limpet_app", "owns the store's tables"),
     ],
 )
 def test_a_store_whose_tenants_would_not_be_apart_is_refused(own: str, statement: str, words: str):
@@ -337,7 +337,7 @@ def test_a_store_whose_tenants_would_not_be_apart_is_refused(own: str, statement
 
 def test_a_role_that_row_level_security_does_not_bind_is_refused(own: str):
     postgres.run(own, "DROP ROLE IF EXISTS mighty")
-    postgres.run(own, "CREATE ROLE mighty BYPASSRLS; GRANT holdfast_app TO mighty")
+    postgres.run(own, "CREATE ROLE mighty BYPASSRLS; GRANT limpet_app TO mighty")
     with pytest.raises(errors.UnsafeStore, match="BYPASSRLS") as caught:
         open_(with_options(own, role="mighty"))
     assert "Leave ?role= out" in caught.value.hint and "ALTER ROLE" not in caught.value.hint
@@ -405,7 +405,7 @@ def test_a_migration_under_load_hinders_nobody_for_long(own: str):
         with ThreadPoolExecutor(3) as pool:
             jobs = [pool.submit(work, writer) for writer in range(3)]
             long = psycopg.connect(own)
-            long.execute("SELECT count(*) FROM holdfast.heads")
+            long.execute("SELECT count(*) FROM limpet.heads")
             with (
                 closing(connections.connect(at, role=False)) as owner,
                 pytest.raises(errors.StoreBusy),
@@ -417,13 +417,13 @@ def test_a_migration_under_load_hinders_nobody_for_long(own: str):
             stop.set()
             written = sum(job.result() for job in jobs)
         assert verified(store).ok and store.head("acme") == written == len(feed_all(store))
-    assert postgres.run(own, "SELECT value FROM holdfast.store WHERE name = 'schema'") == [(b"4",)]
-    with pytest.raises(errors.NewerStore, match="version 4; this Holdfast knows 3"):
+    assert postgres.run(own, "SELECT value FROM limpet.store WHERE name = 'schema'") == [(b"4",)]
+    with pytest.raises(errors.NewerStore, match="version 4; this Limpet knows 3"):
         open_(own)
 
 
 def patient(owner: connections.Connection, at: place.Place, steps: dict[int, str]) -> None:
-    from holdfast.store.postgres import translate
+    from limpet.store.postgres import translate
 
     with pytest.MonkeyPatch.context() as patch, translate.at(at.shown):
         patch.setattr(opening, "MIGRATIONS", (*opening.MIGRATIONS, "schema-4.sql"))
@@ -432,11 +432,11 @@ def patient(owner: connections.Connection, at: place.Place, steps: dict[int, str
 
 def test_a_schema_of_somebody_else_is_left_alone():
     with postgres.database() as url:
-        postgres.run(url, "CREATE SCHEMA holdfast; CREATE TABLE holdfast.mine (x int)")
+        postgres.run(url, "CREATE SCHEMA limpet; CREATE TABLE limpet.mine (x int)")
         with pytest.raises(errors.NotAStore, match="in the way") as caught:
             open_(url)
         assert "?schema=" in caught.value.hint
-        assert postgres.run(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'holdfast'") == [(1,)]  # fmt: skip
+        assert postgres.run(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'limpet'") == [(1,)]  # fmt: skip
 
 
 def test_several_stores_in_one_database_are_apart():

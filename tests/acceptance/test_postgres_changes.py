@@ -10,12 +10,12 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from holdfast import errors
-from holdfast.store import chain
-from holdfast.store.port import Claimed, Projection, Query
-from holdfast.store.postgres import PostgresDriver, connections, opening, place, writing
-from holdfast.store.postgres import open_store as open_
-from holdfast.store.remote.driver import (
+from limpet import errors
+from limpet.store import chain
+from limpet.store.port import Claimed, Projection, Query
+from limpet.store.postgres import PostgresDriver, connections, opening, place, writing
+from limpet.store.postgres import open_store as open_
+from limpet.store.remote.driver import (
     Change,
     Head,
     Kept,
@@ -25,8 +25,8 @@ from holdfast.store.remote.driver import (
     Taken,
     Wanted,
 )
-from holdfast.store.remote.store import RemoteStore
-from holdfast.testing.contract.stage import commit, step, take, verified, write
+from limpet.store.remote.store import RemoteStore
+from limpet.testing.contract.stage import commit, step, take, verified, write
 from tests.servers import postgres
 
 pytestmark = pytest.mark.req("A-20")
@@ -203,4 +203,4 @@ def test_a_store_of_version_2_is_lifted_and_whoever_has_it_open_goes_on():
 
 
 def _schema(url: str) -> bytes:
-    return postgres.run(url, "SELECT value FROM holdfast.store WHERE name = 'schema'")[0][0]
+    return postgres.run(url, "SELECT value FROM limpet.store WHERE name = 'schema'")[0][0]

@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-import holdfast
-from holdfast import Message, errors, limits
-from holdfast.store.postgres import PostgresDriver, connections, names, place, scrubbing
-from holdfast.store.postgres import open_store as open_
-from holdfast.store.remote.driver import Blank, Change, Head
-from holdfast.testing.contract.stage import step, take, write
+import limpet
+from limpet import Message, errors, limits
+from limpet.store.postgres import PostgresDriver, connections, names, place, scrubbing
+from limpet.store.postgres import open_store as open_
+from limpet.store.remote.driver import Blank, Change, Head
+from limpet.testing.contract.stage import step, take, write
 from tests.servers import postgres
 
 pytestmark = pytest.mark.req("A-20")
@@ -38,24 +38,24 @@ def url(server: postgres.Server) -> Iterator[str]:
 
 def test_after_a_scrub_what_was_erased_is_in_no_table_file(server: postgres.Server, url: str):
     canary = "canary-7f3a9"
-    with holdfast.connect(url) as hf:
-        session = hf.sessions.create_session(f"{canary}-trip", user_id=f"{canary}-ada")
+    with limpet.connect(url) as lp:
+        session = lp.sessions.create_session(f"{canary}-trip", user_id=f"{canary}-ada")
         session.add_messages(
             [
                 Message(role="user", content=f"{canary}-{n}-" + "x" * 90 * (n % 10))
                 for n in range(80)
             ]
         )
-        kept = hf.sessions.create_session(user_id="bob")
+        kept = lp.sessions.create_session(user_id="bob")
         kept.add_message(Message(role="user", content="stays"))
         for statement in ("ANALYZE", "CHECKPOINT"):
             postgres.run(url, statement)
         assert found(server, canary)
-        hf.admin.erase(user_id=f"{canary}-ada")
+        lp.admin.erase(user_id=f"{canary}-ada")
         postgres.run(url, "CHECKPOINT")
         assert not found(server, canary)
-        assert [m.content for m in hf.sessions.get_session(kept.id).messages] == ["stays"]
-        assert hf.admin.verify().ok
+        assert [m.content for m in lp.sessions.get_session(kept.id).messages] == ["stays"]
+        assert lp.admin.verify().ok
 
 
 def test_notes_that_were_dropped_are_in_no_table_file(server: postgres.Server, url: str):
@@ -82,7 +82,7 @@ def test_of_every_table_it_is_known_whether_an_erasure_leaves_something_in_it(ur
     open_(url).close()
     tables = postgres.run(
         url,
-        "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace"
+        "SELECT relname FROM pg_class WHERE relnamespace = 'limpet'::regnamespace"
         " AND relkind IN ('r', 'p') AND NOT relispartition",
     )
     alone = {"store", "shelf"}
@@ -124,7 +124,7 @@ def test_a_scrub_that_waits_for_a_table_holds_nobody_up(server: postgres.Server,
         take(store, step(write("a", 0, b"erased-e07b2", b"stays"), tenant="red"))
         blank(driver, "red", 1)
         with psycopg.connect(url) as user:
-            user.execute("LOCK TABLE holdfast.events IN ACCESS SHARE MODE")
+            user.execute("LOCK TABLE limpet.events IN ACCESS SHARE MODE")
             scrubbed = pool.submit(driver.scrub, b"todo\n", b"")
             while not postgres.run(url, "SELECT 1 FROM pg_locks WHERE NOT granted"):
                 assert not scrubbed.done()
@@ -146,10 +146,10 @@ def test_a_server_may_have_had_more_transactions_than_32_bits_tell():
         url = server.url()
         ((number,),) = postgres.run(url, "SELECT pg_current_xact_id()::text::numeric")
         assert number > 2**32
-        with holdfast.connect(url) as hf:
-            session = hf.sessions.create_session("trip", user_id="canary-91c7e")
+        with limpet.connect(url) as lp:
+            session = lp.sessions.create_session("trip", user_id="canary-91c7e")
             session.add_message(Message(role="user", content="canary-91c7e"))
-            hf.admin.erase(user_id="canary-91c7e")
+            lp.admin.erase(user_id="canary-91c7e")
         postgres.run(url, "CHECKPOINT")
         assert not found(server, "canary-91c7e")
 
@@ -184,7 +184,7 @@ def test_what_readers_on_a_replica_see_is_waited_for(slot: str, monkeypatch: pyt
             psycopg.connect(replica.url()) as reader,
         ):
             reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            assert reader.execute("SELECT count(*) FROM holdfast.events").fetchall() == [(2,)]
+            assert reader.execute("SELECT count(*) FROM limpet.events").fetchall() == [(2,)]
             until(server.url(), KEPT_BY_REPLICAS)
             blank(driver, "red", 1)
             monkeypatch.setattr(limits, "SCRUB_REPLICA_WAIT_S", 0.3)
@@ -234,7 +234,7 @@ def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(
         take(store, step(write("a", 0, b"x"), tenant="red"))
         blank(driver, "red", 1)
         with psycopg.connect(url) as user:
-            user.execute("LOCK TABLE holdfast.events IN ACCESS SHARE MODE")
+            user.execute("LOCK TABLE limpet.events IN ACCESS SHARE MODE")
             with pytest.raises(errors.StoreBusy, match="has been in use") as caught:
                 driver.scrub(b"todo\n", b"")
         assert caught.value.facts["pending"] and driver.pending() == b"todo\n"

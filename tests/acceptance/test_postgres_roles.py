@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from holdfast import errors
-from holdfast.store.postgres import exists, opening, place
-from holdfast.store.postgres import open_store as open_
+from limpet import errors
+from limpet.store.postgres import exists, opening, place
+from limpet.store.postgres import open_store as open_
 from tests.acceptance.test_postgres import fill, with_options
 from tests.servers import postgres
 
@@ -42,7 +42,7 @@ def test_a_role_that_a_store_was_not_made_for_is_told_what_it_lacks(own: str):
     with pytest.raises(errors.StoreReadOnly, match="stranger may not use the schema") as caught:
         open_(with_options(own, role="stranger"))
     assert "?role=" in caught.value.hint
-    postgres.run(own, "GRANT holdfast_app TO stranger")
+    postgres.run(own, "GRANT limpet_app TO stranger")
     with closing(open_(with_options(own, role="stranger"))) as store:
         fill(store, "red")
     postgres.run(own, "DROP ROLE stranger")
@@ -51,10 +51,10 @@ def test_a_role_that_a_store_was_not_made_for_is_told_what_it_lacks(own: str):
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE holdfast.store SET value = 'x' WHERE name = 'schema'",
-        "UPDATE holdfast.store SET value = '-1' WHERE name = 'schema'",
-        "UPDATE holdfast.store SET value = '' WHERE name = 'schema'",
-        "DELETE FROM holdfast.store WHERE name = 'schema'",
+        "UPDATE limpet.store SET value = 'x' WHERE name = 'schema'",
+        "UPDATE limpet.store SET value = '-1' WHERE name = 'schema'",
+        "UPDATE limpet.store SET value = '' WHERE name = 'schema'",
+        "DELETE FROM limpet.store WHERE name = 'schema'",
     ],
 )
 def test_a_store_that_has_lost_its_version_is_damaged(own: str, statement: str):

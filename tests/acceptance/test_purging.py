@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import limits
-from holdfast.engine.bonding import BondedShelf
-from holdfast.store.sqlite.shelf import SQLiteShelf
-from holdfast.testing.scribe import Scribe
-from holdfast.values.memory import Who
+import limpet
+from limpet import limits
+from limpet.engine.bonding import BondedShelf
+from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.testing.scribe import Scribe
+from limpet.values.memory import Who
 from tests.acceptance.whole import has, known, opened, said, worked
 
 
@@ -41,25 +41,25 @@ def test_those_that_wait_for_forks_hold_up_no_other(
     scrubbed, forks = list[int](), list[str]()
     scrub = SQLiteShelf.scrub
     monkeypatch.setattr(SQLiteShelf, "scrub", lambda self: (scrubbed.append(1), scrub(self)))
-    with opened(path) as hf:
-        said(hf, "old", "ada", "I live in Marmotville.")
+    with opened(path) as lp:
+        said(lp, "old", "ada", "I live in Marmotville.")
         for name in ("one", "two", "three"):
-            said(hf, name, "ada", f"I work as a baker of {name}.")
-            forks.append(hf.sessions.fork_session(name).id)
-        worked(hf)
-        assert len(known(hf, "ada")) >= 2
+            said(lp, name, "ada", f"I work as a baker of {name}.")
+            forks.append(lp.sessions.fork_session(name).id)
+        worked(lp)
+        assert len(known(lp, "ada")) >= 2
         for name in ("old", "one", "two", "three"):
-            hf.sessions.delete_session(name)
-        worked(hf)
+            lp.sessions.delete_session(name)
+        worked(lp)
         assert not has(path.parent, "Marmotville")
-        assert not known(hf, "ada")
+        assert not known(lp, "ada")
         scrubbed.clear()
-        hf.sessions.create_session("new")
-        worked(hf)
+        lp.sessions.create_session("new")
+        worked(lp)
         assert not scrubbed, "what waits is told of once"
         for name in forks:
-            hf.sessions.delete_session(name)
-        worked(hf)
+            lp.sessions.delete_session(name)
+        worked(lp)
         assert not has(path.parent, "baker")
         assert scrubbed
 
@@ -70,28 +70,28 @@ def test_an_id_that_is_used_again_costs_nobody_their_memory(
     renewed: list[int] = []
     renew = BondedShelf.renew
     monkeypatch.setattr(BondedShelf, "renew", lambda self: (renewed.append(1), renew(self)))
-    with opened(path) as hf:
-        said(hf, "one", "ada", "I live in Marmotville.")
-        said(hf, "two", "ada", "I work as a baker.")
-        worked(hf)
-        hf.sessions.delete_session("one")
-        said(hf, "one", "ada", "I am allergic to peanuts.")
-        worked(hf)
-        found = " ".join(known(hf, "ada"))
+    with opened(path) as lp:
+        said(lp, "one", "ada", "I live in Marmotville.")
+        said(lp, "two", "ada", "I work as a baker.")
+        worked(lp)
+        lp.sessions.delete_session("one")
+        said(lp, "one", "ada", "I am allergic to peanuts.")
+        worked(lp)
+        found = " ".join(known(lp, "ada"))
         assert "baker" in found and "peanuts" in found and "Marmotville" not in found
-        assert hf.archive.search("peanuts", user_id="ada")
+        assert lp.archive.search("peanuts", user_id="ada")
     assert not has(path.parent, "Marmotville")
     assert not renewed
 
 
 def test_an_engine_elsewhere_is_told_what_had_the_id_before(path: Path):
     memory = Listening()
-    with holdfast.connect(path, memory=memory) as hf:
-        said(hf, "one", "ada", "I live in Oslo.")
-        assert hf.worker().run_once().failures == 0
+    with limpet.connect(path, memory=memory) as lp:
+        said(lp, "one", "ada", "I live in Oslo.")
+        assert lp.worker().run_once().failures == 0
         ((_, (before,)),) = memory.taken.values()
-        hf.sessions.delete_session("one")
-        said(hf, "one", "ada", "I like tea.")
-        assert hf.admin.erase().pending is False
+        lp.sessions.delete_session("one")
+        said(lp, "one", "ada", "I like tea.")
+        assert lp.admin.erase().pending is False
     assert ("one", before.position) in memory.told
     assert ("one", None) not in memory.told

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.store.postgres import exists, place
-from holdfast.store.postgres import open_store as open_
+import limpet
+from limpet import errors
+from limpet.store.postgres import exists, place
+from limpet.store.postgres import open_store as open_
 from tests.servers import postgres
 
 
@@ -33,7 +33,7 @@ def url(server: postgres.Server) -> Iterator[str]:
 def test_a_url_that_names_nothing():
     for url in ("postgresql://h/d?durability=much", "postgresql://h/d?schema=a.b", "postgres://h/d?nonsense=1"):  # fmt: skip
         with pytest.raises(errors.InvalidRequest):
-            holdfast.connect(url)
+            limpet.connect(url)
     with pytest.raises(errors.InvalidRequest) as caught:
         place.of("postgresql://ada:s3cret@h/d?nonsense=s3cret")
     assert "s3cret" not in str(caught.value)
@@ -50,7 +50,7 @@ def test_every_form_of_a_url_that_libpq_takes(
         for form in (
             f"postgresql:///{name}?host={folder}&port={port}&user=postgres",
             f"postgresql://postgres@:{port}/{name}?host={folder}",
-            f"Postgres://postgres@/{name}?port={port}&host={folder}&schema=holdfast",
+            f"Postgres://postgres@/{name}?port={port}&host={folder}&schema=limpet",
             f"postgresql://postgres@{quote(str(folder), safe='')}:{port}/{name}",
             f"postgresql://?host=127.0.0.1&port={port}&user=postgres&dbname={name}",
             f"{url}?options=-c%20search_path%3Dpublic&application_name=a+b",
@@ -61,7 +61,7 @@ def test_every_form_of_a_url_that_libpq_takes(
             ("PGHOST", str(folder)), ("PGPORT", str(port)), ("PGUSER", "postgres"), ("PGDATABASE", name),
         ):  # fmt: skip
             monkeypatch.setenv(variable, value)
-        for form in ("postgresql://", f"postgresql:///{name}", "postgresql://?schema=holdfast"):
+        for form in ("postgresql://", f"postgresql:///{name}", "postgresql://?schema=limpet"):
             open_(form).close()
             assert place.of(form).shown == f"PostgreSQL at {folder}:{port}/{name}"
     finally:
@@ -70,7 +70,7 @@ def test_every_form_of_a_url_that_libpq_takes(
 
 def test_a_server_that_is_away():
     with pytest.raises(errors.Unavailable, match="does not answer") as caught:
-        holdfast.connect("postgresql://postgres@127.0.0.1:1/postgres")
+        limpet.connect("postgresql://postgres@127.0.0.1:1/postgres")
     assert "host and port" in caught.value.hint
 
 
@@ -115,7 +115,7 @@ def test_one_without_the_grant_is_told_that_there_is_a_store(url: str):
         for look in (open_, exists):
             with pytest.raises(errors.UnsafeStore, match="bob may not look into it") as caught:
                 look(theirs)
-            assert caught.value.hint.endswith("GRANT holdfast_app TO bob")
+            assert caught.value.hint.endswith("GRANT limpet_app TO bob")
         postgres.run(url, caught.value.hint.rpartition(": ")[2])
         open_(theirs).close()
     finally:
@@ -139,15 +139,15 @@ def test_an_administrator_is_not_disarmed(url: str):
     with pytest.raises(errors.UnsafeStore, match="is a superuser") as caught:
         open_(f"{url}?role=postgres")
     assert caught.value.hint.startswith("Leave ?role= out of the URL")
-    postgres.run(url, "ALTER ROLE holdfast_app BYPASSRLS")
+    postgres.run(url, "ALTER ROLE limpet_app BYPASSRLS")
     try:
-        with pytest.raises(errors.UnsafeStore, match="ALTER ROLE holdfast_app NOSUPERUSER"):
+        with pytest.raises(errors.UnsafeStore, match="ALTER ROLE limpet_app NOSUPERUSER"):
             open_(url)
     finally:
-        postgres.run(url, "ALTER ROLE holdfast_app NOBYPASSRLS")
+        postgres.run(url, "ALTER ROLE limpet_app NOBYPASSRLS")
 
 
 def test_a_table_that_is_gone_is_named_as_gone(url: str):
-    postgres.run(url, "DROP TABLE holdfast.heads CASCADE")
-    with pytest.raises(errors.Corrupt, match="heads of the schema holdfast is missing"):
+    postgres.run(url, "DROP TABLE limpet.heads CASCADE")
+    with pytest.raises(errors.Corrupt, match="heads of the schema limpet is missing"):
         open_(url)

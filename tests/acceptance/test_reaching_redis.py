@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import redis
 
-import holdfast
-from holdfast import errors
-from holdfast.store import redis as ours
-from holdfast.store.redis import place, translate
+import limpet
+from limpet import errors
+from limpet.store import redis as ours
+from limpet.store.redis import place, translate
 from tests.acceptance.test_errors_redis import refused, said
 from tests.servers import valkey
 
@@ -64,4 +64,4 @@ def test_a_certificate_that_nobody_here_trusts():
 )  # fmt: skip
 def test_a_url_that_is_none(url: str):
     with pytest.raises(errors.InvalidRequest):
-        holdfast.connect(url)
+        limpet.connect(url)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast
-from holdfast.testing import corpus
+import limpet
+from limpet import Limpet
+from limpet.testing import corpus
 from tests.acceptance.scenes import Opener, feed
 
 Conversation = list[corpus.ChatMessage]
@@ -34,18 +34,18 @@ def talks(request: pytest.FixtureRequest, data_dir: Path | None) -> list[Convers
     return found
 
 
-def raws(session: holdfast.Session) -> Conversation:
+def raws(session: limpet.Session) -> Conversation:
     return [message.raw() for message in session.messages]
 
 
-def one_by_one(hf: Holdfast, id_: str, talk: Conversation) -> None:
-    session = hf.sessions.create_session(id_)
+def one_by_one(lp: Limpet, id_: str, talk: Conversation) -> None:
+    session = lp.sessions.create_session(id_)
     for message in talk:
         session.add_message(message)
 
 
-def at_once(hf: Holdfast, id_: str, talk: Conversation) -> None:
-    hf.sessions.create_session(id_).add_messages(talk)
+def at_once(lp: Limpet, id_: str, talk: Conversation) -> None:
+    lp.sessions.create_session(id_).add_messages(talk)
 
 
 def call_ids(talk: Conversation) -> Iterator[str]:
@@ -58,19 +58,19 @@ def call_ids(talk: Conversation) -> Iterator[str]:
 @pytest.mark.parametrize("way", [one_by_one, at_once])
 def test_each_conversation_comes_back_equal_also_after_reopening(
     backend: str, opener: Opener, talks: list[Conversation],
-    way: Callable[[Holdfast, str, Conversation], None],
+    way: Callable[[Limpet, str, Conversation], None],
 ):  # fmt: skip
-    hf = opener()
+    lp = opener()
     for number, talk in enumerate(talks):
-        way(hf, f"talk-{number}", talk)
+        way(lp, f"talk-{number}", talk)
     if backend == "sqlite":
-        hf.close()
-        hf = opener()
+        lp.close()
+        lp = opener()
     for number, talk in enumerate(talks):
-        session = hf.sessions.get_session(f"talk-{number}")
+        session = lp.sessions.get_session(f"talk-{number}")
         assert raws(session) == talk
         assert session.pending_calls() == []
-    assert hf.admin.verify().ok
+    assert lp.admin.verify().ok
 
 
 @pytest.mark.req("A-1", "A-6")
@@ -78,18 +78,18 @@ def test_each_conversation_comes_back_equal_also_after_reopening(
 def test_laid_end_to_end_they_are_one_conversation(
     backend: str, opener: Opener, talks: list[Conversation], size: int
 ):
-    hf = opener(max_messages_per_session=size)
-    session = hf.sessions.create_session("all")
+    lp = opener(max_messages_per_session=size)
+    session = lp.sessions.create_session("all")
     for talk in talks:
         session.add_messages(talk)
     if backend == "sqlite":
-        hf.close()
-        hf = opener(max_messages_per_session=size)
-    chain = hf.sessions.session_chain("all")
+        lp.close()
+        lp = opener(max_messages_per_session=size)
+    chain = lp.sessions.session_chain("all")
     found = [m.raw() for part in chain for m in part.messages if m.origin is None]
     assert found == [message for talk in talks for message in talk]
     assert len(chain) == 1 if size == 5000 else len(chain) > 3
-    feed(hf)
+    feed(lp)
 
 
 @pytest.mark.req("A-6")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import WindowPolicy, errors
-from holdfast.models.openai import OpenAIModel
-from holdfast.models.summarizer import ModelSummarizer
+import limpet
+from limpet import WindowPolicy, errors
+from limpet.models.openai import OpenAIModel
+from limpet.models.summarizer import ModelSummarizer
 
 pytestmark = pytest.mark.slow
 
@@ -75,8 +75,8 @@ def test_a_question_that_is_too_long_is_refused_by_name(model: OpenAIModel):
 
 
 def test_a_session_is_summarised_or_stays_as_it_was(model: OpenAIModel):
-    with holdfast.connect("volatile:", policy=WindowPolicy(budget=150, summary="en")) as hf:
-        session = hf.sessions.create_session("s")
+    with limpet.connect("volatile:", policy=WindowPolicy(budget=150, summary="en")) as lp:
+        session = lp.sessions.create_session("s")
         for number in range(12):
             session.add_message({"role": "user", "content": f"Book flight SK{number} for Ada."})
             session.add_message({"role": "assistant", "content": f"Booked: REF-{number:04d}."})

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import Message, Scope, ToolCallRequest, errors, limits
-from holdfast.engine.states import stream_of
-from holdfast.store.port import Rebuilt, Snapshot
-from holdfast.store.sqlite import SQLiteStore, opening, rows
-from holdfast.wire import codec
+import limpet
+from limpet import Message, Scope, ToolCallRequest, errors, limits
+from limpet.engine.states import stream_of
+from limpet.store.port import Rebuilt, Snapshot
+from limpet.store.sqlite import SQLiteStore, opening, rows
+from limpet.wire import codec
 
 DERIVED = ("claims", "projections", "projection_terms", "blob_uses", "snapshots")
 KEPT = ("store", "tenants", "streams", "events", "keys", "blobs")
@@ -29,13 +29,13 @@ def path(tmp_path: Path) -> Path:
     """A store in which everything has happened that leads to something derived."""
     made = tmp_path / "state.db"
     for tenant in ("default", "other"):
-        with holdfast.connect(made, tenant=tenant) as hf:
-            fill(hf.sessions)
-            frame(hf.index)
+        with limpet.connect(made, tenant=tenant) as lp:
+            fill(lp.sessions)
+            frame(lp.index)
     return made
 
 
-def fill(sessions: holdfast.SessionManager) -> None:
+def fill(sessions: limpet.SessionManager) -> None:
     long = sessions.create_session("long", user_id="ada", title="Long", metadata={"n": 1})
     long.add_messages([Message("user", f"m{number}") for number in range(LONG)])
     sessions.create_session("gone", user_id="ada").add_message(Message("user", "x"))
@@ -55,7 +55,7 @@ def fill(sessions: holdfast.SessionManager) -> None:
     sessions.update_session("reset", metadata={"n": None})
 
 
-def frame(index: holdfast.StateIndex) -> None:
+def frame(index: limpet.StateIndex) -> None:
     """Leave frames that work, that wait, and that are closed, with tools, handles and decisions."""
     root = index.push_frame(Scope("ada"), goal="plan", budget=10_000, frame_id="root")
     child = index.push_frame(Scope("bob"), goal="book", budget=1_000, parent_frame_id=root.frame_id)
@@ -86,22 +86,22 @@ def vandalise(path: Path, statement: str, bindings: tuple[bytes | int | str, ...
     connection.close()
 
 
-def shown(hf: holdfast.Holdfast) -> list[object]:
+def shown(lp: limpet.Limpet) -> list[object]:
     """Return what a caller sees of all sessions."""
-    listed = list(hf.sessions.list_sessions(limit=100))
-    return [listed, [list(hf.sessions.get_session(row["id"]).messages) for row in listed]]
+    listed = list(lp.sessions.list_sessions(limit=100))
+    return [listed, [list(lp.sessions.get_session(row["id"]).messages) for row in listed]]
 
 
 def test_a_rebuild_gives_the_same_rows(path: Path):
-    with holdfast.connect(path) as hf:
-        before, truth, seen = tables(path), tables(path, KEPT[1:]), shown(hf)
+    with limpet.connect(path) as lp:
+        before, truth, seen = tables(path), tables(path, KEPT[1:]), shown(lp)
         assert all(before.values()), "there is something of everything"
         assert tables(path, DERIVED[-1:])["snapshots"], "snapshots too"
-        made = hf.admin.rebuild()
+        made = lp.admin.rebuild()
         assert (tables(path), tables(path, KEPT[1:])) == (before, truth)
         assert not tables(path, DERIVED[-1:])["snapshots"]
-        assert shown(hf) == seen
-        assert hf.admin.verify().ok
+        assert shown(lp) == seen
+        assert lp.admin.verify().ok
     assert made == Rebuilt(
         events=len(truth["events"]),
         tenants=2,
@@ -109,10 +109,10 @@ def test_a_rebuild_gives_the_same_rows(path: Path):
         claims=len(before["claims"]),
         projections=len(before["projections"]),
     )
-    with holdfast.connect(path) as hf:
-        assert shown(hf) == seen
+    with limpet.connect(path) as lp:
+        assert shown(lp) == seen
         with pytest.raises(errors.KeyReused):
-            hf.sessions.get_session("large").add_message(Message("user", "another"), key="once")
+            lp.sessions.get_session("large").add_message(Message("user", "another"), key="once")
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_what_is_wrong_is_put_right(path: Path, statement: str):
     before = tables(path)
     vandalise(path, statement)
     assert tables(path) != before
-    with holdfast.connect(path) as hf:
-        hf.admin.rebuild()
+    with limpet.connect(path) as lp:
+        lp.admin.rebuild()
         assert tables(path) == before
-        assert hf.admin.verify().ok
+        assert lp.admin.verify().ok
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def test_what_is_wrong_is_put_right(path: Path, statement: str):
     ],
 )
 def test_what_the_log_can_not_prove_is_refused(path: Path, statement: str, place: str):
-    with holdfast.connect(path) as hf:
+    with limpet.connect(path) as lp:
         vandalise(path, "UPDATE projections SET owner = 'mallory'")
         vandalise(path, statement)
         before = tables(path, DERIVED + KEPT)
-        with pytest.raises(holdfast.Corrupt, match=place):
-            hf.admin.rebuild()
+        with pytest.raises(limpet.Corrupt, match=place):
+            lp.admin.rebuild()
         assert tables(path, DERIVED + KEPT) == before
 
 
@@ -172,8 +172,8 @@ def test_a_stream_of_a_later_version_is_refused(path: Path):
     mark = rows.mark(*tables_row(path, number))
     vandalise(path, f"UPDATE streams SET mark = ? WHERE key = ({number})", (mark,))
     before = tables(path, DERIVED + KEPT)
-    with holdfast.connect(path) as hf, pytest.raises(holdfast.NewerStore, match="novel/1"):
-        hf.admin.rebuild()
+    with limpet.connect(path) as lp, pytest.raises(limpet.NewerStore, match="novel/1"):
+        lp.admin.rebuild()
     assert tables(path, DERIVED + KEPT) == before
 
 
@@ -188,7 +188,7 @@ def tables_row(path: Path, number: str) -> tuple[object, ...]:
 
 def lie(path: Path) -> None:
     """Put a snapshot into the store that says something else than the log, its mark right."""
-    store = holdfast.connect(path)
+    store = limpet.connect(path)
     kept = store._opened.engine.store
     assert isinstance(kept, SQLiteStore)
     stream = stream_of("long")
@@ -211,36 +211,36 @@ def lie(path: Path) -> None:
 
 def elsewhere(path: Path) -> None:
     """Rebuild in another process."""
-    program = "import sys, holdfast\nwith holdfast.connect(sys.argv[1]) as hf: hf.admin.rebuild()"
+    program = "import sys, limpet\nwith limpet.connect(sys.argv[1]) as lp: lp.admin.rebuild()"
     subprocess.run([sys.executable, "-W", "error", "-c", program, str(path)], check=True)
 
 
 def beside(path: Path) -> None:
     """Rebuild in this process, by another engine."""
-    with holdfast.connect(path) as hf:
-        hf.admin.rebuild()
+    with limpet.connect(path) as lp:
+        lp.admin.rebuild()
 
 
 @pytest.mark.parametrize("where", ["here", "beside", "elsewhere"])
 @pytest.mark.parametrize("first", ["read", "write"])
 def test_nobody_answers_from_what_it_cached_before(path: Path, where: str, first: str):
     lie(path)
-    with holdfast.connect(path) as hf:
-        assert hf.sessions.get_session("long").title == "A lie"
-        hf.sessions.get_session("long").add_message(Message("user", "one more"))
-        assert hf.sessions.list_sessions(user_id="ada")[0]["title"] == "A lie"
+    with limpet.connect(path) as lp:
+        assert lp.sessions.get_session("long").title == "A lie"
+        lp.sessions.get_session("long").add_message(Message("user", "one more"))
+        assert lp.sessions.list_sessions(user_id="ada")[0]["title"] == "A lie"
         if where == "here":
-            hf.admin.rebuild()
+            lp.admin.rebuild()
         else:
             (beside if where == "beside" else elsewhere)(path)
         if first == "read":
-            assert hf.sessions.get_session("long").title == "Long"
-        hf.sessions.add_messages("long", [Message("user", "yet one")])
-        assert hf.sessions.get_session("long").title == "Long"
-        assert hf.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
-        assert hf.sessions.get_session("long").message_count == LONG + 2
+            assert lp.sessions.get_session("long").title == "Long"
+        lp.sessions.add_messages("long", [Message("user", "yet one")])
+        assert lp.sessions.get_session("long").title == "Long"
+        assert lp.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
+        assert lp.sessions.get_session("long").message_count == LONG + 2
         before = tables(path)
-        hf.admin.rebuild()
+        lp.admin.rebuild()
         assert tables(path) == before
 
 
@@ -249,34 +249,34 @@ def test_nothing_is_decided_early_on_what_a_rebuild_has_put_in_question(
 ):
     """In a crowd an engine decides on what it remembers, and hands that over."""
     lie(path)
-    with holdfast.connect(path) as hf:
-        assert hf.sessions.get_session("long").title == "A lie"
+    with limpet.connect(path) as lp:
+        assert lp.sessions.get_session("long").title == "A lie"
         elsewhere(path)
         monkeypatch.setattr(SQLiteStore, "crowded", property(lambda _: True))
-        hf.sessions.add_messages("long", [Message("user", "one more")])
-        assert hf.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
+        lp.sessions.add_messages("long", [Message("user", "one more")])
+        assert lp.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
 
 
 def test_a_rebuild_between_deciding_and_the_turn_is_noticed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     lie(path)
-    with holdfast.connect(path) as hf:
-        assert hf.sessions.get_session("long").title == "A lie"
+    with limpet.connect(path) as lp:
+        assert lp.sessions.get_session("long").title == "A lie"
         monkeypatch.setattr(SQLiteStore, "crowded", property(lambda _: True))
         monkeypatch.setattr(SQLiteStore, "hand_over", lambda *_: elsewhere(path))
-        hf.sessions.add_messages("long", [Message("user", "one more")])
-        assert hf.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
+        lp.sessions.add_messages("long", [Message("user", "one more")])
+        assert lp.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
 
 
 def test_the_root_of_a_frame_is_looked_for_again(path: Path):
     """It is remembered from a row, which may have been wrong."""
-    with holdfast.connect(path) as hf:
-        hf._opened.engine.trees.keep_root("default", "root", "another")
+    with limpet.connect(path) as lp:
+        lp._opened.engine.trees.keep_root("default", "root", "another")
         with pytest.raises(errors.Error):
-            hf.index.update_frame("root", goal="go on")
+            lp.index.update_frame("root", goal="go on")
         beside(path)
-        assert hf.index.update_frame("root", goal="go on").goal == "go on"
+        assert lp.index.update_frame("root", goal="go on").goal == "go on"
 
 
 def test_a_state_read_before_a_rebuild_is_not_kept_after_it(
@@ -284,33 +284,33 @@ def test_a_state_read_before_a_rebuild_is_not_kept_after_it(
 ):
     lie(path)
     real, rebuilt = SQLiteStore.snapshot, list[str]()
-    with holdfast.connect(path) as hf:
+    with limpet.connect(path) as lp:
 
         def slow(store: SQLiteStore, tenant: str, stream: str) -> Snapshot | None:
             found = real(store, tenant, stream)
             if not rebuilt:
                 rebuilt.append(stream)
                 beside(path)
-                assert hf.sessions.get_session("large"), "somebody else hears of it first"
+                assert lp.sessions.get_session("large"), "somebody else hears of it first"
             return found
 
         monkeypatch.setattr(SQLiteStore, "snapshot", slow)
-        assert hf.sessions.get_session("long").title == "A lie", "it was asked for before"
-        assert hf.sessions.get_session("long").title == "Long"
+        assert lp.sessions.get_session("long").title == "A lie", "it was asked for before"
+        assert lp.sessions.get_session("long").title == "Long"
 
 
 def test_a_volatile_store_is_rebuilt_too():
-    with holdfast.connect("volatile:") as hf:
-        fill(hf.sessions)
-        seen = shown(hf)
-        assert hf.admin.rebuild().tenants == 1
-        assert shown(hf) == seen
+    with limpet.connect("volatile:") as lp:
+        fill(lp.sessions)
+        seen = shown(lp)
+        assert lp.admin.rebuild().tenants == 1
+        assert shown(lp) == seen
 
 
 def test_progress_comes_to_its_end(path: Path):
     told: list[tuple[int, int]] = []
-    with holdfast.connect(path) as hf:
-        made = hf.admin.rebuild(lambda done, total: told.append((done, total)))
+    with limpet.connect(path) as lp:
+        made = lp.admin.rebuild(lambda done, total: told.append((done, total)))
     assert {total for _, total in told} == {2 * made.events}
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1][0] == 2 * made.events
@@ -319,7 +319,7 @@ def test_progress_comes_to_its_end(path: Path):
 def test_one_whose_progress_fails_changes_nothing_and_lets_others_write(path: Path):
     vandalise(path, "UPDATE projections SET owner = 'mallory'")
     before = tables(path, DERIVED)
-    with holdfast.connect(path) as hf:
+    with limpet.connect(path) as lp:
         for last in (1, 3, 6):
             seen: list[int] = []
 
@@ -329,12 +329,12 @@ def test_one_whose_progress_fails_changes_nothing_and_lets_others_write(path: Pa
                     raise ZeroDivisionError(total)
 
             with pytest.raises(ZeroDivisionError):
-                hf.admin.rebuild(told)
+                lp.admin.rebuild(told)
             assert tables(path, DERIVED) == before
-        other = threading.Thread(target=hf.sessions.create_session, args=("after",))
+        other = threading.Thread(target=lp.sessions.create_session, args=("after",))
         other.start()
         other.join(20)
-        assert hf.sessions.get_session("after")
+        assert lp.sessions.get_session("after")
 
 
 def test_async_callers_rebuild(path: Path):
@@ -342,8 +342,8 @@ def test_async_callers_rebuild(path: Path):
     vandalise(path, "DELETE FROM claims")
 
     async def rebuild() -> Rebuilt:
-        async with holdfast.connect_async(path) as hf:
-            return await hf.admin.rebuild()
+        async with limpet.connect_async(path) as lp:
+            return await lp.admin.rebuild()
 
     assert asyncio.run(rebuild()).tenants == 2
     assert tables(path) == before
@@ -351,7 +351,7 @@ def test_async_callers_rebuild(path: Path):
 
 KILLED = """
 import os, signal, sys
-import holdfast
+import limpet
 
 left = int(sys.argv[2])
 def told(done, total):
@@ -360,7 +360,7 @@ def told(done, total):
     if not left:
         os.kill(os.getpid(), signal.SIGKILL)
 
-holdfast.connect(sys.argv[1]).admin.rebuild(told)
+limpet.connect(sys.argv[1]).admin.rebuild(told)
 """
 
 
@@ -371,42 +371,42 @@ def test_killed_anywhere_the_old_rows_stand(path: Path, after: int):
     killed = subprocess.run([sys.executable, "-c", KILLED, str(path), str(after)], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert tables(path, DERIVED) == before
-    with holdfast.connect(path) as hf:
-        hf.admin.rebuild()
-        assert hf.sessions.list_sessions(user_id="mallory") == []
-        assert hf.admin.verify().ok
+    with limpet.connect(path) as lp:
+        lp.admin.rebuild()
+        assert lp.sessions.list_sessions(user_id="mallory") == []
+        assert lp.admin.verify().ok
 
 
 WRITER = """
 import sys
-import holdfast
+import limpet
 
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with holdfast.connect(path) as hf:
+with limpet.connect(path) as lp:
     print("ready", flush=True)
     sys.stdin.readline()
     for number in range(count):
         if number % 10 == 0:
-            hf.sessions.create_session(f"{name}-{number}", user_id=name, metadata={"n": number})
+            lp.sessions.create_session(f"{name}-{number}", user_id=name, metadata={"n": number})
         for session in ("shared", f"{name}-{number - number % 10}"):
-            hf.sessions.add_messages(session, [holdfast.Message("user", f"{name} {number}")])
+            lp.sessions.add_messages(session, [limpet.Message("user", f"{name} {number}")])
 """
 REBUILDER = """
 import sys
-import holdfast
+import limpet
 
-with holdfast.connect(sys.argv[1]) as hf:
+with limpet.connect(sys.argv[1]) as lp:
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(int(sys.argv[2])):
-        print(hf.admin.rebuild().events, flush=True)
+        print(lp.admin.rebuild().events, flush=True)
 """
 
 
 def test_processes_write_while_another_rebuilds(path: Path):
     count, rebuilds, names = 80, 12, ("a", "b", "c")
-    with holdfast.connect(path) as hf:
-        hf.sessions.create_session("shared")
+    with limpet.connect(path) as lp:
+        lp.sessions.create_session("shared")
 
     def start(program: str, *arguments: object) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -427,14 +427,14 @@ def test_processes_write_while_another_rebuilds(path: Path):
     seen = [int(line) for line in outputs[-1].split()]
     assert len(seen) == rebuilds
     assert len(set(seen)) > 2, "some of them while others wrote"
-    with holdfast.connect(path) as hf:
-        said = [str(message.content) for message in hf.sessions.get_session("shared").messages]
+    with limpet.connect(path) as lp:
+        said = [str(message.content) for message in lp.sessions.get_session("shared").messages]
         assert sorted(said) == sorted(
             f"{name} {number}" for name in names for number in range(count)
         )
         for name in names:
-            assert len(hf.sessions.list_sessions(user_id=name, limit=100)) == count // 10
+            assert len(lp.sessions.list_sessions(user_id=name, limit=100)) == count // 10
         before = tables(path)
-        hf.admin.rebuild()
+        lp.admin.rebuild()
         assert tables(path) == before
-        assert hf.admin.verify().ok
+        assert lp.admin.verify().ok

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-import holdfast
-from holdfast import Message, SessionManager, limits
-from holdfast.engine.recovering import recovery_id
-from holdfast.store.files import FilesStore
-from holdfast.store.port import Derive, Rebuilt, StoredEvent
-from holdfast.store.sqlite import SQLiteStore, opening
+import limpet
+from limpet import Message, SessionManager, limits
+from limpet.engine.recovering import recovery_id
+from limpet.store.files import FilesStore
+from limpet.store.port import Derive, Rebuilt, StoredEvent
+from limpet.store.sqlite import SQLiteStore, opening
 from tests.acceptance.test_session_files import damage, filled, say, texts
 
 
@@ -56,14 +56,14 @@ def test_who_interrupts_a_recovery_can_go_on_with_the_store(
 @pytest.mark.req("B-19")
 def test_what_was_erased_is_not_counted_as_damaged(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    with holdfast.connect(path) as hf:
-        session = hf.sessions.create_session("tides")
+    with limpet.connect(path) as lp:
+        session = lp.sessions.create_session("tides")
         session.add_message(Message("user", "canary", id="secret"))
         session.add_messages([say(f"tides {at}") for at in range(4)])
-        hf.admin.erase(session_id="tides", message_id="secret")
+        lp.admin.erase(session_id="tides", message_id="secret")
     spoil(path, 4)
-    with holdfast.connect(path) as hf:
-        session = hf.sessions.load_session("tides")
+    with limpet.connect(path) as lp:
+        session = lp.sessions.load_session("tides")
         assert session is not None and session.id == recovery_id("tides")
         assert texts(session) == ["[erased]", "tides 0", "tides 2", "tides 3"]
         told = session.metadata["recovery"]
@@ -73,13 +73,13 @@ def test_what_was_erased_is_not_counted_as_damaged(tmp_path: Path) -> None:
 @pytest.mark.req("B-19")
 def test_a_deleted_session_of_the_same_id_is_not_recovered_along(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    with holdfast.connect(path) as hf:
-        hf.sessions.create_session("tides").add_message(say("of the one before"))
-        hf.sessions.delete_session("tides")
-        hf.sessions.create_session("tides").add_messages([say("one"), say("two")])
+    with limpet.connect(path) as lp:
+        lp.sessions.create_session("tides").add_message(say("of the one before"))
+        lp.sessions.delete_session("tides")
+        lp.sessions.create_session("tides").add_messages([say("one"), say("two")])
     spoil(path, 5)
-    with holdfast.connect(path) as hf:
-        session = hf.sessions.load_session("tides")
+    with limpet.connect(path) as lp:
+        session = lp.sessions.load_session("tides")
         assert session is not None and texts(session) == ["two"]
 
 
@@ -87,16 +87,16 @@ def test_one_damaged_event_stops_one_sessions_file_and_is_said_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [f"s{at}" for at in range(6)]
-    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
+    with limpet.connect(f"files:{folder}", auto_save_interval=0) as lp:
         for name in names:
-            hf.sessions.create_session(name).add_messages([say("one"), say("two")])
+            lp.sessions.create_session(name).add_messages([say("one"), say("two")])
         spoil(folder / ".index" / "state.db", 2, "s2")
     assert {path.stem for path in (folder / "sessions").glob("s*.json")} == {*names} - {"s2"}
-    (said,) = [record.message for record in caplog.records if record.name == "holdfast.files"]
+    (said,) = [record.message for record in caplog.records if record.name == "limpet.files"]
     assert "position 8 " in said and "'default'" in said
     caplog.clear()
-    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
-        hf.sessions.get_session("s4").add_message(say("three"))
+    with limpet.connect(f"files:{folder}", auto_save_interval=0) as lp:
+        lp.sessions.get_session("s4").add_message(say("three"))
     assert "three" in (folder / "sessions" / "s4.json").read_text()
     assert not caplog.records
 
@@ -106,14 +106,14 @@ BLOB = "canary in a blob " * 8_000
 
 def told(url: str | Path, count: int, *, framed: bool) -> None:
     """Have a session of Ada's with so many messages and a large one, one of Bob's, and frames about Bob's."""
-    with holdfast.connect(url, auto_save_interval=0) as hf:
-        ada = hf.sessions.create_session("tides", user_id="ada", title="canary of a title")
+    with limpet.connect(url, auto_save_interval=0) as lp:
+        ada = lp.sessions.create_session("tides", user_id="ada", title="canary of a title")
         ada.add_messages([say(f"canary {at}") for at in range(count)])
         ada.add_message(say(BLOB))
-        hf.sessions.create_session("ebb", user_id="bob").add_message(say("of bob"))
+        lp.sessions.create_session("ebb", user_id="bob").add_message(say("of bob"))
         if framed:
-            scope = holdfast.Scope(actor_id="planner", session_id="ebb")
-            hf.index.push_frame(scope, goal="plan", budget=holdfast.TokenBudget(total=100))
+            scope = limpet.Scope(actor_id="planner", session_id="ebb")
+            lp.index.push_frame(scope, goal="plan", budget=limpet.TokenBudget(total=100))
 
 
 def left(folder: Path) -> list[str]:
@@ -140,14 +140,14 @@ def test_a_recovery_session_is_its_users_and_goes_with_the_user(
         path = tmp_path / "state" / "journal" / "000001.jsonl"
         sound = path.read_bytes()
         path.write_bytes(sound.replace(b'"canary 1"', b'"canary X"'))
-    with holdfast.connect(url, auto_save_interval=0) as hf:
-        session = hf.sessions.load_session("tides")
+    with limpet.connect(url, auto_save_interval=0) as lp:
+        session = lp.sessions.load_session("tides")
         assert session is not None and session.id == recovery_id("tides")
         assert session.user_id == "ada"
         assert session.title == (
             None if (lost, backend) == ("beginning", "sqlite") else "canary of a title"
         )
-        assert session.id in {row["id"] for row in hf.sessions.list_sessions(user_id="ada")}
+        assert session.id in {row["id"] for row in lp.sessions.list_sessions(user_id="ada")}
 
 
 @pytest.mark.req("B-19")
@@ -159,18 +159,18 @@ def test_a_damaged_session_can_be_erased_with_its_recovery_session(
     path = tmp_path / "state.db"
     told(path, count, framed=True)
     spoil(path, 5)
-    with holdfast.connect(path) as hf:
-        session = hf.sessions.load_session("tides")
+    with limpet.connect(path) as lp:
+        session = lp.sessions.load_session("tides")
         assert session is not None and list(session.messages)
         if verb == "session":
             for each in ("tides", recovery_id("tides")):
-                hf.admin.erase(session_id=each)
+                lp.admin.erase(session_id=each)
         else:
-            receipt = hf.memory.forget("ada") if verb == "forget" else hf.admin.erase(user_id="ada")
+            receipt = lp.memory.forget("ada") if verb == "forget" else lp.admin.erase(user_id="ada")
             assert receipt.sessions == 2 and receipt.blobs
-        assert hf.sessions.load_session("tides") is None
-        assert hf.admin.verify().ok
-        assert {row["id"] for row in hf.sessions.list_sessions()} == {"ebb"}
+        assert lp.sessions.load_session("tides") is None
+        assert lp.admin.verify().ok
+        assert {row["id"] for row in lp.sessions.list_sessions()} == {"ebb"}
     assert left(tmp_path) == []
 
 
@@ -181,20 +181,20 @@ def test_what_is_erased_of_a_damaged_journal_stays_pending_until_it_is_put_back(
     path = folder / "journal" / "000001.jsonl"
     spoil(folder / ".index" / "state.db", 5)
     path.write_bytes(path.read_bytes().replace(b'"canary 3"', b'"canary X"'))
-    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
-        session = hf.sessions.load_session("tides")
+    with limpet.connect(f"files:{folder}", auto_save_interval=0) as lp:
+        session = lp.sessions.load_session("tides")
         assert session is not None and session.user_id == "ada"
-        with pytest.raises(holdfast.Corrupt, match=r"000001\.jsonl") as info:
-            hf.admin.erase(user_id="ada")
+        with pytest.raises(limpet.Corrupt, match=r"000001\.jsonl") as info:
+            lp.admin.erase(user_id="ada")
         assert cast("dict[str, object]", info.value.facts["receipt"])["pending"] is True
-        assert [row["id"] for row in hf.sessions.list_sessions()] == ["ebb"]
+        assert [row["id"] for row in lp.sessions.list_sessions()] == ["ebb"]
     assert "000001.jsonl" in left(folder)
-    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
-        assert any("000001.jsonl" in note for note in hf.admin.status()["notes"])
-        assert hf.sessions.get_session("ebb").message_count == 1
+    with limpet.connect(f"files:{folder}", auto_save_interval=0) as lp:
+        assert any("000001.jsonl" in note for note in lp.admin.status()["notes"])
+        assert lp.sessions.get_session("ebb").message_count == 1
     path.write_bytes(path.read_bytes().replace(b'"canary X"', b'"canary 3"'))
-    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
-        assert hf.admin.status()["notes"] == [] and hf.admin.verify().ok
+    with limpet.connect(f"files:{folder}", auto_save_interval=0) as lp:
+        assert lp.admin.status()["notes"] == [] and lp.admin.verify().ok
     assert left(folder) == []
 
 
@@ -206,13 +206,13 @@ def place(tmp_path: Path, backend: str) -> tuple[str | Path, Path]:
 
 
 def long(url: str | Path, count: int) -> None:
-    with holdfast.connect(url, auto_save_interval=0) as hf:
-        session = hf.sessions.create_session("tides", system="You know the sea.")
+    with limpet.connect(url, auto_save_interval=0) as lp:
+        session = lp.sessions.create_session("tides", system="You know the sea.")
         for at in range(0, count, 50):
             session.add_messages([say(f"tides {at + each}") for each in range(50)])
 
 
-LOOKS: dict[str, Callable[[holdfast.Session], object]] = {
+LOOKS: dict[str, Callable[[limpet.Session], object]] = {
     "messages": lambda session: list(session.messages),
     "one": lambda session: session.messages[1],
     "slice": lambda session: session.messages[0:5],
@@ -231,14 +231,14 @@ def test_damage_before_the_last_snapshot_is_recovered_by_the_read_that_meets_it(
     long(url, 300)
     # The system prompt, which every window has.
     spoil(index, 2)
-    with holdfast.connect(url, auto_save_interval=0) as hf:
-        session = hf.sessions.load_session("tides")
+    with limpet.connect(url, auto_save_interval=0) as lp:
+        session = lp.sessions.load_session("tides")
         assert session is not None and session.id == "tides"
         held = session.messages
         LOOKS[look](session)
         assert len(texts(session)) == 300
         if backend == "files":
-            assert session.id == "tides" and hf.admin.verify().ok
+            assert session.id == "tides" and lp.admin.verify().ok
             assert session.messages[0].content == "You know the sea."
             return
         assert session.id == recovery_id("tides")
@@ -246,12 +246,12 @@ def test_damage_before_the_last_snapshot_is_recovered_by_the_read_that_meets_it(
         assert "tides" in str(session.messages[0].content)
         assert list(held) == list(session.messages)
         session.add_message(say("goes on"))
-    with holdfast.connect(url) as hf:
-        again = hf.sessions.load_session("tides")
+    with limpet.connect(url) as lp:
+        again = lp.sessions.load_session("tides")
         assert again is not None and again.id == recovery_id("tides")
         assert texts(again)[-1] == "goes on"
-        with pytest.raises(holdfast.Corrupt):
-            list(hf.sessions.get_session("tides").messages)
+        with pytest.raises(limpet.Corrupt):
+            list(lp.sessions.get_session("tides").messages)
 
 
 @pytest.mark.req("B-19")
@@ -261,11 +261,11 @@ def test_damage_met_half_way_is_said_once_or_mended_unnoticed(tmp_path: Path, ba
     long(url, 700)
     spoil(index, 502)
     whole, seen = [f"tides {at}" for at in range(700)], list[object]()
-    with holdfast.connect(url, auto_save_interval=0) as hf:
-        session = hf.sessions.load_session("tides")
+    with limpet.connect(url, auto_save_interval=0) as lp:
+        session = lp.sessions.load_session("tides")
         assert session is not None
         with (
-            pytest.raises(holdfast.Corrupt)
+            pytest.raises(limpet.Corrupt)
             if backend == "sqlite"
             else contextlib.nullcontext() as info
         ):
@@ -289,28 +289,28 @@ def test_loading_a_long_session_does_not_read_its_history(
         read.append(len(found))
         return found
 
-    with holdfast.connect(path) as hf:
+    with limpet.connect(path) as lp:
         monkeypatch.setattr(SQLiteStore, "read", noted)
-        assert hf.sessions.load_session("tides")
+        assert lp.sessions.load_session("tides")
     assert sum(read) <= limits.SNAPSHOT_EVERY
 
 
 @pytest.mark.req("B-19")
 def test_damage_elsewhere_makes_no_recovery_session(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    with holdfast.connect(path, max_messages_per_session=10) as hf:
-        session = hf.sessions.create_session("tides")
+    with limpet.connect(path, max_messages_per_session=10) as lp:
+        session = lp.sessions.create_session("tides")
         for at in range(12):
             session.add_message(say(f"tides {at}"))
         following = session.id
         assert following != "tides"
     spoil(path, 2, following)
-    with holdfast.connect(path) as hf:
-        first = hf.sessions.load_session("tides")
+    with limpet.connect(path) as lp:
+        first = lp.sessions.load_session("tides")
         assert first is not None
-        with pytest.raises(holdfast.Corrupt):
+        with pytest.raises(limpet.Corrupt):
             first.pending_calls()
-        assert first.id == "tides" and hf.sessions.load_session(recovery_id("tides")) is None
+        assert first.id == "tides" and lp.sessions.load_session(recovery_id("tides")) is None
 
 
 @pytest.mark.req("B-19")

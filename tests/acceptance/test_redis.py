@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Message, Scope, TokenBudget, errors
-from holdfast.store import redis as ours
-from holdfast.store.redis import settings
-from holdfast.testing.contract import erasing
-from holdfast.testing.contract.stage import TENANT, feed_all, step, take, verified, write
+import limpet
+from limpet import Message, Scope, TokenBudget, errors
+from limpet.store import redis as ours
+from limpet.store.redis import settings
+from limpet.testing.contract import erasing
+from limpet.testing.contract.stage import TENANT, feed_all, step, take, verified, write
 from tests.contract.test_redis import client_of, driver_of
 from tests.servers import valkey
 
@@ -31,13 +31,13 @@ def url(request: pytest.FixtureRequest) -> str:
     return valkey.fresh(valkey.shared_cluster().url if request.param == "cluster" else "")
 
 
-def texts(session: holdfast.Session) -> list[object]:
+def texts(session: limpet.Session) -> list[object]:
     return [message.content for message in session.messages]
 
 
 @pytest.mark.req("A-20")
 def test_two_processes_see_each_others_work_at_once(url: str):
-    with holdfast.connect(url) as one, holdfast.connect(url) as two:
+    with limpet.connect(url) as one, limpet.connect(url) as two:
         mine = one.sessions.create_session(user_id="ada", system="You plan trips.")
         mine.add_message(Message(role="user", content="Find me a flight to Oslo."))
         theirs = two.sessions.get_session(mine.id)
@@ -61,11 +61,11 @@ def test_two_processes_see_each_others_work_at_once(url: str):
 
 @pytest.mark.req("A-20")
 def test_writers_of_one_session_in_two_processes_lose_nothing(url: str):
-    with holdfast.connect(url) as one, holdfast.connect(url) as two:
+    with limpet.connect(url) as one, limpet.connect(url) as two:
         id_ = one.sessions.create_session(user_id="ada").id
 
-        def write_some(hf: holdfast.Holdfast, name: str) -> None:
-            session = hf.sessions.get_session(id_)
+        def write_some(lp: limpet.Limpet, name: str) -> None:
+            session = lp.sessions.get_session(id_)
             for number in range(15):
                 session.add_message(Message(role="user", content=f"{name}{number}"))
 
@@ -122,7 +122,7 @@ def test_who_may_not_listen_says_so_once_and_looks(caplog: pytest.LogCaptureFixt
             assert not store.wait(TENANT, 0, 1.0)
             take(other, step(write("a", 0, b"1")))
             assert store.wait(TENANT, 0, 5.0)
-    (told,) = [each for each in caplog.records if each.name == "holdfast.store"]
+    (told,) = [each for each in caplog.records if each.name == "limpet.store"]
     assert (told.__dict__["action"], told.__dict__["error"]) == (
         "store.not_heard",
         "store_read_only",
@@ -152,15 +152,15 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed():
     with valkey.server() as server:
         kept: list[str] = []
         for round_ in range(4):
-            with holdfast.connect(server.url) as hf:
-                session = hf.sessions.get_or_create_session("s")
+            with limpet.connect(server.url) as lp:
+                session = lp.sessions.get_or_create_session("s")
                 threading.Timer(0.15 + 0.05 * round_, server.kill).start()
                 with pytest.raises(errors.Unavailable):
                     add_until_it_fails(session, f"{round_}/", kept)
             server.start()
-        with holdfast.connect(server.url) as hf:
-            assert hf.admin.verify().ok
-            there = texts(hf.sessions.get_session("s"))
+        with limpet.connect(server.url) as lp:
+            assert lp.admin.verify().ok
+            there = texts(lp.sessions.get_session("s"))
             # The one that was under way at each kill may be there, too.
             assert set(kept) <= set(there)
             assert len(there) <= len(kept) + 4
@@ -173,9 +173,9 @@ def test_a_server_that_lost_what_it_acknowledged_is_noticed_once(since: int):
     """However many messages others have added to what it had left: fewer, as many, or more."""
     with (
         valkey.server(appendonly="no") as server,
-        holdfast.connect(server.url) as hf,
+        limpet.connect(server.url) as lp,
     ):
-        session = hf.sessions.create_session("s", user_id="ada")
+        session = lp.sessions.create_session("s", user_id="ada")
         for number in range(3):
             session.add_message(Message(role="user", content=f"kept {number}"))
         with server.client() as client:
@@ -184,29 +184,29 @@ def test_a_server_that_lost_what_it_acknowledged_is_noticed_once(since: int):
             session.add_message(Message(role="user", content=f"lost {number}"))
         server.kill()
         server.start()
-        with holdfast.connect(server.url) as other:
+        with limpet.connect(server.url) as other:
             for number in range(since):
                 other.sessions.get_session("s").add_message(
                     Message(role="user", content=f"new {number}")
                 )
         if since % 2:
             with pytest.raises(errors.EventsLost):
-                hf.sessions.load_session("s")
+                lp.sessions.load_session("s")
         else:
             with pytest.raises(errors.EventsLost):
                 session.add_message(Message(role="user", content="refused"))
         there = [f"kept {n}" for n in range(3)] + [f"new {n}" for n in range(since)]
-        assert texts(hf.sessions.get_session("s")) == there
+        assert texts(lp.sessions.get_session("s")) == there
         session.add_message(Message(role="user", content="at last"))
-        with holdfast.connect(server.url) as fresh:
+        with limpet.connect(server.url) as fresh:
             assert texts(fresh.sessions.get_session("s")) == [*there, "at last"]
-            states = [each.admin._engine.states.current("default", "s") for each in (hf, fresh)]
+            states = [each.admin._engine.states.current("default", "s") for each in (lp, fresh)]
             assert states[0] == states[1]
-        assert [row["id"] for row in hf.sessions.list_sessions()] == ["s"], "nothing was recovered"
-        assert hf.admin.verify().ok
+        assert [row["id"] for row in lp.sessions.list_sessions()] == ["s"], "nothing was recovered"
+        assert lp.admin.verify().ok
 
 
-def add_until_it_fails(session: holdfast.Session, name: str, kept: list[str]) -> None:
+def add_until_it_fails(session: limpet.Session, name: str, kept: list[str]) -> None:
     for number in range(100_000):
         session.add_message(Message(role="user", content=f"{name}{number}"))
         kept.append(f"{name}{number}")
@@ -214,17 +214,17 @@ def add_until_it_fails(session: holdfast.Session, name: str, kept: list[str]) ->
 
 @pytest.mark.req("A-20")
 def test_an_answer_that_is_lost_has_one_effect_when_it_is_asked_for_again():
-    with valkey.server() as server, holdfast.connect(f"{server.url}?timeout_s=0.5") as hf:
-        session = hf.sessions.create_session(session_id="s")
+    with valkey.server() as server, limpet.connect(f"{server.url}?timeout_s=0.5") as lp:
+        session = lp.sessions.create_session(session_id="s")
         said = Message(role="user", content="once")
         with server.frozen(), pytest.raises(errors.Unavailable, match="in time"):
             session.add_message(said)
         # What was sent is read by the server now, and takes effect; nobody hears of it.
         until = time.monotonic() + 5
-        while not texts(hf.sessions.get_session("s")) and time.monotonic() < until:
+        while not texts(lp.sessions.get_session("s")) and time.monotonic() < until:
             time.sleep(0.01)
         session.add_message(said)
-        assert texts(hf.sessions.get_session("s")) == ["once"]
+        assert texts(lp.sessions.get_session("s")) == ["once"]
 
 
 def test_scripts_that_a_server_has_forgotten_are_sent_again_and_run_once(url: str):
@@ -242,14 +242,14 @@ def test_scripts_that_a_server_has_forgotten_are_sent_again_and_run_once(url: st
 
 
 def test_awkward_names_come_back_as_they_were(url: str):
-    with holdfast.connect(url, tenant="t" + AWKWARD[:3]) as hf:
-        session = hf.sessions.create_session(
+    with limpet.connect(url, tenant="t" + AWKWARD[:3]) as lp:
+        session = lp.sessions.create_session(
             session_id="s*?[]{}:", user_id="u" + VISIBLE, metadata={AWKWARD: AWKWARD}
         )
         session.add_message(Message(role="user", content=AWKWARD, id="m{}*"))
-        (row,) = hf.sessions.list_sessions(user_id="u" + VISIBLE, metadata={AWKWARD: AWKWARD})
+        (row,) = lp.sessions.list_sessions(user_id="u" + VISIBLE, metadata={AWKWARD: AWKWARD})
         assert row["id"] == "s*?[]{}:"
-        assert texts(hf.sessions.get_session("s*?[]{}:")) == [AWKWARD]
+        assert texts(lp.sessions.get_session("s*?[]{}:")) == [AWKWARD]
     with contextlib.closing(ours.open_store(url)) as store:
         tenants = ["a", "a*", "*", "{a}", "a}", "{", "a\r\n", "a\0", ":a", "?", "[a-z]", AWKWARD]
         for tenant in tenants:
@@ -285,13 +285,13 @@ def test_stores_with_other_prefixes_are_other_stores():
 
 def test_no_key_lies_outside_the_prefix_and_none_is_set_to_expire():
     with valkey.server() as server:
-        with holdfast.connect(f"{server.url}?prefix=mine") as hf:
-            session = hf.sessions.create_session(user_id="ada")
+        with limpet.connect(f"{server.url}?prefix=mine") as lp:
+            session = lp.sessions.create_session(user_id="ada")
             session.add_messages(
                 [Message(role="user", content="x" * 40_000), Message(role="user", content="y")]
             )
-            hf.sessions.end_session(session.id)
-            hf.admin.rebuild()
+            lp.sessions.end_session(session.id)
+            lp.admin.rebuild()
         with server.client() as client:
             keys = list(client.scan_iter())
             assert keys and all(key.startswith(b"mine:") for key in keys)
@@ -345,10 +345,10 @@ def test_without_the_extra_the_error_says_what_to_install():
     code = """
         import sys
         sys.modules["redis"] = None
-        import holdfast
+        import limpet
         try:
-            holdfast.connect("redis://localhost")
-        except holdfast.NotInstalled as error:
+            limpet.connect("redis://localhost")
+        except limpet.NotInstalled as error:
             print(error)
     """
     done = subprocess.run(
@@ -359,11 +359,11 @@ def test_without_the_extra_the_error_says_what_to_install():
 
 def test_tasks_that_share_the_only_connection_wait_for_nobody_but_the_server():
     async def run(url: str) -> list[int]:
-        async with await holdfast.connect_async(url) as hf:
-            base = await hf.sessions.create_session("base")
+        async with await limpet.connect_async(url) as lp:
+            base = await lp.sessions.create_session("base")
             await base.add_message({"role": "user", "content": "hello"})
             # What a fork has said before is looked for elsewhere in its log, while others are on their way.
-            forks = [await hf.sessions.fork_session("base") for _ in range(24)]
+            forks = [await lp.sessions.fork_session("base") for _ in range(24)]
             for _ in range(3):
                 await asyncio.gather(
                     *(f.add_message({"role": "user", "content": "x"}) for f in forks)

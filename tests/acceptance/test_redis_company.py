@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-import holdfast
-from holdfast import Message, errors, limits
-from holdfast.store import redis as ours
-from holdfast.store.redis import settings
-from holdfast.store.redis.names import Names
-from holdfast.store.redis.servers import Servers
+import limpet
+from limpet import Message, errors, limits
+from limpet.store import redis as ours
+from limpet.store.redis import settings
+from limpet.store.redis.names import Names
+from limpet.store.redis.servers import Servers
 from tests.contract.test_redis import client_of
 from tests.servers import valkey
 
@@ -61,31 +61,31 @@ def test_what_keeps_a_server_from_writing_its_files_anew_is_said(monkeypatch: py
 
 
 def test_a_list_of_tenants_that_was_lost_comes_back_with_whoever_writes_next(url: str):
-    with holdfast.connect(url) as hf:
-        hf.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
+    with limpet.connect(url) as lp:
+        lp.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
     names = Names(ours.place.of(url).prefix)
     with client_of(url) as client:
         client.delete(names.tenants)
-        with holdfast.connect(url) as hf:
-            hf.sessions.get_session("trip").add_message(Message(role="user", content="Bergen?"))
-            assert hf.admin.verify().ok and hf.admin.status()["tenants"] == 1
+        with limpet.connect(url) as lp:
+            lp.sessions.get_session("trip").add_message(Message(role="user", content="Bergen?"))
+            assert lp.admin.verify().ok and lp.admin.status()["tenants"] == 1
         assert client.smembers(names.tenants) == {b"default"}
 
 
 def test_a_head_or_a_list_that_is_lost_is_damage_not_an_empty_store(url: str, tmp_path: Path):
-    with holdfast.connect(url) as hf:
-        hf.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
+    with limpet.connect(url) as lp:
+        lp.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
     names = Names(ours.place.of(url).prefix)
     with client_of(url) as client:
         client.delete(names.tenants)
-        with holdfast.connect(url) as hf:
-            assert any("is in no list" in fault for fault in hf.admin.verify().faults)
-            hf.admin.rebuild()
-            assert hf.admin.verify().ok
+        with limpet.connect(url) as lp:
+            assert any("is in no list" in fault for fault in lp.admin.verify().faults)
+            lp.admin.rebuild()
+            assert lp.admin.verify().ok
         client.delete(names.head("default"))
-        with holdfast.connect(url) as hf:
-            assert any("but it goes on" in fault for fault in hf.admin.verify().faults)
+        with limpet.connect(url) as lp:
+            assert any("but it goes on" in fault for fault in lp.admin.verify().faults)
             with pytest.raises(errors.Corrupt):
-                hf.admin.rebuild()
+                lp.admin.rebuild()
             with pytest.raises(errors.Corrupt):
-                hf.admin.backup(tmp_path / "copy.db")
+                lp.admin.backup(tmp_path / "copy.db")

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-import holdfast
-from holdfast import Message, errors
-from holdfast.store import redis as ours
-from holdfast.store.redis import packing, settings
-from holdfast.store.redis.rebuilding import Rebuild
-from holdfast.store.remote.driver import Change, Head
-from holdfast.testing.contract import erasing
-from holdfast.testing.contract.stage import TENANT, step, take, verified, write
+import limpet
+from limpet import Message, errors
+from limpet.store import redis as ours
+from limpet.store.redis import packing, settings
+from limpet.store.redis.rebuilding import Rebuild
+from limpet.store.remote.driver import Change, Head
+from limpet.testing.contract import erasing
+from limpet.testing.contract.stage import TENANT, step, take, verified, write
 from tests.contract.test_redis import client_of, driver_of
 from tests.servers import valkey
 
@@ -29,19 +29,19 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.req("A-20")
 def test_what_was_erased_is_in_no_file_of_the_server():
-    with valkey.server(save="3600 1") as server, holdfast.connect(server.url) as hf:
-        session = hf.sessions.create_session(user_id="ada", title="canary-1")
+    with valkey.server(save="3600 1") as server, limpet.connect(server.url) as lp:
+        session = lp.sessions.create_session(user_id="ada", title="canary-1")
         session.add_message(Message(role="user", content="canary-2 " + "canary-3 " * 9_000))
-        kept = hf.sessions.create_session(user_id="bob")
+        kept = lp.sessions.create_session(user_id="bob")
         kept.add_message(Message(role="user", content="stays"))
         with server.client() as client:
             client.bgsave()
         assert b"canary-2" in server.files()
-        hf.admin.erase(session_id=session.id)
+        lp.admin.erase(session_id=session.id)
         left = server.files()
         assert b"canary" not in left
-        assert [m.content for m in hf.sessions.get_session(kept.id).messages] == ["stays"]
-        assert hf.admin.verify().ok
+        assert [m.content for m in lp.sessions.get_session(kept.id).messages] == ["stays"]
+        assert lp.admin.verify().ok
 
 
 def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
@@ -91,7 +91,7 @@ def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pyt
         driver = driver_of(store)
         begun = driver.head(TENANT)
         derived = tuple(driver.projections(TENANT))
-        at = f"{server.url}?prefix=holdfast"
+        at = f"{server.url}?prefix=limpet"
 
         def parts() -> Iterator[Change]:
             part = Change(tenant=TENANT, before=begun, after=begun, projections=derived)

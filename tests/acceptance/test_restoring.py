@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import errors, limits
-from holdfast.engine import arriving, migrating
-from holdfast.store import aside
-from holdfast.store.sqlite import checks
-from holdfast.store.volatile import VolatileStore
-from holdfast.wiring import moving
+import limpet
+from limpet import errors, limits
+from limpet.engine import arriving, migrating
+from limpet.store import aside
+from limpet.store.sqlite import checks
+from limpet.store.volatile import VolatileStore
+from limpet.wiring import moving
 from tests.acceptance import whole
 from tests.acceptance.canaries import Canaries, fill, found
 from tests.acceptance.cli_runs import run
@@ -27,26 +27,26 @@ TENANTS = ("default", "globex", "initech")
 def backup(tmp_path: Path) -> Path:
     """A backup of several tenants."""
     for tenant in TENANTS:
-        with holdfast.connect(tmp_path / "a.db", tenant=tenant) as hf:
-            whole.said(hf, "s", "ada", "words")
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        return hf.admin.backup(tmp_path / "monday.db")
+        with limpet.connect(tmp_path / "a.db", tenant=tenant) as lp:
+            whole.said(lp, "s", "ada", "words")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        return lp.admin.backup(tmp_path / "monday.db")
 
 
 def test_what_memory_knew_then_does_not_come_back_with_it(tmp_path: Path):
     """A copy of the memory may have what was forgotten since, of sessions that were gone by then."""
-    with holdfast.connect(tmp_path / "a.db", memory=True) as hf:
-        whole.said(hf, "s", "ada", "I live in Oslo.")
-        hf.sessions.end_session("s")
-        hf.worker().run_once()
-        assert hf.memory.facts("ada")
-        hf.admin.backup(tmp_path / "monday.db")
+    with limpet.connect(tmp_path / "a.db", memory=True) as lp:
+        whole.said(lp, "s", "ada", "I live in Oslo.")
+        lp.sessions.end_session("s")
+        lp.worker().run_once()
+        assert lp.memory.facts("ada")
+        lp.admin.backup(tmp_path / "monday.db")
     moving.restore(tmp_path / "monday.db", tmp_path / "b.db", lambda _done, _total: None)
     (tmp_path / "a.db-memory").rename(tmp_path / "b.db-memory")
-    with holdfast.connect(tmp_path / "b.db", memory=True) as hf:
-        assert not hf.memory.facts("ada")
-        hf.worker().run_once()
-        assert hf.memory.facts("ada")
+    with limpet.connect(tmp_path / "b.db", memory=True) as lp:
+        assert not lp.memory.facts("ada")
+        lp.worker().run_once()
+        assert lp.memory.facts("ada")
 
 
 class Stopped(BaseException):
@@ -88,11 +88,11 @@ def test_onto_a_file_one_that_is_stopped_anywhere_is_repeated(
 def test_onto_a_file_what_was_erased_since_is_gone_before_it_is_there(tmp_path: Path):
     home = tmp_path / "home"
     home.mkdir()
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        fill(hf, "ada", Canaries(), 40)
-        whole.said(hf, "kept", "bob", "stays")
-        backup = hf.admin.backup(tmp_path / "monday.db")
-        hf.admin.erase(user_id="ada")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        fill(lp, "ada", Canaries(), 40)
+        whole.said(lp, "kept", "bob", "stays")
+        backup = lp.admin.backup(tmp_path / "monday.db")
+        lp.admin.erase(user_id="ada")
     listed = Path(f"{tmp_path / 'a.db'}-erased").read_bytes()
     (home / "state.db-erased").write_bytes(listed)
     moving.restore(backup, home / "state.db", lambda *_: None)
@@ -117,17 +117,17 @@ def test_onto_a_file_what_does_not_verify_is_not_put(
 
 @pytest.mark.parametrize("onto", ["state.db", "files:state"])
 def test_what_help_says_of_the_list_is_so(tmp_path: Path, onto: str):
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        whole.said(hf, "gone", "ada", "words")
-        hf.admin.backup(tmp_path / "monday.db")
-        hf.admin.erase(user_id="ada")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        whole.said(lp, "gone", "ada", "words")
+        lp.admin.backup(tmp_path / "monday.db")
+        lp.admin.erase(user_id="ada")
     listed = Path(f"{tmp_path / 'a.db'}-erased").read_bytes()
     for beside in ("state.db-erased", "state-erased"):
         (tmp_path / beside).write_bytes(listed)
     assert run("restore", "monday.db", onto, cwd=tmp_path).code == 0
     told = " ".join(run("restore", "--help", cwd=tmp_path).out.split())
-    with holdfast.connect(tmp_path / onto.removeprefix("files:")) as hf:
-        erased = hf.sessions.load_session("gone") is None
+    with limpet.connect(tmp_path / onto.removeprefix("files:")) as lp:
+        erased = lp.sessions.load_session("gone") is None
     assert erased == (onto == "state.db")
     assert "Onto a file, what the list of erasures beside it names" in told
     assert "On a server or in a folder nothing is" in told
@@ -189,19 +189,19 @@ def test_onto_a_file_a_log_that_was_on_its_way_there_goes_on(
 
 @pytest.mark.parametrize("there", ["default", "hooli"])
 def test_onto_a_store_with_content_the_way_that_is_told_works(tmp_path: Path, there: str):
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        whole.said(hf, "trip", "ada", "words")
-        hf.admin.backup(tmp_path / "monday.db")
-    with holdfast.connect(f"files:{tmp_path}/its", tenant=there) as hf:
-        whole.said(hf, "visit", "bo", "words")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        whole.said(lp, "trip", "ada", "words")
+        lp.admin.backup(tmp_path / "monday.db")
+    with limpet.connect(f"files:{tmp_path}/its", tenant=there) as lp:
+        whole.said(lp, "visit", "bo", "words")
     done = run("restore", "monday.db", "files:its", cwd=tmp_path)
     assert done.code == 8 and "is not empty" in done.err
     told = done.err.splitlines()[2].partition(": ")[2].removesuffix("  (exit 8)")
     for command in told.split(" && "):
         assert run(*shlex.split(command)[1:], cwd=tmp_path).code == 0, command
     for tenant, name in (("default", "trip"), (there, "visit")):
-        with holdfast.connect(f"files:{tmp_path}/its", tenant=tenant) as hf:
-            assert hf.sessions.get_session(name).message_count == 1
+        with limpet.connect(f"files:{tmp_path}/its", tenant=tenant) as lp:
+            assert lp.sessions.get_session(name).message_count == 1
 
 
 def test_another_backup_is_not_put_among_what_came_of_one(
@@ -211,9 +211,9 @@ def test_another_backup_is_not_put_among_what_came_of_one(
     with pytest.raises(errors.Unavailable):
         restored(backup, "mine://x")
     before = kept(server)
-    with holdfast.connect(tmp_path / "c.db", tenant="hooli") as hf:
-        whole.said(hf, "s", "ada", "words")
-        other = hf.admin.backup(tmp_path / "other.db")
+    with limpet.connect(tmp_path / "c.db", tenant="hooli") as lp:
+        whole.said(lp, "s", "ada", "words")
+        other = lp.admin.backup(tmp_path / "other.db")
     with pytest.raises(errors.InvalidRequest, match="not empty"):
         restored(other, "mine://x")
     assert kept(server) == before

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import FrameStatus, Holdfast, Scope, errors, limits
-from holdfast.engine import retaining
-from holdfast.engine.erasing import Done, Erasing
-from holdfast.engine.retaining import Retained
-from holdfast.store import sqlite
-from holdfast.testing.scribe import Scribe
-from holdfast.values.session import SessionState
+import limpet
+from limpet import FrameStatus, Limpet, Scope, errors, limits
+from limpet.engine import retaining
+from limpet.engine.erasing import Done, Erasing
+from limpet.engine.retaining import Retained
+from limpet.store import sqlite
+from limpet.testing.scribe import Scribe
+from limpet.values.session import SessionState
 from tests.acceptance import whole
 from tests.acceptance.canaries import WORDS, found
 from tests.acceptance.cli_runs import run
@@ -31,67 +31,67 @@ SECRET = "Kestrel0001 MARMOT0001"
 
 
 @pytest.fixture
-def hf(fast_dir: Path) -> Iterator[Holdfast]:
-    with holdfast.connect(fast_dir / "state.db", memory=True, idle_timeout_s=None) as made:
+def lp(fast_dir: Path) -> Iterator[Limpet]:
+    with limpet.connect(fast_dir / "state.db", memory=True, idle_timeout_s=None) as made:
         yield made
 
 
-def later(hf: Holdfast, days: float) -> None:
-    set_clock(hf, engine_of(hf).now_us() + int(days * DAY_US))
+def later(lp: Limpet, days: float) -> None:
+    set_clock(lp, engine_of(lp).now_us() + int(days * DAY_US))
 
 
-def there(hf: Holdfast) -> set[str]:
-    return {row["id"] for row in hf.sessions.list_sessions(limit=100)}
+def there(lp: Limpet) -> set[str]:
+    return {row["id"] for row in lp.sessions.list_sessions(limit=100)}
 
 
 def why(told: Retained) -> dict[str, tuple[str, str | None]]:
     return {kept.session_id: (kept.why, kept.other) for kept in told.kept}
 
 
-def test_what_ended_long_ago_goes_and_the_rest_stays(hf: Holdfast, fast_dir: Path):
-    whole.said(hf, "old", "ada", f"I live in {SECRET}.")
-    whole.said(hf, "open", "ada", "words", end=False)
-    whole.worked(hf)
-    later(hf, 20)
-    whole.said(hf, "young", "bob", "words")
-    whole.worked(hf)
-    later(hf, 15)
-    told = hf.admin.retention(30, dry_run=True)
+def test_what_ended_long_ago_goes_and_the_rest_stays(lp: Limpet, fast_dir: Path):
+    whole.said(lp, "old", "ada", f"I live in {SECRET}.")
+    whole.said(lp, "open", "ada", "words", end=False)
+    whole.worked(lp)
+    later(lp, 20)
+    whole.said(lp, "young", "bob", "words")
+    whole.worked(lp)
+    later(lp, 15)
+    told = lp.admin.retention(30, dry_run=True)
     assert (told.gone, told.stays, told.dry_run) == (("old",), {"active": 1, "young": 1}, True)
-    assert there(hf) == {"old", "open", "young"}
-    done = hf.admin.retention(30)
+    assert there(lp) == {"old", "open", "young"}
+    done = lp.admin.retention(30)
     assert (done.gone, done.dry_run) == (("old",), False)
     assert done.events > 2
-    assert there(hf) == {"open", "young"}
-    assert hf.admin.verify().ok
-    assert hf.admin.retention(30).gone == ()
+    assert there(lp) == {"open", "young"}
+    assert lp.admin.verify().ok
+    assert lp.admin.retention(30).gone == ()
     assert "state.db" not in found(fast_dir)
 
 
-def test_what_memory_has_learnt_stays(hf: Holdfast):
-    whole.said(hf, "old", "cleo", "My name is Cleo and I live in Oslo.")
-    whole.worked(hf)
-    known = whole.known(hf, "cleo")
+def test_what_memory_has_learnt_stays(lp: Limpet):
+    whole.said(lp, "old", "cleo", "My name is Cleo and I live in Oslo.")
+    whole.worked(lp)
+    known = whole.known(lp, "cleo")
     assert known
-    later(hf, 31)
-    assert hf.admin.retention(30).gone == ("old",)
-    whole.worked(hf)
-    assert whole.known(hf, "cleo") == known
-    assert not hf.archive.search("Oslo", user_id="cleo")
-    hf.memory.forget("cleo")
-    assert not whole.known(hf, "cleo")
+    later(lp, 31)
+    assert lp.admin.retention(30).gone == ("old",)
+    whole.worked(lp)
+    assert whole.known(lp, "cleo") == known
+    assert not lp.archive.search("Oslo", user_id="cleo")
+    lp.memory.forget("cleo")
+    assert not whole.known(lp, "cleo")
 
 
-def test_what_memory_has_not_taken_stays(hf: Holdfast):
-    whole.said(hf, "old", "ada", "words")
-    hf.sessions.create_session("free").add_message({"role": "user", "content": "words"})
-    hf.sessions.end_session("free")
-    later(hf, 31)
-    told = hf.admin.retention(30)
+def test_what_memory_has_not_taken_stays(lp: Limpet):
+    whole.said(lp, "old", "ada", "words")
+    lp.sessions.create_session("free").add_message({"role": "user", "content": "words"})
+    lp.sessions.end_session("free")
+    later(lp, 31)
+    told = lp.admin.retention(30)
     assert told.gone == ("free",)
     assert why(told) == {"old": ("not taken", None)}
-    whole.worked(hf)
-    assert hf.admin.retention(30).gone == ("old",)
+    whole.worked(lp)
+    assert lp.admin.retention(30).gone == ("old",)
 
 
 @pytest.fixture(params=OPENERS)
@@ -101,8 +101,8 @@ def place(request: pytest.FixtureRequest, fast_dir: Path) -> Iterator[str]:
         yield url
 
 
-def payloads(hf: Holdfast) -> str:
-    return "".join(str(event.payload) for event in engine_of(hf).store.feed("default"))
+def payloads(lp: Limpet) -> str:
+    return "".join(str(event.payload) for event in engine_of(lp).store.feed("default"))
 
 
 @pytest.mark.req("A-20")
@@ -114,38 +114,38 @@ def test_on_every_backend_it_goes_after_it_ended_and_memory_has_it_and_not_befor
     options: dict[str, Any] = {"memory": memory, "idle_timeout_s": None}
     if by_worker:
         options["keep_ended_days"] = 30
-    with holdfast.connect(place, **options) as hf:
+    with limpet.connect(place, **options) as lp:
 
         def let_go() -> set[str]:
-            hf.worker().run_once()
+            lp.worker().run_once()
             if not by_worker:
-                hf.admin.retention(30)
-            return there(hf)
+                lp.admin.retention(30)
+            return there(lp)
 
-        whole.said(hf, "old", "ada", f"Words of {SECRET}.", end=False)
-        later(hf, 31)
+        whole.said(lp, "old", "ada", f"Words of {SECRET}.", end=False)
+        later(lp, 31)
         assert let_go() == {"old"}, "it has not ended"
-        hf.sessions.end_session("old")
+        lp.sessions.end_session("old")
         memory.fails_for["old#0"] = errors.Unavailable("memory is away.")
-        later(hf, 31)
+        later(lp, 31)
         assert let_go() == {"old"}, "memory has not taken it"
-        assert why(hf.admin.retention(30, dry_run=True)) == {"old": ("not taken", None)}
+        assert why(lp.admin.retention(30, dry_run=True)) == {"old": ("not taken", None)}
         assert memory.offered and not memory.taken
-        assert SECRET in payloads(hf)
+        assert SECRET in payloads(lp)
         memory.fails_for.clear()
-        later(hf, 1)
-        whole.said(hf, "young", "bob", "words")
+        later(lp, 1)
+        whole.said(lp, "young", "bob", "words")
         # Twice: a worker may look at what is to go before memory has it.
         let_go()
         assert let_go() == {"young"}
         for _ in range(2):
-            assert there(hf) == {"young"}
-            assert hf.sessions.load_session("old") is None
-            assert SECRET not in payloads(hf)
-            assert not hf.archive.search("Kestrel0001", user_id="ada")
-            assert hf.admin.verify().ok
-            hf.admin.rebuild()
-        assert [m.content for m in hf.sessions.get_session("young").messages] == ["words"]
+            assert there(lp) == {"young"}
+            assert lp.sessions.load_session("old") is None
+            assert SECRET not in payloads(lp)
+            assert not lp.archive.search("Kestrel0001", user_id="ada")
+            assert lp.admin.verify().ok
+            lp.admin.rebuild()
+        assert [m.content for m in lp.sessions.get_session("young").messages] == ["words"]
     assert memory.texts("default", "old#0") == [f"Words of {SECRET}."]
     assert not memory.forgotten
     every = [path for path in fast_dir.rglob("*") if path.is_file()]
@@ -154,10 +154,10 @@ def test_on_every_backend_it_goes_after_it_ended_and_memory_has_it_and_not_befor
 
 def test_a_redis_server_lets_nothing_go_by_itself():
     url = valkey.fresh()
-    with holdfast.connect(url, memory=True, idle_timeout_s=None, keep_ended_days=30) as hf:
-        whole.said(hf, "old", "ada", "I live in Oslo.")
-        hf.sessions.create_session("open").add_message({"role": "user", "content": "hi"}, key="k")
-        whole.worked(hf)
+    with limpet.connect(url, memory=True, idle_timeout_s=None, keep_ended_days=30) as lp:
+        whole.said(lp, "old", "ada", "I live in Oslo.")
+        lp.sessions.create_session("open").add_message({"role": "user", "content": "hi"}, key="k")
+        whole.worked(lp)
     with client_of(url) as client:
         every: Any = client.keys(f"{url.rpartition('=')[2]}:*")
         keys = [key for key in every if not key.endswith(b":guard")]
@@ -165,55 +165,55 @@ def test_a_redis_server_lets_nothing_go_by_itself():
 
 
 def test_without_memory_nobody_is_waited_for(fast_dir: Path):
-    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None) as hf:
-        whole.said(hf, "old", "ada", "words")
-        later(hf, 31)
-        assert hf.admin.retention(30).gone == ("old",)
+    with limpet.connect(fast_dir / "state.db", idle_timeout_s=None) as lp:
+        whole.said(lp, "old", "ada", "words")
+        later(lp, 31)
+        assert lp.admin.retention(30).gone == ("old",)
 
 
 def test_a_store_that_has_a_memory_waits_for_it_whoever_asks(fast_dir: Path):
-    with holdfast.connect(fast_dir / "state.db", memory=True, idle_timeout_s=None) as hf:
-        whole.said(hf, "first", "ada", "words")
-        whole.worked(hf)
-    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None) as hf:
-        whole.said(hf, "second", "ada", "words")
-        later(hf, 31)
-        told = hf.admin.retention(30, dry_run=True)
+    with limpet.connect(fast_dir / "state.db", memory=True, idle_timeout_s=None) as lp:
+        whole.said(lp, "first", "ada", "words")
+        whole.worked(lp)
+    with limpet.connect(fast_dir / "state.db", idle_timeout_s=None) as lp:
+        whole.said(lp, "second", "ada", "words")
+        later(lp, 31)
+        told = lp.admin.retention(30, dry_run=True)
         assert (told.gone, why(told)) == (("first",), {"second": ("not taken", None)})
 
 
 def test_what_a_fork_or_a_continuation_needs_stays_until_they_go(fast_dir: Path):
-    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None) as hf:
+    with limpet.connect(fast_dir / "state.db", idle_timeout_s=None) as lp:
         for name in ("forked", "continued"):
-            whole.said(hf, name, "ada", "words", end=False)
-        fork = hf.sessions.fork_session("forked", new_id="fork")
-        follower = hf.sessions.create_continuation_session(hf.sessions.get_session("continued"))
-        hf.sessions.end_session("forked")
-        later(hf, 31)
-        told = hf.admin.retention(30)
+            whole.said(lp, name, "ada", "words", end=False)
+        fork = lp.sessions.fork_session("forked", new_id="fork")
+        follower = lp.sessions.create_continuation_session(lp.sessions.get_session("continued"))
+        lp.sessions.end_session("forked")
+        later(lp, 31)
+        told = lp.admin.retention(30)
         assert told.gone == ()
         assert why(told) == {"forked": ("forked", "fork")}
         fork.add_message({"role": "user", "content": "more"})
-        hf.sessions.end_session("fork")
-        hf.sessions.end_session(follower.id)
-        assert hf.admin.retention(30).gone == ()
-        later(hf, 31)
-        told = hf.admin.retention(30)
+        lp.sessions.end_session("fork")
+        lp.sessions.end_session(follower.id)
+        assert lp.admin.retention(30).gone == ()
+        later(lp, 31)
+        told = lp.admin.retention(30)
         assert set(told.gone) == {"forked", "fork", "continued", follower.id}
-        assert there(hf) == set()
-        assert hf.admin.verify().ok
+        assert there(lp) == set()
+        assert lp.admin.verify().ok
 
 
 @pytest.mark.parametrize("others", [(), ("other",)])
 @pytest.mark.parametrize("looked", [False, True])
 def test_a_session_that_is_forked_meanwhile_stays_whole_and_is_said_to(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, looked: bool, others: tuple[str, ...]
+    lp: Limpet, monkeypatch: pytest.MonkeyPatch, looked: bool, others: tuple[str, ...]
 ):
     """It is forked after it was found, before or after it is looked at again to be erased."""
     for name in ("old", *others):
-        whole.said(hf, name, "ada", "I live in Oslo.")
-    whole.worked(hf)
-    later(hf, 31)
+        whole.said(lp, name, "ada", "I live in Oslo.")
+    whole.worked(lp)
+    later(lp, 31)
     real = Erasing.outlived
 
     def outlived(
@@ -221,72 +221,72 @@ def test_a_session_that_is_forked_meanwhile_stays_whole_and_is_said_to(
     ) -> Done:
         def and_forked() -> list[SessionState]:
             found = list(may_go()) if looked else []
-            if "fork" not in there(hf):
-                hf.sessions.fork_session("old", new_id="fork")
+            if "fork" not in there(lp):
+                lp.sessions.fork_session("old", new_id="fork")
             return found or list(may_go())
 
         return real(erasing, and_forked, finish=finish)
 
     monkeypatch.setattr(Erasing, "outlived", outlived)
-    told = hf.admin.retention(30)
+    told = lp.admin.retention(30)
     assert (told.gone, why(told)) == (others, {"old": ("forked", "fork")})
     assert told.stays["forked"] == 1
     assert (told.events > 0) is bool(others)
-    assert there(hf) == {"old", "fork"}
-    (hit,) = hf.archive.search("Oslo", user_id="ada", fresh=False)
+    assert there(lp) == {"old", "fork"}
+    (hit,) = lp.archive.search("Oslo", user_id="ada", fresh=False)
     assert hit.session_id == "old"
 
 
 def test_a_continuation_keeps_what_it_goes_on_from(fast_dir: Path):
-    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None) as hf:
-        whole.said(hf, "first", "ada", "words", end=False)
-        second = hf.sessions.create_continuation_session(hf.sessions.get_session("first"))
-        third = hf.sessions.create_continuation_session(second)
-        fork = hf.sessions.fork_session(second.id)
-        hf.sessions.end_session(third.id)
-        later(hf, 31)
-        told = hf.admin.retention(30)
+    with limpet.connect(fast_dir / "state.db", idle_timeout_s=None) as lp:
+        whole.said(lp, "first", "ada", "words", end=False)
+        second = lp.sessions.create_continuation_session(lp.sessions.get_session("first"))
+        third = lp.sessions.create_continuation_session(second)
+        fork = lp.sessions.fork_session(second.id)
+        lp.sessions.end_session(third.id)
+        later(lp, 31)
+        told = lp.admin.retention(30)
         assert told.gone == (third.id,)
-        assert there(hf) == {"first", second.id, fork.id}
+        assert there(lp) == {"first", second.id, fork.id}
         assert [m.content for m in fork.messages] == [m.content for m in second.messages]
 
 
 def test_a_session_that_an_open_frame_is_about_stays(fast_dir: Path):
-    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None) as hf:
-        whole.said(hf, "old", "ada", "words")
-        frame = hf.index.push_frame(
+    with limpet.connect(fast_dir / "state.db", idle_timeout_s=None) as lp:
+        whole.said(lp, "old", "ada", "words")
+        frame = lp.index.push_frame(
             Scope(actor_id="planner", session_id="old"), goal="g", budget=100
         )
-        hf.index.suspend_frame(frame.frame_id, reason="approval")
-        later(hf, 31)
-        told = hf.admin.retention(30)
+        lp.index.suspend_frame(frame.frame_id, reason="approval")
+        later(lp, 31)
+        told = lp.admin.retention(30)
         assert (told.gone, why(told)) == ((), {"old": ("open frames", None)})
-        hf.index.pop_frame(frame.frame_id, FrameStatus.CANCELLED, cascade=True)
-        assert hf.admin.retention(30).gone == ("old",)
+        lp.index.pop_frame(frame.frame_id, FrameStatus.CANCELLED, cascade=True)
+        assert lp.admin.retention(30).gone == ("old",)
 
 
-def test_keys_are_kept_as_long_as_they_were_promised(hf: Holdfast):
+def test_keys_are_kept_as_long_as_they_were_promised(lp: Limpet):
     for days in (0, 6.9, -1, True, float("nan"), float("inf"), 1e300, 10**400, "30"):
         with pytest.raises(errors.InvalidRequest, match="7 days"):
-            hf.admin.retention(days)  # type: ignore[arg-type]
-    assert hf.admin.retention(limits.RETENTION_DAYS_MAX).gone == ()
+            lp.admin.retention(days)  # type: ignore[arg-type]
+    assert lp.admin.retention(limits.RETENTION_DAYS_MAX).gone == ()
     with pytest.raises(errors.InvalidRequest, match="7 days"):
-        holdfast.connect("volatile:", keep_ended_days=1)
+        limpet.connect("volatile:", keep_ended_days=1)
 
 
 def test_a_worker_lets_go_what_it_is_told_to(fast_dir: Path):
-    with holdfast.connect(
+    with limpet.connect(
         fast_dir / "state.db", memory=True, idle_timeout_s=None, keep_ended_days=30
-    ) as hf:
+    ) as lp:
         for number in range(70):
-            whole.said(hf, f"s{number}", "ada", "words")
-        whole.worked(hf)
-        assert len(there(hf)) == 70
-        later(hf, 31)
-        whole.said(hf, "young", "ada", "words")
-        whole.worked(hf)
-        assert there(hf) == {"young"}
-        assert hf.admin.verify().ok
+            whole.said(lp, f"s{number}", "ada", "words")
+        whole.worked(lp)
+        assert len(there(lp)) == 70
+        later(lp, 31)
+        whole.said(lp, "young", "ada", "words")
+        whole.worked(lp)
+        assert there(lp) == {"young"}
+        assert lp.admin.verify().ok
 
 
 @pytest.fixture
@@ -312,15 +312,15 @@ def test_files_are_scrubbed_once_for_many_batches(
     times: int,
 ):
     monkeypatch.setattr(limits, "SCRUB_SESSIONS", at_once)
-    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None, keep_ended_days=30) as hf:
-        for let_go in (lambda: hf.admin.retention(30), lambda: whole.worked(hf)):
+    with limpet.connect(fast_dir / "state.db", idle_timeout_s=None, keep_ended_days=30) as lp:
+        for let_go in (lambda: lp.admin.retention(30), lambda: whole.worked(lp)):
             for number in range(10):
-                whole.said(hf, f"s{number}", "ada", f"I live in {SECRET}.")
-            later(hf, 31)
+                whole.said(lp, f"s{number}", "ada", f"I live in {SECRET}.")
+            later(lp, 31)
             let_go()
-            assert there(hf) == set()
+            assert there(lp) == set()
             assert len(scrubs) == times
-            assert engine_of(hf).store.pending() is None
+            assert engine_of(lp).store.pending() is None
             scrubs.clear()
     assert "state.db" not in found(fast_dir)
 
@@ -334,25 +334,25 @@ def test_what_stays_is_judged_once_by_a_worker(fast_dir: Path, monkeypatch: pyte
         return real(look, state)
 
     monkeypatch.setattr(limits, "SCRUB_SESSIONS", 4)
-    with holdfast.connect(fast_dir / "state.db", idle_timeout_s=None, keep_ended_days=30) as hf:
+    with limpet.connect(fast_dir / "state.db", idle_timeout_s=None, keep_ended_days=30) as lp:
         for number in range(10):
-            whole.said(hf, f"s{number}", "ada", "words")
-        whole.said(hf, "forked", "ada", "words", end=False)
-        hf.sessions.fork_session("forked", new_id="fork")
-        hf.sessions.end_session("forked")
-        later(hf, 31)
+            whole.said(lp, f"s{number}", "ada", "words")
+        whole.said(lp, "forked", "ada", "words", end=False)
+        lp.sessions.fork_session("forked", new_id="fork")
+        lp.sessions.end_session("forked")
+        later(lp, 31)
         monkeypatch.setattr(retaining._Look, "verdict", verdict)
-        whole.worked(hf)
-        assert there(hf) == {"forked", "fork"}
+        whole.worked(lp)
+        assert there(lp) == {"forked", "fork"}
     assert judged["forked"] == 1
 
 
 def test_the_command_says_what_it_would_do_and_asks(tmp_path: Path):
-    with holdfast.connect(tmp_path / "state.db", idle_timeout_s=None) as hf:
-        set_clock(hf, engine_of(hf).now_us() - 60 * DAY_US)
-        whole.said(hf, "old", "ada", "words")
-        set_clock(hf, engine_of(hf).now_us() + 60 * DAY_US)
-        whole.said(hf, "new", "ada", "words")
+    with limpet.connect(tmp_path / "state.db", idle_timeout_s=None) as lp:
+        set_clock(lp, engine_of(lp).now_us() - 60 * DAY_US)
+        whole.said(lp, "old", "ada", "words")
+        set_clock(lp, engine_of(lp).now_us() + 60 * DAY_US)
+        whole.said(lp, "new", "ada", "words")
     dry = run("retention", "--keep", "30d", "--dry-run", "--no-memory", cwd=tmp_path)
     assert (dry.code, dry.out) == (0, "would go\told\n")
     kept = run("retention", "--keep", "30d", "--dry-run", cwd=tmp_path)
@@ -365,5 +365,5 @@ def test_the_command_says_what_it_would_do_and_asks(tmp_path: Path):
     done = run("retention", "--keep", "30d", "--no-memory", "--yes", "--json", cwd=tmp_path)
     assert json.loads(done.out)["gone"] == ["old"]
     assert run("retention", "--keep", "1d", cwd=tmp_path).code == 2
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        assert there(hf) == {"new"}
+    with limpet.connect(tmp_path / "state.db") as lp:
+        assert there(lp) == {"new"}

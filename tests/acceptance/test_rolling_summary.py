@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast import Holdfast, Message, Session, WindowPolicy, errors
-from holdfast.context.summary import PREFIXES
+from limpet import Limpet, Message, Session, WindowPolicy, errors
+from limpet.context.summary import PREFIXES
 
 POLICY = WindowPolicy(budget=1_200, summary="en")
 
@@ -52,8 +52,8 @@ def covered(session: Session) -> None:
 
 
 @pytest.mark.req("A-13")
-def test_sentences_stand_in_until_a_model_has_written_the_summary(hf: Holdfast):
-    session = hf.sessions.create_session(policy=POLICY)
+def test_sentences_stand_in_until_a_model_has_written_the_summary(lp: Limpet):
+    session = lp.sessions.create_session(policy=POLICY)
     talk(session, 0, 60)
     extract = session.state.summary
     assert extract is not None and extract.author == "" and extract.last > 0
@@ -71,8 +71,8 @@ def test_sentences_stand_in_until_a_model_has_written_the_summary(hf: Holdfast):
 
 
 @pytest.mark.req("A-13")
-def test_the_next_summary_takes_the_last_one_in_and_replaces_it(hf: Holdfast):
-    session = hf.sessions.create_session(policy=POLICY)
+def test_the_next_summary_takes_the_last_one_in_and_replaces_it(lp: Limpet):
+    session = lp.sessions.create_session(policy=POLICY)
     talk(session, 0, 60)
     writer = Writer()
     session.summarize(writer)
@@ -86,42 +86,42 @@ def test_the_next_summary_takes_the_last_one_in_and_replaces_it(hf: Holdfast):
     shown, before = writer.seen[1]
     assert before == first.text and len(shown) == second.last - first.last
     covered(session)
-    again = hf.sessions.get_session(session.id)
+    again = lp.sessions.get_session(session.id)
     assert again.state.summary == second and again.state.written == second
 
 
 @pytest.mark.req("A-13")
-def test_what_is_added_while_a_model_writes_stays(hf: Holdfast):
-    session = hf.sessions.create_session(policy=POLICY)
+def test_what_is_added_while_a_model_writes_stays(lp: Limpet):
+    session = lp.sessions.create_session(policy=POLICY)
     talk(session, 0, 60)
     planned = session.state.summary
     assert planned is not None
 
     def slow(messages: Sequence[Message], before: str | None) -> str:
-        hf.sessions.get_session(session.id).add_message(
+        lp.sessions.get_session(session.id).add_message(
             {"role": "user", "content": "One more, SK9999."}
         )
         return f"{len(messages)} messages about bookings"
 
     session.summarize(slow)
-    now = hf.sessions.get_session(session.id)
+    now = lp.sessions.get_session(session.id)
     assert now.state.summary and now.state.summary.last == planned.last
     assert str(now.window().messages[-1].content) == "One more, SK9999."
     covered(now)
 
 
 @pytest.mark.req("A-13")
-def test_a_summary_of_a_range_that_has_grown_changes_nothing(hf: Holdfast):
-    session = hf.sessions.create_session(policy=POLICY)
+def test_a_summary_of_a_range_that_has_grown_changes_nothing(lp: Limpet):
+    session = lp.sessions.create_session(policy=POLICY)
     talk(session, 0, 60)
 
     def overtaken(messages: Sequence[Message], before: str | None) -> str:
-        talk(hf.sessions.get_session(session.id), 60, 60)
+        talk(lp.sessions.get_session(session.id), 60, 60)
         return "too late"
 
     with pytest.raises(errors.Conflict):
         session.summarize(overtaken)
-    now = hf.sessions.get_session(session.id)
+    now = lp.sessions.get_session(session.id)
     assert now.state.summary and now.state.summary.author == ""
     covered(now)
     writer = Writer()
@@ -134,8 +134,8 @@ def test_a_summary_of_a_range_that_has_grown_changes_nothing(hf: Holdfast):
 @pytest.mark.parametrize(
     "failure", [RuntimeError("the model is away"), TimeoutError(), errors.Unavailable("no")]
 )
-def test_a_failing_model_leaves_the_sentences(hf: Holdfast, failure: Exception):
-    session = hf.sessions.create_session(policy=POLICY)
+def test_a_failing_model_leaves_the_sentences(lp: Limpet, failure: Exception):
+    session = lp.sessions.create_session(policy=POLICY)
     talk(session, 0, 60)
     before = session.state
 
@@ -144,14 +144,14 @@ def test_a_failing_model_leaves_the_sentences(hf: Holdfast, failure: Exception):
 
     with pytest.raises(type(failure)):
         session.summarize(fails)
-    assert session.state == before == hf.sessions.get_session(session.id).state
+    assert session.state == before == lp.sessions.get_session(session.id).state
     covered(session)
 
 
 @pytest.mark.req("A-13")
-def test_a_summary_that_has_lost_too_much_is_refused(hf: Holdfast):
+def test_a_summary_that_has_lost_too_much_is_refused(lp: Limpet):
     policy = WindowPolicy(budget=1_200, summary="en", recall=0.5)
-    session = hf.sessions.create_session(policy=policy)
+    session = lp.sessions.create_session(policy=policy)
     talk(session, 0, 60)
     before = session.state
     with pytest.raises(errors.SummaryRefused) as refused:
@@ -159,7 +159,7 @@ def test_a_summary_that_has_lost_too_much_is_refused(hf: Holdfast):
     assert refused.value.facts["recall"] == 0.0 and "ada lovelace" in str(
         refused.value.facts["missing"]
     )
-    assert hf.sessions.get_session(session.id).state == before
+    assert lp.sessions.get_session(session.id).state == before
     marks = re.compile(r"SK\d+|REF-\d+")
     session.summarize(
         lambda messages, text: (
@@ -172,8 +172,8 @@ def test_a_summary_that_has_lost_too_much_is_refused(hf: Holdfast):
 
 @pytest.mark.req("A-13")
 @pytest.mark.parametrize(("language", "prefix"), PREFIXES.items())
-def test_each_language_has_its_beginning(hf: Holdfast, language: str, prefix: str):
-    session = hf.sessions.create_session(policy=WindowPolicy(budget=1_200, summary=language))
+def test_each_language_has_its_beginning(lp: Limpet, language: str, prefix: str):
+    session = lp.sessions.create_session(policy=WindowPolicy(budget=1_200, summary=language))
     talk(session, 0, 60)
     assert session.state.summary and session.state.summary.text.startswith(prefix)
     session.summarize(Writer(), language=language)

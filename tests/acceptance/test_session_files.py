@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Message, SessionManager
-from holdfast.engine.recovering import recovery_id
-from holdfast.engine.requests import Write
-from holdfast.store.files import Files, FilesStore, documents
-from holdfast.store.port import Derive, Rebuilt
-from holdfast.store.sqlite import opening
+import limpet
+from limpet import Message, SessionManager
+from limpet.engine.recovering import recovery_id
+from limpet.engine.requests import Write
+from limpet.store.files import Files, FilesStore, documents
+from limpet.store.port import Derive, Rebuilt
+from limpet.store.sqlite import opening
 
 
 def say(text: str) -> Message:
     return Message(role="user", content=text)
 
 
-def texts(session: holdfast.Session) -> list[object]:
+def texts(session: limpet.Session) -> list[object]:
     return [message.content for message in session.messages if message.role == "user"]
 
 
@@ -147,11 +147,11 @@ def test_a_backup_is_used_when_the_file_does_not_verify_and_an_edited_file_is_no
     filled(folder, "tides")
     path = folder / "sessions" / "tides.json"
     path.write_text(path.read_text().replace("tides 0", "forged 0"))
-    with holdfast.connect(f"files:{folder}") as hf:
-        assert hf.admin.status()["session_files"] == {
+    with limpet.connect(f"files:{folder}") as lp:
+        assert lp.admin.status()["session_files"] == {
             "files": 1, "lagging": 0, "edited": 1, "others": 0,
         }  # fmt: skip
-        session = hf.sessions.load_session("tides")
+        session = lp.sessions.load_session("tides")
         assert session is not None and texts(session)[0] == "tides 0"
         session.add_message(say("tides 5"))
     assert documents.opened((folder / "sessions" / "tides.json.bak").read_bytes()) is not None
@@ -331,7 +331,7 @@ def test_a_value_that_is_no_json_is_refused_at_once_and_the_rest_is_saved(folder
     with SessionManager(base_path=folder) as manager:
         session = manager.create_session("tides")
         session.add_message(say("good"))
-        with pytest.raises(holdfast.Error):
+        with pytest.raises(limpet.Error):
             session.add_message(Message(role="user", content="x", metadata={"raw": b"\xff"}))
         assert manager.save_session(session)
     said = json.loads((folder / "sessions" / "tides.json").read_text())["messages"]
@@ -347,7 +347,7 @@ def test_a_deleted_session_is_not_written_back_by_who_still_holds_it(folder: Pat
         manager.save_session(held)
         assert manager.delete_session("gone")
         assert not list((folder / "sessions").glob("gone*"))
-        with pytest.raises(holdfast.Error):
+        with pytest.raises(limpet.Error):
             held.add_message(say("back again"))
         manager.save_session(held)
     assert not list((folder / "sessions").glob("gone*"))
@@ -357,7 +357,7 @@ def test_a_deleted_session_is_not_written_back_by_who_still_holds_it(folder: Pat
 
 @pytest.mark.slow
 def test_ten_thousand_hostile_ids_write_nothing_outside(tmp_path: Path) -> None:
-    from holdfast.store.files import safe_name
+    from limpet.store.files import safe_name
 
     parts = (
         "..",
@@ -389,16 +389,16 @@ def test_ten_thousand_hostile_ids_write_nothing_outside(tmp_path: Path) -> None:
 @pytest.mark.req("B-19")
 def test_a_damaged_session_of_a_sqlite_store_has_its_recovery_session(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    with holdfast.connect(path) as hf:
-        hf.sessions.create_session("tides").add_messages([say(f"tides {at}") for at in range(4)])
+    with limpet.connect(path) as lp:
+        lp.sessions.create_session("tides").add_messages([say(f"tides {at}") for at in range(4)])
     with contextlib.closing(opening.connect(path, write=True)) as vandal:
         vandal.execute("UPDATE events SET payload = x'7b7d' WHERE version = 3")
-    with holdfast.connect(path) as hf:
-        session = hf.sessions.load_session("tides")
+    with limpet.connect(path) as lp:
+        session = lp.sessions.load_session("tides")
         assert session is not None and session.metadata["recovered_from"] == "tides"
         assert texts(session) == ["tides 0", "tides 2", "tides 3"]
-        with pytest.raises(holdfast.Corrupt):
-            hf.sessions.get_session("tides")
+        with pytest.raises(limpet.Corrupt):
+            lp.sessions.get_session("tides")
 
 
 def test_a_full_disk_is_said_and_the_message_is_kept(
@@ -412,7 +412,7 @@ def test_a_full_disk_is_said_and_the_message_is_kept(
         session.add_message(say("kept"))
         with monkeypatch.context() as patched:
             patched.setattr(Files, "put", full)
-            with pytest.raises(holdfast.StoreFull):
+            with pytest.raises(limpet.StoreFull):
                 manager.save_session(session)
         assert manager.save_session(session)
     assert "kept" in (folder / "sessions" / "tides.json").read_text()
@@ -427,8 +427,8 @@ def test_penguins_own_files_in_the_same_folder_are_imported_and_left_as_they_are
     theirs.write_text(json.dumps({"id": "session_1", "messages": [said], "metadata": {}}))
     before = theirs.read_bytes()
     filled(folder, "tides")
-    with holdfast.connect(folder) as hf:
-        report = hf.admin.import_(folder)
+    with limpet.connect(folder) as lp:
+        report = lp.admin.import_(folder)
         assert (report.format, report.sessions, report.skipped) == ("penguin", 1, ())
-        assert texts(hf.sessions.get_session("session_1")) == ["hello"]
+        assert texts(lp.sessions.get_session("session_1")) == ["hello"]
     assert theirs.read_bytes() == before

@@ -13,9 +13,9 @@ from typing import cast
 
 import pytest
 
-import holdfast
-from holdfast import Message, SessionManager, limits
-from holdfast.store.files import Files, documents
+import limpet
+from limpet import Message, SessionManager, limits
+from limpet.store.files import Files, documents
 from tests.acceptance.test_session_files import filled, say, texts
 
 
@@ -57,23 +57,23 @@ def test_the_list_of_sessions_is_read_again_only_after_others_have_written_it(
 def test_an_erasure_drops_the_files_that_may_show_it_and_no_others(folder: Path) -> None:
     filled(folder, "ebb", "flow", "gone", count=100)
     sessions = folder / "sessions"
-    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
+    with limpet.connect(f"files:{folder}", auto_save_interval=0) as lp:
         secret = Message(role="user", content="canary one", id="secret")
-        hf.sessions.get_session("flow").add_message(secret)
-        hf.sessions.fork_session("flow", new_id="fork").add_message(say("of the fork"))
-        named = hf.sessions.create_session("named", title="canary two")
+        lp.sessions.get_session("flow").add_message(secret)
+        lp.sessions.fork_session("flow", new_id="fork").add_message(say("of the fork"))
+        named = lp.sessions.create_session("named", title="canary two")
         for each in ("flow", "fork", "named"):
-            assert hf.sessions.save_session(hf.sessions.get_session(each))
-        hf.sessions.save_session(hf.sessions.create_session("waits", title="canary three"))
+            assert lp.sessions.save_session(lp.sessions.get_session(each))
+        lp.sessions.save_session(lp.sessions.create_session("waits", title="canary three"))
         kept = {path.name for path in sessions.glob("ebb.json*")}
         before = (sessions / "ebb.json").stat().st_ino
-        hf.admin.erase(session_id="flow", message_id="secret")
+        lp.admin.erase(session_id="flow", message_id="secret")
         for each in ("gone", named.id, "waits"):
-            hf.admin.erase(session_id=each)
+            lp.admin.erase(session_id=each)
         assert {path.name for path in sessions.glob("*.json*")} == kept
         assert (sessions / "ebb.json").stat().st_ino == before
         for each in ("flow", "fork", "ebb"):
-            assert hf.sessions.save_session(hf.sessions.get_session(each))
+            assert lp.sessions.save_session(lp.sessions.get_session(each))
             assert (sessions / f"{each}.json").exists()
         assert not [path for path in sessions.iterdir() if b"canary" in path.read_bytes()]
     assert not [path for path in sessions.iterdir() if b"canary" in path.read_bytes()]
@@ -93,9 +93,9 @@ def test_a_file_that_can_not_be_written_is_said_in_each_interval_and_raised_at_t
         while not caplog.records and time.monotonic() < until:
             time.sleep(0.02)
         assert "could not be written" in caplog.text
-        with pytest.raises(holdfast.StoreFull):
+        with pytest.raises(limpet.StoreFull):
             manager.close()
-    with pytest.raises(holdfast.EngineClosed):
+    with pytest.raises(limpet.EngineClosed):
         session.add_message(say("too late"))
     with SessionManager(base_path=folder) as manager:
         assert texts(manager.get_session("tides")) == ["kept"]
@@ -110,7 +110,7 @@ def test_a_process_that_does_not_pass_the_files_on_is_named(
         session = manager.create_session("tides")
         with (folder / "sessions" / ".lock").open("wb") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            with pytest.raises(holdfast.StoreBusy, match=str(os.getpid())):
+            with pytest.raises(limpet.StoreBusy, match=str(os.getpid())):
                 manager.save_session(session)
         assert manager.save_session(session)
     assert (folder / "sessions" / "tides.json").exists()
@@ -123,7 +123,7 @@ def test_a_folder_with_somebody_elses_sessions_does_not_become_a_store(
     theirs = folder / "sessions" / name
     theirs.parent.mkdir(parents=True)
     theirs.write_text('{"mine": 1}')
-    with pytest.raises(holdfast.InvalidRequest, match=name) as info:
+    with pytest.raises(limpet.InvalidRequest, match=name) as info:
         SessionManager(folder)
     assert "elsewhere" in str(info.value.hint)
     assert [path for path in folder.rglob("*") if path.is_file()] == [theirs]
@@ -198,9 +198,9 @@ def words(folder: Path, text: str) -> list[str]:
 
 def told(folder: Path) -> Path:
     """Have a session of Ada's and one of Bob's, both with files; return where the files are."""
-    with holdfast.connect(f"files:{folder}", auto_save_interval=0) as hf:
+    with limpet.connect(f"files:{folder}", auto_save_interval=0) as lp:
         for user in ("ada", "bob"):
-            session = hf.sessions.create_session(f"of-{user}", user_id=user)
+            session = lp.sessions.create_session(f"of-{user}", user_id=user)
             session.add_message(say(f"canary of {user}"))
     return folder / "sessions"
 
@@ -209,7 +209,7 @@ def told(folder: Path) -> Path:
 def test_an_erasure_touches_nothing_that_is_somebody_elses(tmp_path: Path, folder: Path) -> None:
     sessions = told(folder)
     outside = tmp_path / "outside.json"
-    outside.write_text('{"holdfast": "session", "of": "canary of ada, elsewhere"}')
+    outside.write_text('{"limpet": "session", "of": "canary of ada, elsewhere"}')
     (sessions / "mine" / "deep.json").mkdir(parents=True)
     (sessions / "mine.json").mkdir()
     (sessions / "x.json.abcd1234.new").mkdir()
@@ -217,21 +217,21 @@ def test_an_erasure_touches_nothing_that_is_somebody_elses(tmp_path: Path, folde
     (folder / "blobs" / "mine").mkdir()
     texts = {
         sessions / "NOTES.md": "mine",
-        sessions / "notes.json": '{"mine": "\\"holdfast\\": \\"session\\""}',
+        sessions / "notes.json": '{"mine": "\\"limpet\\": \\"session\\""}',
         sessions / "tides.json.other-1": '{"mine": 1}',
-        sessions / "copies.json": '{"mine": [{"holdfast": "session"}]}',
+        sessions / "copies.json": '{"mine": [{"limpet": "session"}]}',
         sessions / "draft.new": "mine",
-        sessions / "mine" / "of-ada.json": '{"holdfast": "session"}',
+        sessions / "mine" / "of-ada.json": '{"limpet": "session"}',
         folder / "blobs" / "README": "mine",
         folder / "journal" / "draft.new": "mine",
     }
     for path, text in texts.items():
         path.write_text(text)
     for _ in range(2):
-        with holdfast.connect(f"files:{folder}") as hf:
-            receipt = hf.admin.erase(user_id="ada")
+        with limpet.connect(f"files:{folder}") as lp:
+            receipt = lp.admin.erase(user_id="ada")
             assert not receipt.pending
-            assert hf.admin.status()["session_files"]["others"] == 7
+            assert lp.admin.status()["session_files"]["others"] == 7
     assert {path: path.read_text() for path in texts} == texts
     assert outside.exists() and (sessions / "link.json").is_symlink()
     assert words(folder, "canary of ada") == ["link.json"]
@@ -249,8 +249,8 @@ def test_an_edited_copy_of_what_was_erased_goes_and_that_of_another_session_stay
         (sessions / f"of-{user}.json").write_text(edited)
         (sessions / f"of-{user}.json.other-7").write_text(edited)
     (sessions / "torn.json.other-1").write_text((sessions / "of-ada.json").read_text()[:-9])
-    with holdfast.connect(f"files:{folder}") as hf:
-        hf.admin.erase(user_id="ada")
+    with limpet.connect(f"files:{folder}") as lp:
+        lp.admin.erase(user_id="ada")
         assert words(folder, "canary of ada") == []
         assert set(words(sessions, "canary of bob")) >= {"of-bob.json", "of-bob.json.other-7"}
 
@@ -271,18 +271,18 @@ def test_a_file_that_can_not_be_removed_leaves_the_erasure_pending_and_the_store
 
     with monkeypatch.context() as patched:
         patched.setattr(Files, "remove", remove)
-        with holdfast.connect(f"files:{folder}") as hf:
-            with pytest.raises(holdfast.StoreReadOnly, match=r"of-ada\.json") as info:
-                hf.admin.erase(user_id="ada")
+        with limpet.connect(f"files:{folder}") as lp:
+            with pytest.raises(limpet.StoreReadOnly, match=r"of-ada\.json") as info:
+                lp.admin.erase(user_id="ada")
             assert cast("dict[str, object]", info.value.facts["receipt"])["pending"] is True
-            assert hf.sessions.load_session("of-ada") is None
+            assert lp.sessions.load_session("of-ada") is None
         assert words(folder, "canary of ada") == [path.name for path in stuck]
         for _ in range(2):
-            with holdfast.connect(f"files:{folder}") as hf:
-                assert hf.sessions.get_session("of-bob").message_count == 1
-                assert any("of-ada.json" in note for note in hf.admin.status()["notes"])
-    with holdfast.connect(f"files:{folder}") as hf:
-        assert hf.admin.status()["notes"] == []
+            with limpet.connect(f"files:{folder}") as lp:
+                assert lp.sessions.get_session("of-bob").message_count == 1
+                assert any("of-ada.json" in note for note in lp.admin.status()["notes"])
+    with limpet.connect(f"files:{folder}") as lp:
+        assert lp.admin.status()["notes"] == []
     assert words(folder, "canary of ada") == [] and not (sessions / "of-ada.json").exists()
 
 
@@ -299,7 +299,7 @@ def test_deleting_a_session_leaves_what_somebody_put_in_the_place_of_its_file(fo
 
 def forged(text: str) -> bytes:
     """Return a document that somebody else wrote, with its checksum made right."""
-    body = f'{{\n  "holdfast": "sessions",\n  {text}'.encode()
+    body = f'{{\n  "limpet": "sessions",\n  {text}'.encode()
     check = hashlib.sha256(body).hexdigest()
     return body + f',\n  "checksum": "{check}"\n}}\n'.encode()
 
@@ -331,19 +331,19 @@ def test_a_forged_file_is_written_over_and_hinders_nobody(
     folder: Path, name: str, text: str
 ) -> None:
     url, path = f"files:{folder}", folder / "sessions" / f"{name}.json"
-    with holdfast.connect(url) as hf:
-        hf.sessions.create_session("a", user_id="ada").add_message(Message("user", "hello"))
+    with limpet.connect(url) as lp:
+        lp.sessions.create_session("a", user_id="ada").add_message(Message("user", "hello"))
     path.write_bytes(forged(text))
-    with holdfast.connect(url) as hf:
-        files = hf.sessions._files
+    with limpet.connect(url) as lp:
+        files = lp.sessions._files
         assert files is not None and (files.kept("default", "a") is None) == (name == "a")
-        session = hf.sessions.get_session("a").add_message(Message("user", "more"))
-        assert hf.sessions.save_session(session)
+        session = lp.sessions.get_session("a").add_message(Message("user", "more"))
+        assert lp.sessions.save_session(session)
     listed = json.loads((folder / "sessions" / "index.json").read_text(encoding="utf-8"))
     assert listed["sessions"]["a"]["messages"] == 2 and listed["positions"] == {"default": 3}
     path.write_bytes(forged(text))
-    with holdfast.connect(url) as hf:
-        assert not hf.memory.forget("ada").pending
+    with limpet.connect(url) as lp:
+        assert not lp.memory.forget("ada").pending
     assert "hello" not in "".join(
         each.read_text() for each in (folder / "sessions").glob("*.json*")
     )

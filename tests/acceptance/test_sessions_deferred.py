@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, SessionManager, errors
-from holdfast.engine.deferred import Writes
-from holdfast.store.files import FilesStore
-from holdfast.store.port import Append, Outcome
+import limpet
+from limpet import Limpet, SessionManager, errors
+from limpet.engine.deferred import Writes
+from limpet.store.files import FilesStore
+from limpet.store.port import Append, Outcome
 from tests.acceptance.scenes import (
     Opener,
     answer,
@@ -30,15 +30,15 @@ from tests.acceptance.scenes import (
 
 
 @pytest.fixture
-def hf(opener: Opener) -> Holdfast:
+def lp(opener: Opener) -> Limpet:
     return opener(write="deferred", max_sessions_in_memory=2)
 
 
 class Held:
     """Holds the store's turn in another thread, so that nothing can be committed meanwhile."""
 
-    def __init__(self, hf: Holdfast) -> None:
-        self._store = engine_of(hf).store
+    def __init__(self, lp: Limpet) -> None:
+        self._store = engine_of(lp).store
         self._entered, self._leave = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._hold)
 
@@ -61,39 +61,39 @@ class Held:
 
 
 @pytest.mark.req("B-12")
-def test_adding_returns_before_the_write_and_saving_after_it(hf: Holdfast):
-    session = hf.sessions.create_session("s")
-    with Held(hf) as held:
+def test_adding_returns_before_the_write_and_saving_after_it(lp: Limpet):
+    session = lp.sessions.create_session("s")
+    with Held(lp) as held:
         session.add_message(user("1"))
         session.add_message(answer("2"))
         saved: list[bool] = []
-        saving = threading.Thread(target=lambda: saved.append(hf.sessions.save_session(session)))
+        saving = threading.Thread(target=lambda: saved.append(lp.sessions.save_session(session)))
         saving.start()
         assert saved == []
         held.release()
         saving.join()
     assert saved == [True]
-    assert said(hf) == ["1", "2"]
+    assert said(lp) == ["1", "2"]
 
 
 @pytest.mark.req("B-12")
-def test_saving_without_a_session_is_false_and_means_the_current_one_otherwise(hf: Holdfast):
-    assert hf.sessions.save_session() is False
-    hf.sessions.create_session("s").add_message(user("1"))
-    assert hf.sessions.save_session() is True
-    assert said(hf) == ["1"]
+def test_saving_without_a_session_is_false_and_means_the_current_one_otherwise(lp: Limpet):
+    assert lp.sessions.save_session() is False
+    lp.sessions.create_session("s").add_message(user("1"))
+    assert lp.sessions.save_session() is True
+    assert said(lp) == ["1"]
 
 
 @pytest.mark.req("B-12")
-def test_two_threads_that_save_both_wait(hf: Holdfast):
-    session = hf.sessions.create_session("s")
+def test_two_threads_that_save_both_wait(lp: Limpet):
+    session = lp.sessions.create_session("s")
     done: list[int] = []
 
     def save() -> None:
-        hf.sessions.save_session(session)
-        done.append(len(list(engine_of(hf).store.read("default", "session/s"))))
+        lp.sessions.save_session(session)
+        done.append(len(list(engine_of(lp).store.read("default", "session/s"))))
 
-    with Held(hf) as held:
+    with Held(lp) as held:
         session.add_message(user())
         threads = [threading.Thread(target=save) for _ in range(4)]
         for thread in threads:
@@ -108,58 +108,58 @@ def test_two_threads_that_save_both_wait(hf: Holdfast):
 @pytest.mark.req("A-4")
 @pytest.mark.parametrize("size", [3, 4, 20, 5000])
 def test_order_is_kept_also_across_continuations(opener: Opener, size: int):
-    hf = opener(write="deferred", max_messages_per_session=size)
-    session = hf.sessions.create_session("s")
+    lp = opener(write="deferred", max_messages_per_session=size)
+    session = lp.sessions.create_session("s")
     for number in range(120):
         session.add_message((answer if number % 2 else user)(str(number)))
-    hf.sessions.save_session(session)
-    chain = hf.sessions.session_chain("s")
+    lp.sessions.save_session(session)
+    chain = lp.sessions.session_chain("s")
     assert [text for part in chain for text in own_texts(part)] == [str(n) for n in range(120)]
     assert session.id == chain[-1].id
 
 
-def test_what_was_written_is_read(hf: Holdfast):
-    session = hf.sessions.create_session("s")
+def test_what_was_written_is_read(lp: Limpet):
+    session = lp.sessions.create_session("s")
     for number in range(20):
         session.add_message(user(str(number)))
         assert session.message_count == number + 1
         assert session.messages[-1].content == str(number)
     session.add_message(user("x"))
-    assert hf.sessions.get_session("s").message_count == 21
+    assert lp.sessions.get_session("s").message_count == 21
     session.add_message(user("y"))
-    assert hf.sessions.list_sessions()[0]["message_count"] == 22
+    assert lp.sessions.list_sessions()[0]["message_count"] == 22
     session.add_message(user("z"))
-    assert hf.sessions.update_session("s", title="T").message_count == 23
+    assert lp.sessions.update_session("s", title="T").message_count == 23
 
 
-def test_a_refusal_surfaces_once_at_the_first_wait_and_harms_nobody_else(hf: Holdfast):
-    session, other = hf.sessions.create_session("s"), hf.sessions.create_session("t")
+def test_a_refusal_surfaces_once_at_the_first_wait_and_harms_nobody_else(lp: Limpet):
+    session, other = lp.sessions.create_session("s"), lp.sessions.create_session("t")
     session.add_message(user("1"))
     session.add_message(giving("nobody"))
     session.add_message(answer("2"))
     other.add_message(user("3"))
     with pytest.raises(errors.ResultWithoutCall):
-        hf.sessions.save_session(session)
-    assert hf.sessions.save_session(session) is True
-    assert hf.sessions.save_session(other) is True
+        lp.sessions.save_session(session)
+    assert lp.sessions.save_session(session) is True
+    assert lp.sessions.save_session(other) is True
     assert (texts(session), texts(other)) == (["1", "2"], ["3"])
 
 
-def test_what_is_wrong_in_itself_is_refused_at_once(hf: Holdfast):
-    session = hf.sessions.create_session("s")
+def test_what_is_wrong_in_itself_is_refused_at_once(lp: Limpet):
+    session = lp.sessions.create_session("s")
     with pytest.raises(errors.WrongRole):
         session.add_message({"role": "ghost", "content": "x"})
 
 
 @pytest.mark.req("B-9")
-def test_eviction_waits_for_what_is_under_way(hf: Holdfast):
-    first = hf.sessions.create_session("first")
+def test_eviction_waits_for_what_is_under_way(lp: Limpet):
+    first = lp.sessions.create_session("first")
     first.add_message(user("kept"))
-    hf.sessions.create_session("second")
-    hf.sessions.create_session("third")
-    assert "first" not in hf.sessions.sessions
-    assert not hf.sessions._deferred._under_way.get("first")
-    assert texts(hf.sessions.get_session("first")) == ["kept"]
+    lp.sessions.create_session("second")
+    lp.sessions.create_session("third")
+    assert "first" not in lp.sessions.sessions
+    assert not lp.sessions._deferred._under_way.get("first")
+    assert texts(lp.sessions.get_session("first")) == ["kept"]
 
 
 @pytest.mark.req("B-23")
@@ -198,31 +198,31 @@ def test_what_is_not_yet_saved_is_saved_before_a_session_leaves_memory(
 
 @pytest.mark.req("B-24")
 def test_the_interval_bounds_how_long_a_refusal_stays_unseen(opener: Opener):
-    hf = opener(write="deferred", auto_save_interval=60)
-    set_clock(hf, 0)
-    session = hf.sessions.create_session("s")
+    lp = opener(write="deferred", auto_save_interval=60)
+    set_clock(lp, 0)
+    session = lp.sessions.create_session("s")
     session.add_message(giving("nobody"))
-    set_clock(hf, 61_000_000)
+    set_clock(lp, 61_000_000)
     with pytest.raises(errors.ResultWithoutCall):
         session.add_message(user())
 
 
 def test_closing_waits_and_says_what_went_wrong(fast_dir: Path):
     path = fast_dir / "closing.db"
-    hf = holdfast.connect(path, write="deferred")
-    session = hf.sessions.create_session("s")
+    lp = limpet.connect(path, write="deferred")
+    session = lp.sessions.create_session("s")
     for number in range(50):
         session.add_message(user(str(number)))
     session.add_message(giving("nobody"))
     with pytest.raises(errors.ResultWithoutCall):
-        hf.close()
-    with holdfast.connect(path) as again:
+        lp.close()
+    with limpet.connect(path) as again:
         assert texts(again.sessions.get_session("s")) == [str(number) for number in range(50)]
 
 
 FORGETFUL = """
 import gc, sys
-from holdfast import Message, SessionManager
+from limpet import Message, SessionManager
 manager = SessionManager(base_path=sys.argv[1], write="deferred")
 session = manager.create_session("s")
 for number in range(500):
@@ -247,7 +247,7 @@ def test_a_manager_that_nobody_closes_loses_nothing(fast_dir: Path, how: str):
 
 COLLECTED = """
 import gc, sys, threading
-from holdfast import Message, SessionManager
+from limpet import Message, SessionManager
 manager = SessionManager(base_path=sys.argv[1], write="deferred")
 session = manager.create_session("s")
 store = manager._engine.store
@@ -277,28 +277,28 @@ def test_a_manager_collected_by_the_thread_that_commits_for_it_ends_quietly(fast
         assert texts(again.get_session("s")) == ["kept"]
 
 
-def test_many_threads_lose_nothing(hf: Holdfast):
+def test_many_threads_lose_nothing(lp: Limpet):
     names = [f"s{number}" for number in range(4)]
     for name in names:
-        hf.sessions.create_session(name)
+        lp.sessions.create_session(name)
 
     def write(thread: int) -> None:
-        handles = [hf.sessions.get_session(name) for name in names]
+        handles = [lp.sessions.get_session(name) for name in names]
         for number in range(50):
             handles[number % 4].add_message(user(f"{thread}-{number}"))
         for handle in handles:
-            hf.sessions.save_session(handle)
+            lp.sessions.save_session(handle)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    found = said(hf)
+    found = said(lp)
     assert len(found) == len(set(found)) == 300
     for thread in range(6):
         mine = [text for text in found if text.startswith(f"{thread}-")]
         for name in range(4):
             of_one = [text for text in mine if int(text.split("-")[1]) % 4 == name]
             assert of_one == sorted(of_one, key=lambda text: int(text.split("-")[1]))
-    feed(hf)
+    feed(lp)

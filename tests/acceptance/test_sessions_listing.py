@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, errors
-from holdfast.values import ids
+from limpet import Limpet, errors
+from limpet.values import ids
 from tests.acceptance.scenes import set_clock, user
 
 
-def listed(hf: Holdfast, **filters: Any) -> list[str]:
-    return [row["id"] for row in hf.sessions.list_sessions(**filters)]
+def listed(lp: Limpet, **filters: Any) -> list[str]:
+    return [row["id"] for row in lp.sessions.list_sessions(**filters)]
 
 
-def paged(hf: Holdfast, limit: int, **filters: Any) -> list[str]:
+def paged(lp: Limpet, limit: int, **filters: Any) -> list[str]:
     found: list[str] = []
     cursor: str | None = None
     while True:
-        page = hf.sessions.list_sessions(limit, cursor=cursor, **filters)
+        page = lp.sessions.list_sessions(limit, cursor=cursor, **filters)
         assert len(page) <= limit
         found += [row["id"] for row in page]
         cursor = page.next_cursor
@@ -30,20 +30,20 @@ def paged(hf: Holdfast, limit: int, **filters: Any) -> list[str]:
 
 
 @pytest.fixture
-def five(hf: Holdfast) -> Holdfast:
+def five(lp: Limpet) -> Limpet:
     """s0 … s4, an hour apart, of two users, with metadata."""
     for number in range(5):
-        set_clock(hf, ids.microseconds(f"2026-01-01T0{number}:00:00Z"))
-        hf.sessions.create_session(
+        set_clock(lp, ids.microseconds(f"2026-01-01T0{number}:00:00Z"))
+        lp.sessions.create_session(
             f"s{number}",
             user_id="ada" if number % 2 else "bob",
             metadata={"n": number, "even": number % 2 == 0, "tag": "x", "none": None},
         )
-    return hf
+    return lp
 
 
 @pytest.mark.req("B-15")
-def test_newest_activity_comes_first(five: Holdfast):
+def test_newest_activity_comes_first(five: Limpet):
     assert listed(five) == ["s4", "s3", "s2", "s1", "s0"]
     set_clock(five, ids.microseconds("2026-01-02T00:00:00Z"))
     five.sessions.get_session("s1").add_message(user())
@@ -53,7 +53,7 @@ def test_newest_activity_comes_first(five: Holdfast):
 
 
 @pytest.mark.req("B-15")
-def test_pages_by_limit_and_offset(five: Holdfast):
+def test_pages_by_limit_and_offset(five: Limpet):
     assert listed(five, limit=2) == ["s4", "s3"]
     assert listed(five, limit=2, offset=2) == ["s2", "s1"]
     assert listed(five, limit=2, offset=4) == ["s0"]
@@ -63,16 +63,16 @@ def test_pages_by_limit_and_offset(five: Holdfast):
 
 @pytest.mark.req("B-15")
 @pytest.mark.parametrize("limit", [1, 7, 50, 100, 205, 206])
-def test_205_sessions_of_the_same_moment_come_each_once(hf: Holdfast, limit: int):
-    set_clock(hf, 1_700_000_000_000_000)
+def test_205_sessions_of_the_same_moment_come_each_once(lp: Limpet, limit: int):
+    set_clock(lp, 1_700_000_000_000_000)
     names = [f"s{number:03}" for number in range(205)]
     for name in names:
-        hf.sessions.create_session(name)
-    assert sorted(paged(hf, limit)) == names
-    assert len(listed(hf)) == 100
+        lp.sessions.create_session(name)
+    assert sorted(paged(lp, limit)) == names
+    assert len(listed(lp)) == 100
 
 
-def test_a_session_that_moves_to_the_front_is_not_seen_twice_further_back(five: Holdfast):
+def test_a_session_that_moves_to_the_front_is_not_seen_twice_further_back(five: Limpet):
     page = five.sessions.list_sessions(2)
     set_clock(five, ids.microseconds("2026-01-02T00:00:00Z"))
     five.sessions.get_session("s2").add_message(user())
@@ -81,13 +81,13 @@ def test_a_session_that_moves_to_the_front_is_not_seen_twice_further_back(five: 
     assert [row["id"] for row in rest] == ["s1", "s0"]
 
 
-def test_filters_on_owner(five: Holdfast):
+def test_filters_on_owner(five: Limpet):
     assert listed(five, user_id="ada") == ["s3", "s1"]
     assert listed(five, user_id="nobody") == []
     assert paged(five, 1, user_id="bob") == ["s4", "s2", "s0"]
 
 
-def test_filters_on_time_in_each_form(five: Holdfast):
+def test_filters_on_time_in_each_form(five: Limpet):
     for after in (
         "2026-01-01T02:00:00Z",
         datetime(2026, 1, 1, 2, tzinfo=UTC),
@@ -113,11 +113,11 @@ def test_filters_on_time_in_each_form(five: Holdfast):
     ],
     ids=str,
 )
-def test_filters_on_metadata(five: Holdfast, wanted: dict[str, Any], found: list[str]):
+def test_filters_on_metadata(five: Limpet, wanted: dict[str, Any], found: list[str]):
     assert listed(five, metadata=wanted) == found
 
 
-def test_metadata_filters_follow_changes(five: Holdfast):
+def test_metadata_filters_follow_changes(five: Limpet):
     five.sessions.update_session("s3", metadata={"n": 30}, drop_metadata=["tag"])
     assert listed(five, metadata={"n": 3}) == []
     assert listed(five, metadata={"n": 30}) == ["s3"]
@@ -126,7 +126,7 @@ def test_metadata_filters_follow_changes(five: Holdfast):
     assert listed(five, metadata={"n": 30}) == []
 
 
-def test_filters_on_status_and_all_together(five: Holdfast):
+def test_filters_on_status_and_all_together(five: Limpet):
     five.sessions.end_session("s3")
     assert listed(five, status="ended") == ["s3"]
     assert "s3" not in listed(five, status="active")
@@ -134,7 +134,7 @@ def test_filters_on_status_and_all_together(five: Holdfast):
     assert listed(five, status="ended", user_id="bob") == []
 
 
-def test_a_row_tells_what_the_session_is(five: Holdfast):
+def test_a_row_tells_what_the_session_is(five: Limpet):
     session = five.sessions.get_session("s0")
     session.add_messages([user("How do I get to Oslo?")])
     row = next(row for row in five.sessions.list_sessions() if row["id"] == "s0")
@@ -158,7 +158,7 @@ def test_a_row_tells_what_the_session_is(five: Holdfast):
     ],
     ids=lambda wrong: str(wrong)[:30],
 )  # fmt: skip
-def test_arguments_that_make_no_sense_are_refused(five: Holdfast, wrong: dict[str, Any]):
+def test_arguments_that_make_no_sense_are_refused(five: Limpet, wrong: dict[str, Any]):
     with pytest.raises(errors.Refused):
         five.sessions.list_sessions(**wrong)
 
@@ -172,7 +172,7 @@ def test_arguments_that_make_no_sense_are_refused(five: Holdfast, wrong: dict[st
     ids=str,
 )  # fmt: skip
 def test_odd_arguments_find_nothing_or_are_refused_but_never_break(
-    five: Holdfast, odd: dict[str, Any]
+    five: Limpet, odd: dict[str, Any]
 ):
     with contextlib.suppress(errors.Refused):
         assert listed(five, **odd) == []

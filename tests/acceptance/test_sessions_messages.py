@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Message, Session, limits
+from limpet import Limpet, Message, Session, limits
 from tests.acceptance.scenes import engine_of, texts, user
 
 
 @pytest.fixture
-def thirty(hf: Holdfast) -> Session:
+def thirty(lp: Limpet) -> Session:
     """30 messages in the third generation, with changes of title and metadata in between."""
-    session = hf.sessions.create_session("s", system="first life")
+    session = lp.sessions.create_session("s", system="first life")
     session.add_messages([user(f"old {n}") for n in range(7)])
-    hf.sessions.reset_session("s", system="second life")
-    hf.sessions.add_messages("s", [user("old")])
-    session = hf.sessions.reset_session("s")
+    lp.sessions.reset_session("s", system="second life")
+    lp.sessions.add_messages("s", [user("old")])
+    session = lp.sessions.reset_session("s")
     for number in range(30):
         session.add_message(user(str(number)))
         if number % 4 == 0:
-            hf.sessions.update_session("s", title=str(number), metadata={"n": number})
-    return hf.sessions.get_session("s")
+            lp.sessions.update_session("s", title=str(number), metadata={"n": number})
+    return lp.sessions.get_session("s")
 
 
 EXPECTED = [str(number) for number in range(30)]
@@ -78,31 +78,31 @@ def test_nothing_is_read_before_it_is_asked_for(thirty: Session, monkeypatch: py
     assert sum(limits_asked) <= 3, "one index reads one message, not the history"
 
 
-def test_a_view_is_of_the_moment_it_was_asked_for(hf: Holdfast):
-    session = hf.sessions.create_session("s")
+def test_a_view_is_of_the_moment_it_was_asked_for(lp: Limpet):
+    session = lp.sessions.create_session("s")
     session.add_messages([user(str(n)) for n in range(3)])
     view = session.messages
-    hf.sessions.add_messages("s", [user("later")])
+    lp.sessions.add_messages("s", [user("later")])
     session.add_message(user("latest"))
     assert [message.content for message in view] == ["0", "1", "2"]
     assert len(view) == 3 and view[-1].content == "2"
-    hf.sessions.reset_session("s")
+    lp.sessions.reset_session("s")
     assert [message.content for message in view] == ["0", "1", "2"]
     assert texts(session) == ["0", "1", "2", "later", "latest"]
 
 
 def test_iterating_while_others_append_gives_each_message_once(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+    lp: Limpet, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "READ_CHUNK", 5)
-    session = hf.sessions.create_session("s")
+    session = lp.sessions.create_session("s")
     session.add_messages([user(str(n)) for n in range(100)])
     stop = threading.Event()
 
     def disturb() -> None:
         while not stop.is_set():
-            hf.sessions.add_messages("s", [user("noise")])
-            hf.sessions.update_session("s", metadata={"n": session.version})
+            lp.sessions.add_messages("s", [user("noise")])
+            lp.sessions.update_session("s", metadata={"n": session.version})
 
     other = threading.Thread(target=disturb)
     other.start()
@@ -115,37 +115,37 @@ def test_iterating_while_others_append_gives_each_message_once(
 
 
 @pytest.mark.parametrize("count", [1, 127, 128, 129, 256, 257, 600])
-def test_any_length_around_the_sizes_of_chunks_and_snapshots(hf: Holdfast, count: int):
-    session = hf.sessions.create_session("s")
+def test_any_length_around_the_sizes_of_chunks_and_snapshots(lp: Limpet, count: int):
+    session = lp.sessions.create_session("s")
     session.add_messages([user(str(n)) for n in range(count)])
-    found = hf.sessions.get_session("s")
+    found = lp.sessions.get_session("s")
     assert texts(found) == [str(n) for n in range(count)]
     assert found.messages[-1].content == str(count - 1)
 
 
 @pytest.mark.req("B-9")
 def test_states_in_memory_are_bounded(opener: Any):
-    hf = opener(cached_sessions=10, max_sessions_in_memory=4)
+    lp = opener(cached_sessions=10, max_sessions_in_memory=4)
     for number in range(50):
-        hf.sessions.create_session(f"s{number}").add_message(user())
-        assert len(engine_of(hf).states) <= 10
-        assert len(hf.sessions.sessions) <= 4
-    assert list(hf.sessions.sessions) == ["s46", "s47", "s48", "s49"]
-    hf.sessions.load_session("s46")
-    assert list(hf.sessions.sessions) == ["s47", "s48", "s49", "s46"], "last used, last to go"
-    assert sum(hf.sessions.get_session(f"s{number}").message_count for number in range(50)) == 50
+        lp.sessions.create_session(f"s{number}").add_message(user())
+        assert len(engine_of(lp).states) <= 10
+        assert len(lp.sessions.sessions) <= 4
+    assert list(lp.sessions.sessions) == ["s46", "s47", "s48", "s49"]
+    lp.sessions.load_session("s46")
+    assert list(lp.sessions.sessions) == ["s47", "s48", "s49", "s46"], "last used, last to go"
+    assert sum(lp.sessions.get_session(f"s{number}").message_count for number in range(50)) == 50
 
 
 def test_a_cold_session_is_read_from_its_snapshot_not_from_its_history(
     opener: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    hf = opener(cached_sessions=1)
-    long = hf.sessions.create_session("long")
+    lp = opener(cached_sessions=1)
+    long = lp.sessions.create_session("long")
     for batch in range(20):
         long.add_messages([user(f"{batch}-{n}") for n in range(100)])
-    hf.sessions.create_session("another")
+    lp.sessions.create_session("another")
     read: list[int] = []
-    store = engine_of(hf).store
+    store = engine_of(lp).store
     original = store.read
 
     def counting(tenant: str, stream: str, **options: Any) -> Any:
@@ -154,15 +154,15 @@ def test_a_cold_session_is_read_from_its_snapshot_not_from_its_history(
         return found
 
     monkeypatch.setattr(store, "read", counting)
-    assert hf.sessions.get_session("long").state == long.state
+    assert lp.sessions.get_session("long").state == long.state
     assert sum(read) <= limits.SNAPSHOT_EVERY
 
 
-def test_a_message_of_every_kind_comes_back_equal(hf: Holdfast):
-    session = hf.sessions.create_session("s")
+def test_a_message_of_every_kind_comes_back_equal(lp: Limpet):
+    session = lp.sessions.create_session("s")
     given = [
         Message("user", [{"type": "text", "text": "\0é👩‍💻"}], metadata={"deep": [{"a": None}]}),
         Message.from_dict({"role": "assistant", "content": "x", "later": {"v": [9]}}),
     ]
     session.add_messages(given)
-    assert list(hf.sessions.get_session("s").messages) == given
+    assert list(lp.sessions.get_session("s").messages) == given

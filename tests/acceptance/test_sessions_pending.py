@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Holdfast, Message, ToolCallRequest, errors
+from limpet import Limpet, Message, ToolCallRequest, errors
 from tests.acceptance.scenes import answer, asking, feed, giving, user
 
 
 @pytest.fixture
-def stopped(hf: Holdfast) -> Holdfast:
+def stopped(lp: Limpet) -> Limpet:
     """A run that stopped with one of three parallel calls answered."""
-    session = hf.sessions.create_session("s")
+    session = lp.sessions.create_session("s")
     session.add_messages([user("plan a trip"), asking("a", "b", "c"), giving("b")])
-    return hf
+    return lp
 
 
 @pytest.mark.req("A-9")
-def test_pending_calls_say_what_to_do_again(stopped: Holdfast):
+def test_pending_calls_say_what_to_do_again(stopped: Limpet):
     session = stopped.sessions.get_session("s")
     calls = session.pending_calls()
     assert [(call.call_id, call.name, call.args) for call in calls] == [
@@ -31,7 +31,7 @@ def test_pending_calls_say_what_to_do_again(stopped: Holdfast):
 
 
 @pytest.mark.req("A-9")
-def test_each_side_is_found_from_the_other(stopped: Holdfast):
+def test_each_side_is_found_from_the_other(stopped: Limpet):
     """The call of a result and the result of a call, although ids come again."""
     session = stopped.sessions.get_session("s")
     session.add_message(giving("c", "a"))
@@ -48,7 +48,7 @@ def test_each_side_is_found_from_the_other(stopped: Holdfast):
 
 
 @pytest.mark.req("A-9")
-def test_they_can_be_answered_late_in_any_order(stopped: Holdfast):
+def test_they_can_be_answered_late_in_any_order(stopped: Limpet):
     session = stopped.sessions.get_session("s")
     session.add_message(giving("c"))
     session.add_message(giving("a"))
@@ -56,7 +56,7 @@ def test_they_can_be_answered_late_in_any_order(stopped: Holdfast):
     session.add_message(answer("Here is your trip."))
 
 
-def test_they_can_be_closed_with_a_result_that_tells_the_truth(stopped: Holdfast):
+def test_they_can_be_closed_with_a_result_that_tells_the_truth(stopped: Limpet):
     session = stopped.sessions.get_session("s").close_pending_calls()
     closing = session.messages[-1]
     assert {result.tool_call_id for result in closing.tool_results} == {"a", "c"}
@@ -66,20 +66,20 @@ def test_they_can_be_closed_with_a_result_that_tells_the_truth(stopped: Holdfast
     session.add_message(user("go on"))
 
 
-def test_one_can_be_closed_with_words_of_ones_own(stopped: Holdfast):
+def test_one_can_be_closed_with_words_of_ones_own(stopped: Limpet):
     session = stopped.sessions.close_pending_calls("s", call_ids=["c"], outcome="Cancelled by Ada.")
     assert session.messages[-1].tool_results[0].result == "Cancelled by Ada."
     assert [call.call_id for call in session.pending_calls()] == ["a"]
 
 
-def test_closing_nothing_writes_nothing(hf: Holdfast):
-    session = hf.sessions.create_session("s")
-    before = feed(hf)
+def test_closing_nothing_writes_nothing(lp: Limpet):
+    session = lp.sessions.create_session("s")
+    before = feed(lp)
     assert session.close_pending_calls().version == session.version
-    assert feed(hf) == before
+    assert feed(lp) == before
 
 
-def test_closing_a_call_that_is_not_open_is_refused(stopped: Holdfast):
+def test_closing_a_call_that_is_not_open_is_refused(stopped: Limpet):
     before = feed(stopped)
     for wrong in (["b"], ["nobody"], ["a", "nobody"]):
         with pytest.raises(errors.UnknownCall, match="no open call"):
@@ -88,7 +88,7 @@ def test_closing_a_call_that_is_not_open_is_refused(stopped: Holdfast):
 
 
 @pytest.mark.req("A-9")
-def test_until_then_nothing_else_is_taken(stopped: Holdfast):
+def test_until_then_nothing_else_is_taken(stopped: Limpet):
     session = stopped.sessions.get_session("s")
     for message in (user(), answer(), asking("d"), Message("system", "x")):
         with pytest.raises(errors.OpenCalls, match="close_pending_calls"):
@@ -96,19 +96,19 @@ def test_until_then_nothing_else_is_taken(stopped: Holdfast):
 
 
 @pytest.mark.req("A-6")
-def test_generated_call_ids_pair_as_well(hf: Holdfast):
-    session = hf.sessions.create_session("s")
+def test_generated_call_ids_pair_as_well(lp: Limpet):
+    session = lp.sessions.create_session("s")
     message = Message(
         "assistant", tool_calls=[ToolCallRequest(name="f"), ToolCallRequest(name="f")]
     )
     session.add_messages([user(), message])
     session.add_message(giving(*[call.id for call in message.tool_calls]))
-    assert hf.sessions.pending_calls("s") == []
+    assert lp.sessions.pending_calls("s") == []
 
 
 @pytest.mark.req("A-6")
-def test_an_id_that_a_provider_uses_again_is_accepted_once_answered(hf: Holdfast):
-    session = hf.sessions.create_session("s")
+def test_an_id_that_a_provider_uses_again_is_accepted_once_answered(lp: Limpet):
+    session = lp.sessions.create_session("s")
     session.add_message(user())
     for _ in range(5):
         session.add_messages([asking("call_1"), giving("call_1")])

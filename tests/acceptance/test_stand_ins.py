@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, errors, limits
-from holdfast.engine.jobs import Jobs
-from holdfast.models.port import Reply
+import limpet
+from limpet import Limpet, errors, limits
+from limpet.engine.jobs import Jobs
+from limpet.models.port import Reply
 from tests.acceptance.scenes import Opener, engine_of, user
 
 
@@ -35,18 +35,18 @@ class Model:
         return Reply(json.dumps({"facts": [found]}), "model")
 
 
-def told(hf: Holdfast, session_id: str, text: str = "I live in Oslo.", of: str = "ada") -> None:
-    hf.sessions.get_or_create_session(session_id, user_id=of)
-    hf.sessions.add_messages(session_id, [user(text)])
-    hf.sessions.end_session(session_id)
+def told(lp: Limpet, session_id: str, text: str = "I live in Oslo.", of: str = "ada") -> None:
+    lp.sessions.get_or_create_session(session_id, user_id=of)
+    lp.sessions.add_messages(session_id, [user(text)])
+    lp.sessions.end_session(session_id)
 
 
-def known(hf: Holdfast, of: str = "ada") -> list[str]:
-    return [fact.text for fact in hf.memory.facts(of)]
+def known(lp: Limpet, of: str = "ada") -> list[str]:
+    return [fact.text for fact in lp.memory.facts(of)]
 
 
-def waiting(hf: Holdfast) -> int:
-    return len(Jobs(engine_of(hf).store, "default").stand_ins())
+def waiting(lp: Limpet) -> int:
+    return len(Jobs(engine_of(lp).store, "default").stand_ins())
 
 
 @pytest.fixture
@@ -59,17 +59,17 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
 def test_a_model_that_was_away_is_asked_again_and_its_word_takes_the_place_of_the_rules(
     opener: Opener, model: Model
 ):
-    hf = opener(memory=True, model=model)
-    told(hf, "s")
-    hf.worker().run_once()
-    assert known(hf) == ["I live in Oslo."]
-    assert waiting(hf) == 1 and hf.memory.queue() == []
+    lp = opener(memory=True, model=model)
+    told(lp, "s")
+    lp.worker().run_once()
+    assert known(lp) == ["I live in Oslo."]
+    assert waiting(lp) == 1 and lp.memory.queue() == []
     model.away = False
-    hf.worker().run_once()
-    assert known(hf) == ["Lives by the sea."]
-    assert waiting(hf) == 0
+    lp.worker().run_once()
+    assert known(lp) == ["Lives by the sea."]
+    assert waiting(lp) == 0
     asked = model.asked
-    hf.worker().run_once()
+    lp.worker().run_once()
     assert model.asked == asked, "once is enough"
 
 
@@ -77,14 +77,14 @@ def test_a_model_that_stays_away_is_asked_ever_more_rarely(
     opener: Opener, model: Model, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "BACKOFF_S", 1_000.0)
-    hf = opener(memory=True, model=model)
+    lp = opener(memory=True, model=model)
     for number in range(5):
-        told(hf, f"s{number}")
-    hf.worker().run_once()
+        told(lp, f"s{number}")
+    lp.worker().run_once()
     asked = model.asked
     assert asked == 5 + 1, "of those in which rules stand in, one is tried"
     for _ in range(3):
-        hf.worker().run_once()
+        lp.worker().run_once()
     assert model.asked == asked
 
 
@@ -92,55 +92,55 @@ def test_what_a_model_always_fails_at_hinders_no_other_and_is_left_at_last(
     opener: Opener, model: Model, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "STAND_IN_TRIES_MAX", 4)
-    hf = opener(memory=True, model=model)
-    told(hf, "bad", "I live in Bergen.", of="bea")
-    told(hf, "good")
-    hf.worker().run_once()
+    lp = opener(memory=True, model=model)
+    told(lp, "bad", "I live in Bergen.", of="bea")
+    told(lp, "good")
+    lp.worker().run_once()
     model.away, model.shuns = False, "Bergen"
     for _ in range(3):
-        hf.worker().run_once()
-    assert known(hf) == ["Lives by the sea."]
+        lp.worker().run_once()
+    assert known(lp) == ["Lives by the sea."]
     for _ in range(9):
-        hf.worker().run_once()
-    assert waiting(hf) == 0
-    assert known(hf, "bea") == ["I live in Bergen."], "what rules have found stands"
+        lp.worker().run_once()
+    assert waiting(lp) == 0
+    assert known(lp, "bea") == ["I live in Bergen."], "what rules have found stands"
     asked = model.asked
-    hf.worker().run_once()
+    lp.worker().run_once()
     assert model.asked == asked
 
 
 @pytest.mark.parametrize(
     "forget",
     [
-        lambda hf: hf.memory.forget("ada"),
-        lambda hf: hf.admin.erase(session_id="s"),
-        lambda hf: hf.sessions.delete_session("s"),
+        lambda lp: lp.memory.forget("ada"),
+        lambda lp: lp.admin.erase(session_id="s"),
+        lambda lp: lp.sessions.delete_session("s"),
     ],
     ids=["forgotten", "erased", "deleted"],
 )
 @pytest.mark.parametrize("late", [False, True], ids=["before", "meanwhile"])
 def test_what_was_forgotten_is_not_learnt_again(
-    opener: Opener, model: Model, forget: Callable[[Holdfast], object], late: bool
+    opener: Opener, model: Model, forget: Callable[[Limpet], object], late: bool
 ):
-    hf = opener(memory=True, model=model)
-    told(hf, "s")
-    hf.worker().run_once()
+    lp = opener(memory=True, model=model)
+    told(lp, "s")
+    lp.worker().run_once()
     model.away = False
     if late:
-        model.meanwhile = lambda: forget(hf)
+        model.meanwhile = lambda: forget(lp)
     else:
-        forget(hf)
+        forget(lp)
     for _ in range(3):
-        hf.worker().run_once()
+        lp.worker().run_once()
         model.meanwhile = lambda: None
-    assert "Lives by the sea." not in known(hf)
-    assert waiting(hf) == 0
+    assert "Lives by the sea." not in known(lp)
+    assert waiting(lp) == 0
 
 
 def test_without_the_model_what_stands_in_waits(fast_dir: Path, model: Model):
-    with holdfast.connect(fast_dir / "state.db", memory=True, model=model) as hf:
-        told(hf, "s")
-        hf.worker().run_once()
-    with holdfast.connect(fast_dir / "state.db", memory=True) as hf:
-        hf.worker().run_once()
-        assert waiting(hf) == 1
+    with limpet.connect(fast_dir / "state.db", memory=True, model=model) as lp:
+        told(lp, "s")
+        lp.worker().run_once()
+    with limpet.connect(fast_dir / "state.db", memory=True) as lp:
+        lp.worker().run_once()
+        assert waiting(lp) == 1

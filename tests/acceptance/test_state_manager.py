@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast import Message, MessageCategory, StateManager, errors
-from holdfast.values.context import Fate
+from limpet import Message, MessageCategory, StateManager, errors
+from limpet.values.context import Fate
 from tests.acceptance.scenes import answer, asking, giving, user
 
 COUNTER = "estimate"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import InvalidRequest, Message, WindowPolicy
+import limpet
+from limpet import InvalidRequest, Message, WindowPolicy
 
 POLICY = WindowPolicy(budget=600)
 TALK = [
@@ -29,15 +29,15 @@ async def nothing_awaited(messages: Sequence[Message], before: str | None) -> No
 
 @pytest.mark.parametrize("wrong", ["en", nothing], ids=["a text", "nothing"])
 def test_what_is_no_summariser_is_refused(wrong: Any):
-    with holdfast.connect("volatile:", policy=POLICY) as hf:
-        session = hf.sessions.create_session("s")
+    with limpet.connect("volatile:", policy=POLICY) as lp:
+        session = lp.sessions.create_session("s")
         for at in range(0, len(TALK), 2):
             session.add_messages(TALK[at : at + 2])
         before = session.state
         with pytest.raises(InvalidRequest, match="a summariser"):
             session.summarize(wrong)
         with pytest.raises(InvalidRequest, match="a summariser"):
-            holdfast.StateManager(600).summarize(TALK, wrong)
+            limpet.StateManager(600).summarize(TALK, wrong)
         assert session.reload().state == before
 
 
@@ -46,8 +46,8 @@ def test_what_is_no_summariser_is_refused(wrong: Any):
 )
 def test_what_is_no_summariser_is_refused_when_awaited(wrong: Any):
     async def run() -> None:
-        async with holdfast.connect_async("volatile:", policy=POLICY) as hf:
-            session = await hf.sessions.create_session("s")
+        async with limpet.connect_async("volatile:", policy=POLICY) as lp:
+            session = await lp.sessions.create_session("s")
             for at in range(0, len(TALK), 2):
                 await session.add_messages(TALK[at : at + 2])
             before = session.state
@@ -66,8 +66,8 @@ def test_a_wrong_language_is_refused_before_a_model_is_asked():
         asked.append(len(messages))
         return "They counted."
 
-    with holdfast.connect("volatile:", policy=POLICY) as hf:
-        session = hf.sessions.create_session("s")
+    with limpet.connect("volatile:", policy=POLICY) as lp:
+        session = lp.sessions.create_session("s")
         for at in range(0, len(TALK), 2):
             session.add_messages(TALK[at : at + 2])
         with pytest.raises(InvalidRequest, match="language"):

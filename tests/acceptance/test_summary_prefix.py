@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import Holdfast, Message, StateManager, WindowPolicy, errors
-from holdfast.values.policy import PREFIXES
+import limpet
+from limpet import Limpet, Message, StateManager, WindowPolicy, errors
+from limpet.values.policy import PREFIXES
 
 MINE = "What came before — "
 TALK = [
@@ -18,12 +18,12 @@ TALK = [
 
 
 @pytest.mark.req("A-13")
-def test_a_policy_has_its_own_prefix(hf: Holdfast):
+def test_a_policy_has_its_own_prefix(lp: Limpet):
     policy = WindowPolicy(budget=1_200, summary="ja", summary_prefix=MINE)
-    session = hf.sessions.create_session("s", policy=policy)
+    session = lp.sessions.create_session("s", policy=policy)
     for at in range(0, len(TALK), 2):
         session.add_messages(TALK[at : at + 2])
-    text = hf.sessions.get_session("s").state.summary
+    text = lp.sessions.get_session("s").state.summary
     assert text is not None and text.text.startswith(f"{MINE}(messages 1–")
     assert text.text.count(MINE) == 1, "earlier summaries went in without their first words"
     session.summarize(lambda messages, before: "They booked.")
@@ -34,8 +34,8 @@ def test_a_policy_has_its_own_prefix(hf: Holdfast):
 
 
 @pytest.mark.req("A-13")
-def test_a_changed_prefix_leaves_nothing_of_the_old_one(hf: Holdfast):
-    session = hf.sessions.create_session("s", policy=WindowPolicy(budget=1_200, summary="en", summary_prefix=MINE))  # fmt: skip
+def test_a_changed_prefix_leaves_nothing_of_the_old_one(lp: Limpet):
+    session = lp.sessions.create_session("s", policy=WindowPolicy(budget=1_200, summary="en", summary_prefix=MINE))  # fmt: skip
     session.add_messages(TALK)
     session.set_policy(WindowPolicy(budget=900, summary="zh"))
     session.add_messages(TALK)
@@ -44,8 +44,8 @@ def test_a_changed_prefix_leaves_nothing_of_the_old_one(hf: Holdfast):
 
 
 @pytest.mark.parametrize(("language", "prefix"), PREFIXES.items())
-def test_without_a_language_it_is_the_policys(hf: Holdfast, language: str, prefix: str):
-    session = hf.sessions.create_session("s", policy=WindowPolicy(budget=1_200, summary=language))
+def test_without_a_language_it_is_the_policys(lp: Limpet, language: str, prefix: str):
+    session = lp.sessions.create_session("s", policy=WindowPolicy(budget=1_200, summary=language))
     session.add_messages(TALK)
     session.summarize(lambda messages, before: "Done.")
     assert session.state.summary and session.state.summary.text == f"{prefix}Done."
@@ -78,7 +78,7 @@ def test_what_can_not_begin_a_summary_is_refused(wrong: str):
 
 def test_it_is_stored_with_the_session(tmp_path: object):
     policy = WindowPolicy(budget=1_200, summary="en", summary_prefix=MINE)
-    with holdfast.connect(f"{tmp_path}/state.db") as hf:
-        hf.sessions.create_session("s", policy=policy).add_message(Message("user", "Hello."))
-    with holdfast.connect(f"{tmp_path}/state.db") as hf:
-        assert hf.sessions.get_session("s").policy == policy
+    with limpet.connect(f"{tmp_path}/state.db") as lp:
+        lp.sessions.create_session("s", policy=policy).add_message(Message("user", "Hello."))
+    with limpet.connect(f"{tmp_path}/state.db") as lp:
+        assert lp.sessions.get_session("s").policy == policy

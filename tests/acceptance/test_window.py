@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     CompactionLevel,
     Message,
     MessageCategory,
@@ -18,15 +18,15 @@ from holdfast import (
     ToolCallResult,
     errors,
 )
-from holdfast.engine import tails
-from holdfast.values import grouping
-from holdfast.values.context import Fate
+from limpet.engine import tails
+from limpet.values import grouping
+from limpet.values.context import Fate
 from tests.acceptance.scenes import Opener, answer, asking, giving, user
 
 COUNTER = "estimate"
 
 
-def talk(session: holdfast.Session, turns: int, words: int = 20) -> None:
+def talk(session: limpet.Session, turns: int, words: int = 20) -> None:
     for number in range(turns):
         session.add_messages(
             [
@@ -41,8 +41,8 @@ def talk(session: holdfast.Session, turns: int, words: int = 20) -> None:
 @pytest.mark.req("A-10")
 @pytest.mark.req("A-12")
 def test_a_window_fits_and_the_history_stays(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         talk(session, 50)
         for budget in (200, 500, 2_000, 100_000):
             window = session.window(budget, counter=COUNTER)
@@ -60,8 +60,8 @@ def test_a_window_fits_and_the_history_stays(opener: Opener):
 @pytest.mark.parametrize("seed", range(12))
 def test_a_large_turn_that_fits_is_not_thrown_away(opener: Opener, seed: int):
     dice = random.Random(seed)
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         for _ in range(40):
             session.add_messages([user("why " * dice.randint(20, 150)), answer("so " * 20)])
         session.add_messages([user("tell me all"), answer("much " * 6_300)])
@@ -71,8 +71,8 @@ def test_a_large_turn_that_fits_is_not_thrown_away(opener: Opener, seed: int):
 
 
 def test_a_stable_window_keeps_its_beginning(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         talk(session, 80)
         shares, full = list[float](), list[float]()
         before = session.window(5_000, counter=COUNTER)
@@ -90,8 +90,8 @@ def test_a_stable_window_keeps_its_beginning(opener: Opener):
 
 
 def test_what_became_of_a_window(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_message(user("first"))
         one = session.window(1_000, counter=COUNTER)
         session.add_message(answer("<b>second</b>"))
@@ -106,8 +106,8 @@ def test_what_became_of_a_window(opener: Opener):
 
 
 def test_a_window_begins_with_a_question(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         talk(session, 30)
         for budget in range(120, 1_200, 7):
             window = session.window(budget, counter=COUNTER)
@@ -116,8 +116,8 @@ def test_a_window_begins_with_a_question(opener: Opener):
 
 @pytest.mark.req("A-12")
 def test_the_current_question_stays_however_long_its_turn_gets(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         talk(session, 100)
         session.add_message(user("THE QUESTION"))
         for number in range(200):
@@ -132,8 +132,8 @@ def test_the_current_question_stays_however_long_its_turn_gets(opener: Opener):
 
 
 def test_what_was_said_long_ago_as_context_stays(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         talk(session, 3)
         session.add_message(Message("user", "the map", MessageCategory.CONTEXT))
         talk(session, 100)
@@ -145,8 +145,8 @@ def test_what_was_said_long_ago_as_context_stays(opener: Opener):
 
 
 def test_what_is_pinned_stays_however_old(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_message(Message("user", "my name is Ola", metadata={"pinned": True}))
         session.add_message(Message("assistant", "noted", metadata={"priority": "high"}))
         session.add_message(Message("assistant", "by the way", metadata={"priority": "soon"}))
@@ -156,14 +156,14 @@ def test_what_is_pinned_stays_however_old(opener: Opener):
         assert said == ["Be brief.", "my name is Ola", "noted"]
         assert window.explain(2).endswith("pinned")
         assert window.ledger.messages() == session.message_count
-    with opener() as hf:
-        again = hf.sessions.load_session("s")
+    with opener() as lp:
+        again = lp.sessions.load_session("s")
         assert again is None or again.window(400, counter=COUNTER) == window
 
 
 def test_a_huge_result_of_now_is_shortened_not_dropped(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_messages([user("read it"), asking("c1")])
         result = ToolCallResult("c1", "line of the file\n" * 20_000)
         session.add_message(Message("tool", tool_results=[result]))
@@ -178,8 +178,8 @@ def test_a_huge_result_of_now_is_shortened_not_dropped(opener: Opener):
 
 
 def test_calls_that_wait_are_always_there(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         talk(session, 20)
         session.add_messages([user("now"), asking("c1", "c2"), giving("c2")])
         window = session.window(120, counter=COUNTER)
@@ -189,8 +189,8 @@ def test_calls_that_wait_are_always_there(opener: Opener):
 
 
 def test_too_little_room_is_said_with_numbers(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="word " * 400)
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="word " * 400)
         session.add_message(user("and now?"))
         with pytest.raises(
             errors.ContextOverflow, match="Largest: #1 initial system prompt"
@@ -204,8 +204,8 @@ def test_too_little_room_is_said_with_numbers(opener: Opener):
 
 
 def test_each_level_of_compaction(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         talk(session, 10, words=900)
         sizes, window = {}, session.window(50_000, counter=COUNTER)
         for level in CompactionLevel:
@@ -221,7 +221,7 @@ def test_each_level_of_compaction(opener: Opener):
 
 def test_windows_follow_appends_resets_and_other_writers(tmp_path: Path):
     path = tmp_path / "state.db"
-    with holdfast.connect(path) as one, holdfast.connect(path) as other:
+    with limpet.connect(path) as one, limpet.connect(path) as other:
         session = one.sessions.create_session("s", system="first")
         talk(session, 5)
         behind = other.sessions.get_session("s")
@@ -241,15 +241,15 @@ def test_windows_follow_appends_resets_and_other_writers(tmp_path: Path):
 def test_windows_are_the_same_whatever_is_in_memory(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(holdfast.limits, "TAIL_MESSAGES_MAX", 30)
+    monkeypatch.setattr(limpet.limits, "TAIL_MESSAGES_MAX", 30)
     monkeypatch.setattr(tails, "CHUNK", 7)
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         for _ in range(30):
             talk(session, 1)
             session.window(400, counter=COUNTER)
         seen = {b: session.window(b, counter=COUNTER) for b in (150, 400, 3_000, 50_000)}
-        hf._opened.engine.tails._kept.clear()
+        lp._opened.engine.tails._kept.clear()
         for budget, window in reversed(seen.items()):
             assert session.window(budget, counter=COUNTER).messages == window.messages
 
@@ -273,21 +273,21 @@ def test_windows_are_the_same_whatever_is_in_memory(
     ],
 )
 def test_what_can_not_be_asked_for(opener: Opener, given: dict[str, Any], said: str):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         with pytest.raises(errors.InvalidRequest, match=said):
             session.window(**given)
 
 
 def test_async_windows_are_the_same(tmp_path: Path):
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with limpet.connect(tmp_path / "state.db") as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         talk(session, 20)
         expected = session.window(500, counter=COUNTER)
 
-    async def look() -> holdfast.Window:
-        async with await holdfast.connect_async(tmp_path / "state.db") as hf:
-            session = await hf.sessions.get_session("s")
+    async def look() -> limpet.Window:
+        async with await limpet.connect_async(tmp_path / "state.db") as lp:
+            session = await lp.sessions.get_session("s")
             return await session.window(500, counter=COUNTER)
 
     assert asyncio.run(look()) == expected
@@ -295,7 +295,7 @@ def test_async_windows_are_the_same(tmp_path: Path):
 
 def test_a_read_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "state.db"
-    with holdfast.connect(path) as one, holdfast.connect(path) as other:
+    with limpet.connect(path) as one, limpet.connect(path) as other:
         session = one.sessions.create_session("s", system="Be brief.")
         session.add_messages([user(f"q{n}") for n in range(20)])
         session.window(20_000, counter=COUNTER)
@@ -317,9 +317,9 @@ def test_a_read_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_pinned_call_or_result_brings_its_group(opener: Opener):
-    with opener() as hf:
+    with opener() as lp:
         for place in (1, 2):
-            session = hf.sessions.create_session(f"s{place}", system="Be brief.")
+            session = lp.sessions.create_session(f"s{place}", system="Be brief.")
             said = [user("find it"), asking("c1", "c2"), giving("c2"), giving("c1")]
             pinned = said[place]
             said[place] = Message(
@@ -333,14 +333,14 @@ def test_a_pinned_call_or_result_brings_its_group(opener: Opener):
             window = session.window(700, counter=COUNTER)
             assert [m.role for m in window.messages[:4]] == ["system", "assistant", "tool", "tool"]
             assert window.explain(3).endswith("pinned")
-            listed = holdfast.StateManager(700, counter=COUNTER).window(list(session.messages))
+            listed = limpet.StateManager(700, counter=COUNTER).window(list(session.messages))
             assert [m.role for m in listed.messages[:4]] == ["system", "assistant", "tool", "tool"]
 
 
 @pytest.mark.parametrize("also_results", [False, True])
 def test_a_pinned_call_is_followed_until_its_results_are_there(opener: Opener, also_results: bool):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         pin = {"pinned": True}
         calls = asking("c1", "c2").tool_calls
         session.add_message(Message("assistant", tool_calls=calls, metadata=pin))
@@ -356,23 +356,23 @@ def test_a_pinned_call_is_followed_until_its_results_are_there(opener: Opener, a
         talk(session, 100)
         window = session.window(1_500, counter=COUNTER, stable=False)
         assert [m.role for m in window.messages[:4]] == ["system", "assistant", "tool", "tool"]
-        listed = holdfast.StateManager(1_500, counter=COUNTER).window(list(session.messages))
+        listed = limpet.StateManager(1_500, counter=COUNTER).window(list(session.messages))
         assert window.messages == listed.messages, "what is pinned takes its room once"
 
 
 def test_a_fresh_process_begins_where_a_warm_one_does(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         for number in range(150):
             talk(session, 1, words=number * 7 % 50)
             warm = session.window(900, counter=COUNTER)
-            hf._opened.engine.tails._kept.clear()
+            lp._opened.engine.tails._kept.clear()
             assert session.window(900, counter=COUNTER).messages == warm.messages
 
 
 def test_a_large_result_of_now_leaves_room_for_what_came_before(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_message(user("go"))
         for number in range(6):
             size = 3_000 if number == 5 else 10
@@ -384,8 +384,8 @@ def test_a_large_result_of_now_leaves_room_for_what_came_before(opener: Opener):
 
 
 def test_a_window_of_another_session_is_not_recorded(opener: Opener):
-    with opener() as hf:
-        one, other = (hf.sessions.create_session(name, system=name) for name in "ab")
+    with opener() as lp:
+        one, other = (lp.sessions.create_session(name, system=name) for name in "ab")
         window = one.add_message(user("secret")).window(500, counter=COUNTER)
         for wrong in (window, "window"):
             with pytest.raises(errors.InvalidRequest, match="window"):
@@ -398,16 +398,16 @@ def test_a_window_of_another_session_is_not_recorded(opener: Opener):
 
 
 def test_the_first_prompt_stays_whatever_its_category(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s")
+    with opener() as lp:
+        session = lp.sessions.create_session("s")
         session.add_message(Message("system", "the prompt", MessageCategory.DIALOG))
         talk(session, 100)
         assert session.window(400, counter=COUNTER).messages[0].content == "the prompt"
 
 
 def test_parts_of_unknown_shape_are_left_as_they_are(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_message(Message("assistant", [{"type": ["x"]}, "plain", {"text": 5}]))
         session.add_message(user("and now?"))
         window = session.window(20_000, counter=COUNTER, min_compaction=CompactionLevel.LIGHT)

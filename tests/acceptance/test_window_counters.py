@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Message, errors, tokens
+from limpet import Message, errors, tokens
 from tests.acceptance.scenes import Opener, answer, user
 
 
@@ -47,15 +47,15 @@ WHOLE = {"name": "n", "exact": True, "margin": 0.0, "reply": 3, "text": len, "me
     ],
 )
 def test_what_is_no_counter_is_refused(opener: Opener, counter: Any):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         with pytest.raises(errors.InvalidRequest, match="counter is a name"):
             session.window(100, counter=counter)
 
 
 def test_a_counter_of_ones_own_counts(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_messages([user("hello"), answer("hi")])
         window = session.window(100, counter=PerMessage(10))
         assert (window.tokens, window.counter) == (31, "mine")
@@ -63,8 +63,8 @@ def test_a_counter_of_ones_own_counts(opener: Opener):
 
 @pytest.mark.parametrize("name", ["mine", "o200k_base"])
 def test_two_counters_of_one_name_do_not_share_their_counts(opener: Opener, name: str):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_messages([user("hello"), answer("hi")])
         real = session.window(1_000, counter="o200k_base").tokens
         for each in (10, 20, 10):
@@ -75,8 +75,8 @@ def test_two_counters_of_one_name_do_not_share_their_counts(opener: Opener, name
 def test_a_corrected_counter_is_known_by_its_name(opener: Opener):
     calibration = tokens.Calibration("claude-estimate-1").observe(1_000, 1_200)
     corrected = calibration.apply(tokens.named("claude-estimate-1"))
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_messages([user("hello there"), answer("hi")])
         window = session.window(1_000, counter=corrected)
         assert window.tokens == session.window(1_000, counter=corrected.name).tokens

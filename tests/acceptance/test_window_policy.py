@@ -9,34 +9,34 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Message, MessageCategory, WindowPolicy, errors
-from holdfast.engine import policies
-from holdfast.values.context import Fate
+import limpet
+from limpet import Message, MessageCategory, WindowPolicy, errors
+from limpet.engine import policies
+from limpet.values.context import Fate
 from tests.acceptance.scenes import Opener, answer, asking, feed, giving, user
 
 POLICY = WindowPolicy(budget=1_000, reserve=100)
 
 
-def talk(session: holdfast.Session, turns: int, begin: int = 0) -> None:
+def talk(session: limpet.Session, turns: int, begin: int = 0) -> None:
     for number in range(begin, begin + turns):
         session.add_message(user(f"Question {number}: what was decided on day {number}? " * 3))
         session.add_message(asking(f"c{number}"))
-        result = [holdfast.ToolCallResult(f"c{number}", f"row {number} " * 20)]
+        result = [limpet.ToolCallResult(f"c{number}", f"row {number} " * 20)]
         session.add_message(Message("tool", tool_results=result))
         session.add_message(answer(f"On day {number} we decided on plan {number}."))
 
 
-def kinds(hf: holdfast.Holdfast) -> list[str]:
-    return [recorded.kind for recorded in feed(hf)]
+def kinds(lp: limpet.Limpet) -> list[str]:
+    return [recorded.kind for recorded in feed(lp)]
 
 
 @pytest.mark.req("A-12")
 def test_a_policy_makes_cuts_and_windows_need_no_budget(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.", policy=POLICY)
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.", policy=POLICY)
         talk(session, 40)
-        assert "session.window_cut" in kinds(hf)
+        assert "session.window_cut" in kinds(lp)
         window = session.window()
         assert window.tokens <= window.budget == 1_000
         assert window.overhead == 100
@@ -46,16 +46,16 @@ def test_a_policy_makes_cuts_and_windows_need_no_budget(opener: Opener):
         cut = session.state.cut
         assert cut is not None and 1 < cut.first <= 161
         assert window.messages[1].id == session.messages[cut.first - 1].id
-        before = len(feed(hf))
+        before = len(feed(lp))
         session.window()
-        assert len(feed(hf)) == before, "making a window writes nothing"
+        assert len(feed(lp)) == before, "making a window writes nothing"
 
 
 def test_old_output_of_tools_is_named_by_its_size_first(opener: Opener):
-    with opener() as hf:
+    with opener() as lp:
         plain = WindowPolicy(budget=1_000, stubs=False)
-        whole = hf.sessions.create_session("whole", policy=plain)
-        stubbed = hf.sessions.create_session("stubbed", policy=WindowPolicy(budget=1_000))
+        whole = lp.sessions.create_session("whole", policy=plain)
+        stubbed = lp.sessions.create_session("stubbed", policy=WindowPolicy(budget=1_000))
         lengths = {"whole": 0, "stubbed": 0}
         for turn in range(12):
             for session in (whole, stubbed):
@@ -68,8 +68,8 @@ def test_old_output_of_tools_is_named_by_its_size_first(opener: Opener):
 
 
 def test_without_a_policy_a_window_needs_a_budget(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s")
+    with opener() as lp:
+        session = lp.sessions.create_session("s")
         session.add_message(user())
         with pytest.raises(errors.InvalidRequest, match="needs a budget"):
             session.window()
@@ -82,19 +82,19 @@ def test_without_a_policy_a_window_needs_a_budget(opener: Opener):
 
 def test_the_default_policy_is_kept_with_each_session(tmp_path: Path):
     path = tmp_path / "state.db"
-    with holdfast.connect(path, policy=POLICY) as hf:
+    with limpet.connect(path, policy=POLICY) as lp:
         own = WindowPolicy(budget=500)
-        hf.sessions.create_session("default")
-        hf.sessions.create_session("own", policy=own)
-    with holdfast.connect(path, policy=WindowPolicy(budget=77)) as hf:
-        assert hf.sessions.get_session("default").policy == POLICY
-        assert hf.sessions.get_session("own").policy == own
-        assert hf.sessions.reset_session("own").policy == own, "as its metadata does"
+        lp.sessions.create_session("default")
+        lp.sessions.create_session("own", policy=own)
+    with limpet.connect(path, policy=WindowPolicy(budget=77)) as lp:
+        assert lp.sessions.get_session("default").policy == POLICY
+        assert lp.sessions.get_session("own").policy == own
+        assert lp.sessions.reset_session("own").policy == own, "as its metadata does"
 
 
 def test_a_policy_for_a_session_that_is_long_already(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         talk(session, 100)
         session.set_policy(WindowPolicy(budget=1_000, summary="en"))
         window = session.window()
@@ -107,8 +107,8 @@ def test_a_policy_for_a_session_that_is_long_already(opener: Opener):
 
 
 def test_a_larger_budget_looks_behind_the_cut_and_a_smaller_one_does_not(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.", policy=POLICY)
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.", policy=POLICY)
         talk(session, 40)
         whole = session.window(100_000)
         assert [m.id for m in whole] == [m.id for m in session.messages]
@@ -125,9 +125,9 @@ def test_a_larger_budget_looks_behind_the_cut_and_a_smaller_one_does_not(opener:
     [("en", "Summary of previous context: "), ("ja", "前文の要約："), ("zh", "前文摘要：")],
 )
 def test_one_rolling_summary_stands_for_what_was_cut(opener: Opener, language: str, prefix: str):
-    with opener() as hf:
+    with opener() as lp:
         policy = WindowPolicy(budget=1_000, summary=language)
-        session = hf.sessions.create_session("s", system="Be brief.", policy=policy)
+        session = lp.sessions.create_session("s", system="Be brief.", policy=policy)
         talk(session, 60)
         window = session.window()
         assert window.summary_at == 1, "right after the initial system prompt"
@@ -138,20 +138,20 @@ def test_one_rolling_summary_stands_for_what_was_cut(opener: Opener, language: s
         assert summary and cut and summary.last == cut.first - 1
         assert window.ledger.messages(Fate.SUMMARISED) == summary.last - 1, "all but the prompt"
         assert window.ledger.messages(Fate.LEFT_OUT) == 0
-        assert kinds(hf).count("session.summarized") > 2, "it was replaced more than once"
+        assert kinds(lp).count("session.summarized") > 2, "it was replaced more than once"
         assert len(list(session.messages[1 : summary.last])) == summary.last - 1, "still readable"
 
 
 @pytest.mark.req("A-13")
 def test_a_summary_is_written_while_messages_are_added(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.", policy=POLICY)
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.", policy=POLICY)
         talk(session, 30)
         seen: list[tuple[int, str | None]] = []
 
         def slow(messages: Sequence[Message], before: str | None) -> str:
             seen.append((len(messages), before))
-            hf.sessions.add_messages("s", [user("meanwhile"), answer("noted")])
+            lp.sessions.add_messages("s", [user("meanwhile"), answer("noted")])
             return f"They decided {len(seen)} things."
 
         cut = session.state.cut
@@ -168,10 +168,10 @@ def test_a_summary_is_written_while_messages_are_added(opener: Opener):
 
 @pytest.mark.req("A-13")
 def test_whoever_summarises_second_changes_nothing(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", policy=POLICY)
+    with opener() as lp:
+        session = lp.sessions.create_session("s", policy=POLICY)
         talk(session, 30)
-        late = hf.sessions.get_session("s")
+        late = lp.sessions.get_session("s")
 
         def overtaken(messages: Sequence[Message], before: str | None) -> str:
             session.summarize(lambda messages, before: "first")
@@ -179,7 +179,7 @@ def test_whoever_summarises_second_changes_nothing(opener: Opener):
 
         with pytest.raises(errors.Conflict, match="meanwhile"):
             late.summarize(overtaken)
-        text = hf.sessions.get_session("s").window().messages[0].content
+        text = lp.sessions.get_session("s").window().messages[0].content
         assert text == "Summary of previous context: first"
         version = session.version
         session.summarize(lambda messages, before: "again")
@@ -188,8 +188,8 @@ def test_whoever_summarises_second_changes_nothing(opener: Opener):
 
 @pytest.mark.req("A-13")
 def test_a_failed_summary_leaves_the_sliding_window(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.", policy=POLICY)
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.", policy=POLICY)
         talk(session, 30)
         before = session.window()
 
@@ -209,14 +209,14 @@ def test_a_failed_summary_leaves_the_sliding_window(opener: Opener):
 @pytest.mark.req("A-13")
 def test_summaries_for_async_callers():
     async def run() -> None:
-        async with holdfast.connect_async("volatile:", policy=POLICY) as hf:
-            session = await hf.sessions.create_session("s", system="Be brief.")
+        async with limpet.connect_async("volatile:", policy=POLICY) as lp:
+            session = await lp.sessions.create_session("s", system="Be brief.")
             for number in range(40):
                 await session.add_messages([user(f"{number} " * 30), answer(f"{number} " * 30)])
 
             async def model(messages: Sequence[Message], before: str | None) -> str:
                 await asyncio.sleep(0)
-                await hf.sessions.add_messages("s", [user("meanwhile")])
+                await lp.sessions.add_messages("s", [user("meanwhile")])
                 return "They counted."
 
             await session.summarize(model)
@@ -234,8 +234,8 @@ def test_summaries_for_async_callers():
 
 @pytest.mark.req("B-22")
 def test_trimming_returns_a_new_session(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         talk(session, 30)
         state, window = session.state, session.window(2_000)
         trimmed = session.trimmed(500, summary="en")
@@ -257,9 +257,9 @@ def test_trimming_returns_a_new_session(opener: Opener):
 
 
 def test_a_continuation_carries_policy_and_summary(opener: Opener):
-    with opener(max_messages_per_session=60) as hf:
+    with opener(max_messages_per_session=60) as lp:
         policy = WindowPolicy(budget=1_000, summary="en")
-        session = hf.sessions.create_session("s", system="Be brief.", policy=policy)
+        session = lp.sessions.create_session("s", system="Be brief.", policy=policy)
         talk(session, 40)
         assert session.id != "s"
         assert session.policy == policy
@@ -270,8 +270,8 @@ def test_a_continuation_carries_policy_and_summary(opener: Opener):
 
 
 def test_a_turn_that_is_too_long_is_cut_between_its_calls(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.", policy=POLICY)
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.", policy=POLICY)
         session.add_message(user("Do all of it."))
         for number in range(60):
             session.add_messages(
@@ -290,9 +290,9 @@ def test_a_turn_that_is_too_long_is_cut_between_its_calls(opener: Opener):
 
 
 def test_reported_usage_corrects_an_estimate(opener: Opener):
-    with opener() as hf:
+    with opener() as lp:
         policy = WindowPolicy(budget=2_000, counter="estimate")
-        session = hf.sessions.create_session("s", policy=policy)
+        session = lp.sessions.create_session("s", policy=policy)
         session.add_message(user("word " * 500))
         plain = session.window()
         name, size = plain.plain
@@ -307,13 +307,13 @@ def test_reported_usage_corrects_an_estimate(opener: Opener):
         exact = session.window(model="gpt-4o")
         session.add_message(user(), window=exact, usage=5)
         assert len(session.state.corrections) == 1, "an exact count needs no correction"
-        assert hf.sessions.reset_session("s").state.corrections == (correction,)
+        assert lp.sessions.reset_session("s").state.corrections == (correction,)
 
 
 @pytest.mark.parametrize("usage", [0, -1, 1.5, "9", True])
 def test_usage_that_is_none(opener: Opener, usage: Any):
-    with opener() as hf:
-        session = hf.sessions.create_session("s")
+    with opener() as lp:
+        session = lp.sessions.create_session("s")
         session.add_message(user())
         window = session.window(500, counter="estimate")
         with pytest.raises(errors.InvalidRequest):
@@ -325,8 +325,8 @@ def test_usage_that_is_none(opener: Opener, usage: Any):
 
 @pytest.mark.req("B-2")
 def test_the_least_important_category_shrinks_first(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_message(Message("system", "Rules: " + "r " * 40, MessageCategory.CONTEXT))
         for number in range(12):
             session.add_message(user(f"{number} " * 20))
@@ -355,10 +355,10 @@ def test_the_least_important_category_shrinks_first(opener: Opener):
 
 @pytest.mark.req("B-2")
 def test_categories_may_have_shares(opener: Opener):
-    with opener() as hf:
+    with opener() as lp:
         shares = {"SYSTEM": 0.1, "CONTEXT": 0.3, "DIALOG": 0.4, "SYSTEM_OUTPUT": 0.2}
         policy = WindowPolicy(budget=1_000, shares=shares, stubs=False)
-        session = hf.sessions.create_session("s", system="Be brief.", policy=policy)
+        session = lp.sessions.create_session("s", system="Be brief.", policy=policy)
         for number in range(30):
             session.add_message(Message("system", f"fact {number} " * 9, MessageCategory.CONTEXT))
             session.add_message(user(f"{number} " * 20))
@@ -372,7 +372,7 @@ def test_categories_may_have_shares(opener: Opener):
             used[message.category.name] = used.get(message.category.name, 0) + size
         assert 100 < used["CONTEXT"] <= 450, "no more than its share and what others left"
         assert used["DIALOG"] > 100 and used["SYSTEM_OUTPUT"] > 50
-        only = hf.sessions.create_session("only", policy=policy)
+        only = lp.sessions.create_session("only", policy=policy)
         for number in range(30):
             only.add_message(user(f"{number} " * 20))
         assert sum(only.window(1_000, stable=False).sizes) > 700, "the others' shares are borrowed"
@@ -396,11 +396,11 @@ def test_a_policy_that_is_none(wrong: dict[str, Any]):
 
 
 def test_a_policy_that_nobody_can_keep_to(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s")
+    with opener() as lp:
+        session = lp.sessions.create_session("s")
         for make in (
             lambda: session.set_policy(WindowPolicy(budget=100, counter="no-such")),
-            lambda: hf.sessions.create_session(
+            lambda: lp.sessions.create_session(
                 "t", policy=WindowPolicy(budget=100, model="no-such")
             ),
             lambda: session.set_policy(WindowPolicy(budget=2)),
@@ -409,12 +409,12 @@ def test_a_policy_that_nobody_can_keep_to(opener: Opener):
             with pytest.raises(errors.Error):
                 make()
         assert session.reload().policy is None
-        assert hf.sessions.load_session("t") is None
+        assert lp.sessions.load_session("t") is None
 
 
 def test_what_can_never_fit_says_so_and_stays(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.", policy=POLICY)
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.", policy=POLICY)
         session.add_message(user("word " * 3_000))
         with pytest.raises(errors.ContextOverflow) as caught:
             session.window()
@@ -430,9 +430,9 @@ def test_many_writers_and_one_policy(tmp_path: Path):
 
     async def run() -> None:
         policy = WindowPolicy(budget=300)
-        async with holdfast.connect_async(tmp_path / "state.db") as hf:
-            session = await hf.sessions.create_session("s", policy=policy)
-            said = [hf.sessions.add_messages("s", [user(f"{n} " * 9)]) for n in range(300)]
+        async with limpet.connect_async(tmp_path / "state.db") as lp:
+            session = await lp.sessions.create_session("s", policy=policy)
+            said = [lp.sessions.add_messages("s", [user(f"{n} " * 9)]) for n in range(300)]
             await asyncio.gather(*said)
             await session.reload()
             assert session.message_count == 300

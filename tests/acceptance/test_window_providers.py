@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import StateManager, errors
-from holdfast.testing import corpus, providers
-from holdfast.testing.corpus import ChatMessage
+import limpet
+from limpet import StateManager, errors
+from limpet.testing import corpus, providers
+from limpet.testing.corpus import ChatMessage
 
 BUDGETS = [500 * 256 ** (step / 59) for step in range(60)]
 """Sixty, from 500 to 128,000."""
@@ -24,7 +24,7 @@ def conversations(data_dir: Path | None) -> list[list[ChatMessage]]:
     return found
 
 
-def checked(window: holdfast.Window) -> None:
+def checked(window: limpet.Window) -> None:
     assert providers.check_openai_chat(window.to_openai()) == []
     assert providers.check_openai_responses(window.to_openai_responses()) == []
     assert providers.check_anthropic(window.to_anthropic()) == []

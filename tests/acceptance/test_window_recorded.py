@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import CompactionLevel, Message, StateManager, ToolCallResult, WindowPolicy, errors
+import limpet
+from limpet import CompactionLevel, Message, StateManager, ToolCallResult, WindowPolicy, errors
 from tests.acceptance.scenes import Opener, answer, asking, giving, user
 
 COUNTER = "estimate"
 
 
-def rendered(window: holdfast.Window) -> list[str]:
+def rendered(window: limpet.Window) -> list[str]:
     made = (
         window.to_openai(),
         window.to_openai_responses(),
@@ -27,7 +27,7 @@ def rendered(window: holdfast.Window) -> list[str]:
     return [json.dumps(one, sort_keys=True) for one in made]
 
 
-def turn(session: holdfast.Session, dice: random.Random) -> None:
+def turn(session: limpet.Session, dice: random.Random) -> None:
     session.add_message(user("why " * dice.choice((3, 40, 400))))
     if dice.random() < 0.6:
         session.add_message(asking("c1", "c2"))
@@ -40,11 +40,11 @@ def turn(session: holdfast.Session, dice: random.Random) -> None:
 @pytest.mark.req("A-2")
 def test_a_thousand_recorded_windows_come_back_byte_for_byte(tmp_path: Path):
     dice, path = random.Random(7), tmp_path / "state.db"
-    seen: list[tuple[str, str, holdfast.Window, list[str]]] = []
+    seen: list[tuple[str, str, limpet.Window, list[str]]] = []
     policy = WindowPolicy(budget=2_500, counter=COUNTER, summary="en")
-    with holdfast.connect(path, max_messages_per_session=600, policy=policy) as hf:
+    with limpet.connect(path, max_messages_per_session=600, policy=policy) as lp:
         for name in range(4):
-            session = hf.sessions.create_session(f"s{name}", system="Be brief.")
+            session = lp.sessions.create_session(f"s{name}", system="Be brief.")
             for number in range(250):
                 turn(session, dice)
                 level = dice.choice(list(CompactionLevel))
@@ -53,14 +53,14 @@ def test_a_thousand_recorded_windows_come_back_byte_for_byte(tmp_path: Path):
                 reply = Message("assistant", f"reply {number}", id=f"reply_{name}_{number}")
                 session.add_message(reply, window=window)
                 seen.append((session.id, reply.id, window, rendered(window)))
-        hf.sessions.reset_session("s3")
-        kinds = [recorded.kind for recorded in hf.events.feed()]
+        lp.sessions.reset_session("s3")
+        kinds = [recorded.kind for recorded in lp.events.feed()]
     assert kinds.count("session.window_cut") > 50
-    with holdfast.connect(path, policy=WindowPolicy(budget=400)) as hf:
+    with limpet.connect(path, policy=WindowPolicy(budget=400)) as lp:
         for name in range(3):
-            turn(hf.sessions.get_session(f"s{name}").trimmed(700), dice)
+            turn(lp.sessions.get_session(f"s{name}").trimmed(700), dice)
         for session_id, reply_id, window, before in seen:
-            again = hf.sessions.get_session(session_id).window_of(reply_id)
+            again = lp.sessions.get_session(session_id).window_of(reply_id)
             assert again.messages == window.messages
             assert rendered(again) == before
             assert (again.tokens, again.budget, again.sizes) == (
@@ -72,8 +72,8 @@ def test_a_thousand_recorded_windows_come_back_byte_for_byte(tmp_path: Path):
 
 
 def test_a_window_that_was_not_recorded(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_message(user("hello"))
         reply = answer("hi")
         session.add_message(reply)
@@ -87,8 +87,8 @@ def test_a_window_that_was_not_recorded(opener: Opener):
 
 
 def test_a_recorded_window_is_part_of_the_answer_and_not_of_the_conversation(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_message(user("hello"))
         window = session.window(500, counter=COUNTER)
         reply = answer("hi")
@@ -96,13 +96,13 @@ def test_a_recorded_window_is_part_of_the_answer_and_not_of_the_conversation(ope
         session.add_message(reply, window=window)
         assert [m.role for m in session.messages] == ["system", "user", "assistant"]
         assert session.window_of(reply.id).messages == window.messages
-        kinds = [event.event.kind for event in hf.events.feed()]
+        kinds = [event.event.kind for event in lp.events.feed()]
         assert kinds.count("session.window_recorded") == 1
 
 
 def test_one_window_for_several_messages(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_message(user("hello"))
         window = session.window(500, counter=COUNTER)
         said = [asking("c1"), giving("c1"), answer("hi")]
@@ -122,9 +122,9 @@ def test_one_window_for_several_messages(opener: Opener):
 
 
 def test_a_rebuilt_window_knows_its_summary(opener: Opener):
-    with opener() as hf:
+    with opener() as lp:
         policy = WindowPolicy(budget=400, counter=COUNTER, summary="en")
-        session = hf.sessions.create_session("s", system="Be brief.", policy=policy)
+        session = lp.sessions.create_session("s", system="Be brief.", policy=policy)
         session.add_messages([user(f"question {number} " * 9) for number in range(40)])
         window = session.window()
         reply = answer("hi")
@@ -136,8 +136,8 @@ def test_a_rebuilt_window_knows_its_summary(opener: Opener):
 
 def test_async_callers_record_and_rebuild_too(tmp_path: Path):
     async def work() -> None:
-        async with await holdfast.connect_async(tmp_path / "state.db") as hf:
-            session = await hf.sessions.create_session("s", system="Be brief.")
+        async with await limpet.connect_async(tmp_path / "state.db") as lp:
+            session = await lp.sessions.create_session("s", system="Be brief.")
             await session.add_message(user("hello"))
             window = await session.window(500, counter=COUNTER)
             reply = answer("hi")
@@ -149,8 +149,8 @@ def test_async_callers_record_and_rebuild_too(tmp_path: Path):
 
 
 def test_a_long_history_with_recorded_windows_is_read_whole(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         session.add_messages([user(f"q{number}") for number in range(250)])
         for number in range(12):
             window = session.window(500, counter=COUNTER)
@@ -180,17 +180,17 @@ class Wrong:
 
 @pytest.mark.parametrize("given", [1.5, -1, None, True])
 def test_a_counter_that_does_not_count_is_refused(opener: Opener, given: object):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         with pytest.raises(errors.InvalidRequest, match="a count is an int"):
             session.window(500, counter=Wrong(given))  # pyright: ignore[reportArgumentType]
 
 
 def test_an_altered_window_is_not_recorded(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         window = session.add_message(user("hello")).window(500, counter=COUNTER)
         altered = msgspec.structs.replace(window, version="x")
         with pytest.raises(errors.InvalidRequest, match="not as it was made"):
             session.add_message(answer("hi"), window=altered)
-        assert hf.sessions.get_session("s").message_count == 2
+        assert lp.sessions.get_session("s").message_count == 2

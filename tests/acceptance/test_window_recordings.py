@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import errors
+import limpet
+from limpet import errors
 from tests.acceptance.scenes import Opener, answer, user
 
 COUNTER = "estimate"
 
 
-def asked(session: holdfast.Session, text: str = "why?") -> holdfast.Message:
+def asked(session: limpet.Session, text: str = "why?") -> limpet.Message:
     """Ask, and record the window with the answer."""
     session.add_message(user(text))
     reply = answer("because")
@@ -24,10 +24,10 @@ def asked(session: holdfast.Session, text: str = "why?") -> holdfast.Message:
 
 
 def test_pages_are_newest_first_and_name_the_answers(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         replies = [asked(session, f"why {number}?") for number in range(50)]
-        seen: list[holdfast.RecordedWindow] = []
+        seen: list[limpet.RecordedWindow] = []
         before: int | None = None
         while found := session.recorded_windows(7, before=before):
             seen += found
@@ -43,15 +43,15 @@ def test_pages_are_newest_first_and_name_the_answers(opener: Opener):
 
 def test_what_has_only_messages_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Two windows among ten thousand messages cost some hundred events, not ten thousand."""
-    with holdfast.connect(tmp_path / "state.db", max_messages_per_session=20_000) as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with limpet.connect(tmp_path / "state.db", max_messages_per_session=20_000) as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         first = asked(session)
         session.add_messages([user(f"q{number}") for number in range(5_000)])
         second = asked(session)
         for _ in range(5):
             session.add_messages([user(f"q{number}") for number in range(1_000)])
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        session = hf.sessions.get_session("s")
+    with limpet.connect(tmp_path / "state.db") as lp:
+        session = lp.sessions.get_session("s")
         store: Any = type(session._engine.store)
         read, events = store.read, 0
 
@@ -68,8 +68,8 @@ def test_what_has_only_messages_is_not_read(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_event_without_a_window_names_the_nearest(opener: Opener):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         with pytest.raises(errors.UnknownWindow, match="add_message"):
             session.recorded_window(1)
         asked(session)
@@ -89,8 +89,8 @@ def test_an_event_without_a_window_names_the_nearest(opener: Opener):
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "3", None])
 def test_nonsense_is_refused(opener: Opener, wrong: Any):
-    with opener() as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         with pytest.raises(errors.InvalidRequest):
             session.recorded_window(wrong)
         with pytest.raises(errors.InvalidRequest):
@@ -102,11 +102,11 @@ def test_nonsense_is_refused(opener: Opener, wrong: Any):
 
 def test_generations_continuations_and_tenants(tmp_path: Path):
     path = tmp_path / "state.db"
-    with holdfast.connect(path, max_messages_per_session=6) as hf:
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with limpet.connect(path, max_messages_per_session=6) as lp:
+        session = lp.sessions.create_session("s", system="Be brief.")
         early = asked(session)
-        hf.sessions.reset_session("s", system="Be briefer.")
-        session = hf.sessions.get_session("s")
+        lp.sessions.reset_session("s", system="Be briefer.")
+        session = lp.sessions.get_session("s")
         late = asked(session)
         found = session.recorded_windows()
         assert [(one.message_id, one.number) for one in found] == [(late.id, 3), (early.id, 3)]
@@ -119,26 +119,26 @@ def test_generations_continuations_and_tenants(tmp_path: Path):
         assert one.session_id == "s"
         assert session.messages[one.number - 1].id == one.message_id
         assert session.window_of(one.message_id).digest == window.digest == one.digest
-    with holdfast.connect(path, tenant="other") as hf:
-        other = hf.sessions.create_session("s", system="Mine.")
+    with limpet.connect(path, tenant="other") as lp:
+        other = lp.sessions.create_session("s", system="Mine.")
         assert other.recorded_windows() == []
         with pytest.raises(errors.UnknownWindow):
             other.recorded_window(2)
 
 
 def test_what_was_deleted_is_not_found_under_the_same_id(opener: Opener):
-    with opener() as hf:
-        early = asked(hf.sessions.create_session("s", system="A secret."))
-        hf.sessions.reset_session("s", system="Another.")
-        asked(hf.sessions.get_session("s"))
-        hf.sessions.delete_session("s")
-        session = hf.sessions.create_session("s", system="Be brief.")
+    with opener() as lp:
+        early = asked(lp.sessions.create_session("s", system="A secret."))
+        lp.sessions.reset_session("s", system="Another.")
+        asked(lp.sessions.get_session("s"))
+        lp.sessions.delete_session("s")
+        session = lp.sessions.create_session("s", system="Be brief.")
         assert session.recorded_windows() == []
         with pytest.raises(errors.UnknownMessage):
             session.window_of(early.id)
         mine = asked(session)
-        hf.sessions.reset_session("s")
-        session = hf.sessions.get_session("s")
+        lp.sessions.reset_session("s")
+        session = lp.sessions.get_session("s")
         (one,) = session.recorded_windows()
         assert one.message_id == mine.id
         assert len(session.window_of(mine.id)) == 2
@@ -156,8 +156,8 @@ def test_what_was_deleted_is_not_found_under_the_same_id(opener: Opener):
 
 def test_async_callers_find_them_too(tmp_path: Path):
     async def work() -> None:
-        async with await holdfast.connect_async(tmp_path / "state.db") as hf:
-            session = await hf.sessions.create_session("s", system="Be brief.")
+        async with await limpet.connect_async(tmp_path / "state.db") as lp:
+            session = await lp.sessions.create_session("s", system="Be brief.")
             await session.add_message(user("hello"))
             window = await session.window(500, counter=COUNTER)
             reply = answer("hi")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import holdfast
-from holdfast import Holdfast, Message
+import limpet
+from limpet import Limpet, Message
 
 DIMENSIONS = 16
 
@@ -34,32 +34,32 @@ def repeat(messages: Sequence[Message], before: str | None) -> str:
     return str(messages[-1].content or before or "nothing")[:24]
 
 
-def opened(path: Path | str, tenant: str = "default") -> Holdfast:
+def opened(path: Path | str, tenant: str = "default") -> Limpet:
     """Open a store with everything."""
-    return holdfast.connect(
+    return limpet.connect(
         path, tenant=tenant, memory=True, embedder=Letters(), summarizer=repeat, idle_timeout_s=None
     )
 
 
-def worked(hf: Holdfast) -> None:
+def worked(lp: Limpet) -> None:
     """Do all the background work that there is."""
-    done = hf.worker(every_tenant=True).run_once()
+    done = lp.worker(every_tenant=True).run_once()
     assert done.failures == 0
-    for task in hf.worker(every_tenant=True).status():
+    for task in lp.worker(every_tenant=True).status():
         assert not task.error and not task.told.get("failing") and not task.told.get("dead"), task
 
 
-def said(hf: Holdfast, session_id: str, user_id: str, *texts: str, end: bool = True) -> None:
+def said(lp: Limpet, session_id: str, user_id: str, *texts: str, end: bool = True) -> None:
     """Have a user say something in a session, and end it."""
-    session = hf.sessions.create_session(session_id, user_id=user_id)
+    session = lp.sessions.create_session(session_id, user_id=user_id)
     session.add_messages([{"role": "user", "content": text} for text in texts])
     if end:
-        hf.sessions.end_session(session_id)
+        lp.sessions.end_session(session_id)
 
 
-def known(hf: Holdfast, user_id: str) -> list[str]:
+def known(lp: Limpet, user_id: str) -> list[str]:
     """Return what is known of a user, in order."""
-    return sorted(fact.text for fact in hf.memory.facts(user_id))
+    return sorted(fact.text for fact in lp.memory.facts(user_id))
 
 
 def beside(path: Path) -> list[Path]:

@@ -3,7 +3,7 @@
     python -P zygote.py SOCKET
 
 Each request, a line of JSON, names arguments, folder and environment, and brings stdin, stdout and stderr. The fork
-takes them over and ends as `python -m holdfast` does: a process of its own, without the time that
+takes them over and ends as `python -m limpet` does: a process of its own, without the time that
 importing takes. The answer is its exit code. Nothing of it has run before: only modules are loaded.
 """
 
@@ -18,8 +18,8 @@ import socket
 import sys
 from typing import Any
 
-import holdfast.cli
-from holdfast.cli import program as _program
+import limpet.cli
+from limpet.cli import program as _program
 
 
 def serve(requests: socket.socket) -> bool:
@@ -57,7 +57,7 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
 
 def _import_commands() -> None:
     assert not _program.sys.stdout.isatty(), "how help looks was decided when this was imported"
-    for module in pkgutil.walk_packages(holdfast.cli.__path__, "holdfast.cli."):
+    for module in pkgutil.walk_packages(limpet.cli.__path__, "limpet.cli."):
         __import__(module.name)
 
 
@@ -65,4 +65,4 @@ if __name__ == "__main__":
     _import_commands()
     gc.freeze()
     if serve(socket.socket(fileno=int(sys.argv[1]))):
-        runpy.run_module("holdfast", run_name="__main__", alter_sys=True)
+        runpy.run_module("limpet", run_name="__main__", alter_sys=True)

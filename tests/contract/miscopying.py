@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.store import chain
-from holdfast.store.port import Raw, RawKey
-from holdfast.store.volatile import VolatileStore
+from limpet.store import chain
+from limpet.store.port import Raw, RawKey
+from limpet.store.volatile import VolatileStore
 
 replace = msgspec.structs.replace
 NO_BLOBS: Mapping[bytes, bytes] = {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from holdfast.store.port import Derive, Note, Rebuilt
-from holdfast.store.volatile import VolatileStore
+from limpet.store.port import Derive, Note, Rebuilt
+from limpet.store.volatile import VolatileStore
 
 
 class PutsNotesUnseen(VolatileStore):

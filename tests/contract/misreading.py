@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.store.port import StoredEvent
-from holdfast.store.volatile import VolatileStore
+from limpet.store.port import StoredEvent
+from limpet.store.volatile import VolatileStore
 
 
 class ReadsUntilExclusively(VolatileStore):

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.store.port import Derive, Derived, Rebuilt
-from holdfast.store.volatile import VolatileStore
+from limpet.store.port import Derive, Derived, Rebuilt
+from limpet.store.volatile import VolatileStore
 
 
 class RebuildsOnTop(VolatileStore):

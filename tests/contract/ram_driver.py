@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from holdfast import errors
-from holdfast.store import port
-from holdfast.store.remote import marks
-from holdfast.store.remote.driver import (
+from limpet import errors
+from limpet.store import port
+from limpet.store.remote import marks
+from limpet.store.remote.driver import (
     Change,
     Driver,
     Head,
@@ -28,7 +28,7 @@ from holdfast.store.remote.driver import (
     Verdict,
     Wanted,
 )
-from holdfast.values.frozen import Json
+from limpet.values.frozen import Json
 from tests.contract.ram_line import RamLine
 
 replace = msgspec.structs.replace

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from holdfast.store.remote.driver import Change, Verdict
+from limpet.store.remote.driver import Change, Verdict
 
 
 class RamLine:

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.store import chain
-from holdfast.store.port import (
+from limpet.store import chain
+from limpet.store.port import (
     Append,
     Appended,
     Outcome,
@@ -22,8 +22,8 @@ from holdfast.store.port import (
     StoredEvent,
     StreamWrite,
 )
-from holdfast.store.volatile import VolatileStore
-from holdfast.testing import contract
+from limpet.store.volatile import VolatileStore
+from limpet.testing import contract
 from tests.contract import miscopying, misnoting, misrebuilding
 from tests.contract.misreading import (
     ForgetsHowItWas,

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import pytest
 
-from holdfast import errors
-from holdfast.store.port import Appended, KeyUse, Outcome, Replayed, Store
-from holdfast.store.volatile import VolatileStore
-from holdfast.testing import contract, faulty
-from holdfast.testing.contract.stage import TENANT, commit, feed_all, step, write
+from limpet import errors
+from limpet.store.port import Appended, KeyUse, Outcome, Replayed, Store
+from limpet.store.volatile import VolatileStore
+from limpet.testing import contract, faulty
+from limpet.testing.contract.stage import TENANT, commit, feed_all, step, write
 
 KEYED = step(write("a", 0, b"1"), key=KeyUse("k1", b"hash"))
 

@@ -7,15 +7,15 @@ from typing import ClassVar
 
 import msgspec
 
-from holdfast.store import files
-from holdfast.store.files import applying, lines
-from holdfast.store.files.journal import Journal
-from holdfast.store.files.rewriting import Rewriting
-from holdfast.store.port import Store
-from holdfast.store.sqlite import opening
-from holdfast.store.sqlite.rows import number
-from holdfast.testing import contract
-from holdfast.testing.contract.stage import TENANT
+from limpet.store import files
+from limpet.store.files import applying, lines
+from limpet.store.files.journal import Journal
+from limpet.store.files.rewriting import Rewriting
+from limpet.store.port import Store
+from limpet.store.sqlite import opening
+from limpet.store.sqlite.rows import number
+from limpet.testing import contract
+from limpet.testing.contract.stage import TENANT
 from tests.contract import test_sqlite
 from tests.contract.test_sqlite import vandalise
 

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import pytest
 
-from holdfast.memory.builtin import BuiltIn
-from holdfast.memory.http import HTTPMemory
-from holdfast.memory.port import MemoryEngine
-from holdfast.memory.shelf import VolatileShelf
-from holdfast.store.sqlite.shelf import SQLiteShelf
-from holdfast.testing import memory_contract
-from holdfast.testing.memory_server import MemoryServer
+from limpet.memory.builtin import BuiltIn
+from limpet.memory.http import HTTPMemory
+from limpet.memory.port import MemoryEngine
+from limpet.memory.shelf import VolatileShelf
+from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.testing import memory_contract
+from limpet.testing.memory_server import MemoryServer
 
 
 def count(text: str) -> int:

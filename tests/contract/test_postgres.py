@@ -8,14 +8,14 @@ from typing import ClassVar
 import psycopg
 import pytest
 
-from holdfast import errors
-from holdfast.store.port import Appended, Projection, Snapshot, Store
-from holdfast.store.postgres import names, open_store, place
-from holdfast.store.postgres.driver import PostgresDriver
-from holdfast.store.remote.driver import Change, Head, KeptProjection
-from holdfast.store.remote.store import RemoteStore
-from holdfast.testing import contract
-from holdfast.testing.contract.stage import TENANT, step, take, write
+from limpet import errors
+from limpet.store.port import Appended, Projection, Snapshot, Store
+from limpet.store.postgres import names, open_store, place
+from limpet.store.postgres.driver import PostgresDriver
+from limpet.store.remote.driver import Change, Head, KeptProjection
+from limpet.store.remote.store import RemoteStore
+from limpet.testing import contract
+from limpet.testing.contract.stage import TENANT, step, take, write
 from tests.servers import postgres
 
 
@@ -41,50 +41,50 @@ class TestPostgresStore(contract.StoreContract):
         """Change the store beneath it, as a superuser."""
         (url,) = self.urls.values()
         statement = statement.replace("@", f"tenant = '{TENANT}'")
-        postgres.run(url, f"SET search_path = holdfast; {statement}" if not values else statement, values)  # fmt: skip
+        postgres.run(url, f"SET search_path = limpet; {statement}" if not values else statement, values)  # fmt: skip
 
     def damage(self, store: Store, position: int) -> None:
         self.vandalise(
-            "UPDATE holdfast.events SET payload = set_byte(payload, 0, get_byte(payload, 0) # 1)"
+            "UPDATE limpet.events SET payload = set_byte(payload, 0, get_byte(payload, 0) # 1)"
             " WHERE @ AND position = %s", position
         )  # fmt: skip
 
     def damage_blob(self, store: Store, hash_: bytes) -> None:
         self.vandalise(
-            "UPDATE holdfast.blobs SET content = set_byte(content, 0, get_byte(content, 0) # 1)"
+            "UPDATE limpet.blobs SET content = set_byte(content, 0, get_byte(content, 0) # 1)"
             " WHERE @ AND hash = %s", hash_
         )  # fmt: skip
 
     def lose_blob(self, store: Store, hash_: bytes) -> None:
-        self.vandalise("DELETE FROM holdfast.blobs WHERE @ AND hash = %s", hash_)
+        self.vandalise("DELETE FROM limpet.blobs WHERE @ AND hash = %s", hash_)
 
     def damage_note(self, store: Store, name: str) -> None:
         self.vandalise(
-            "UPDATE holdfast.notes SET value = 'x' || value WHERE @ AND name = %s", name.encode()
+            "UPDATE limpet.notes SET value = 'x' || value WHERE @ AND name = %s", name.encode()
         )
 
     def damage_name(self, store: Store, stream: str, other: str) -> None:
         # By a third name: no two have the same at any moment.
         for before, after in ((stream, "aside"), (other, stream), ("aside", other)):
             self.vandalise(
-                "UPDATE holdfast.streams SET name = %s WHERE @ AND name = %s",
+                "UPDATE limpet.streams SET name = %s WHERE @ AND name = %s",
                 after.encode(), before.encode(),
             )  # fmt: skip
 
     def damage_key(self, store: Store, key: str) -> None:
         self.vandalise(
-            "UPDATE holdfast.keys SET last = last + 1 WHERE @ AND key = %s", key.encode()
+            "UPDATE limpet.keys SET last = last + 1 WHERE @ AND key = %s", key.encode()
         )
 
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         self.vandalise(
-            "UPDATE holdfast.events SET payload = NULL, salt = NULL WHERE @ AND position = %s",
+            "UPDATE limpet.events SET payload = NULL, salt = NULL WHERE @ AND position = %s",
             position,
         )
         if like:
             self.vandalise(
-                "UPDATE holdfast.events AS e SET notice = o.notice, cause = o.cause, stand_in = o.stand_in"
-                " FROM holdfast.events AS o WHERE e.@ AND o.@ AND e.position = %s AND o.position = %s",
+                "UPDATE limpet.events AS e SET notice = o.notice, cause = o.cause, stand_in = o.stand_in"
+                " FROM limpet.events AS o WHERE e.@ AND o.@ AND e.position = %s AND o.position = %s",
                 position, like,
             )  # fmt: skip
 
@@ -140,7 +140,7 @@ def test_how_a_stream_was_at_a_position_is_found_without_going_through_it():
             versions += [*range(batch * 300 + 1, batch * 300 + 301), batch * 300 + 300]
         statement = names.named("queries.sql")["version_at"]
         with psycopg.connect(url) as connection:
-            connection.execute("SET search_path = holdfast")
+            connection.execute("SET search_path = limpet")
             for at, version in enumerate(versions, start=1):
                 values = {"tenant": TENANT, "name": b"a", "position": at}
                 assert connection.execute(statement.encode(), values).fetchone() == (version,)

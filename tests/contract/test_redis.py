@@ -11,21 +11,21 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import redis
 
-from holdfast import errors
-from holdfast.store import redis as ours
-from holdfast.store.port import Projection, Store
-from holdfast.store.redis import packing
-from holdfast.store.redis.links import Call
-from holdfast.store.remote.driver import KeptProjection
-from holdfast.store.remote.store import RemoteStore
-from holdfast.testing import contract
-from holdfast.testing.contract.appending import Appending
-from holdfast.testing.contract.company import Company
-from holdfast.testing.contract.copying import Copying
-from holdfast.testing.contract.erasing import Erasing
-from holdfast.testing.contract.noting import Noting
-from holdfast.testing.contract.rebuilding import Rebuilding
-from holdfast.testing.contract.stage import TENANT, Stage
+from limpet import errors
+from limpet.store import redis as ours
+from limpet.store.port import Projection, Store
+from limpet.store.redis import packing
+from limpet.store.redis.links import Call
+from limpet.store.remote.driver import KeptProjection
+from limpet.store.remote.store import RemoteStore
+from limpet.testing import contract
+from limpet.testing.contract.appending import Appending
+from limpet.testing.contract.company import Company
+from limpet.testing.contract.copying import Copying
+from limpet.testing.contract.erasing import Erasing
+from limpet.testing.contract.noting import Noting
+from limpet.testing.contract.rebuilding import Rebuilding
+from limpet.testing.contract.stage import TENANT, Stage
 from tests.servers import valkey
 
 

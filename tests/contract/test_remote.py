@@ -6,11 +6,11 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from holdfast.store.port import Projection, Store
-from holdfast.store.remote.driver import KeptProjection
-from holdfast.store.remote.store import RemoteStore
-from holdfast.testing import contract
-from holdfast.testing.contract.stage import TENANT
+from limpet.store.port import Projection, Store
+from limpet.store.remote.driver import KeptProjection
+from limpet.store.remote.store import RemoteStore
+from limpet.testing import contract
+from limpet.testing.contract.stage import TENANT
 from tests.contract.ram_driver import Books, RamDriver, Server, swap
 
 replace = msgspec.structs.replace

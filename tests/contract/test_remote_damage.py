@@ -6,13 +6,13 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from holdfast import errors
-from holdfast.store.port import KeyUse, Report, Snapshot
-from holdfast.store.remote.driver import Head
-from holdfast.store.remote.store import RemoteStore
-from holdfast.testing.contract import erasing
-from holdfast.testing.contract.erasing import event, one, payload, said
-from holdfast.testing.contract.stage import TENANT, step, take, write
+from limpet import errors
+from limpet.store.port import KeyUse, Report, Snapshot
+from limpet.store.remote.driver import Head
+from limpet.store.remote.store import RemoteStore
+from limpet.testing.contract import erasing
+from limpet.testing.contract.erasing import event, one, payload, said
+from limpet.testing.contract.stage import TENANT, step, take, write
 from tests.contract.ram_driver import RamDriver, Server, swap
 
 replace = msgspec.structs.replace

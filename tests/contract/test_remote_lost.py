@@ -7,13 +7,13 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from holdfast import errors
-from holdfast.store.port import Appended, Snapshot, Stale
-from holdfast.store.remote import acknowledged
-from holdfast.store.remote.store import RemoteStore
-from holdfast.testing.contract import erasing
-from holdfast.testing.contract.erasing import event, said, whole
-from holdfast.testing.contract.stage import OTHER, TENANT, step, take, verified, write
+from limpet import errors
+from limpet.store.port import Appended, Snapshot, Stale
+from limpet.store.remote import acknowledged
+from limpet.store.remote.store import RemoteStore
+from limpet.testing.contract import erasing
+from limpet.testing.contract.erasing import event, said, whole
+from limpet.testing.contract.stage import OTHER, TENANT, step, take, verified, write
 from tests.contract.ram_driver import Books, RamDriver, Server
 
 

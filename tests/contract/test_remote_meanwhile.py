@@ -8,13 +8,13 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from holdfast import errors, limits
-from holdfast.store.port import Rebuilt, Stale, StreamWrite
-from holdfast.store.remote.driver import Change, Head, Kept, Verdict
-from holdfast.store.remote.store import RemoteStore
-from holdfast.testing.contract import erasing
-from holdfast.testing.contract.erasing import derive, event, said, whole
-from holdfast.testing.contract.stage import OTHER, TENANT, step, take, verified, write
+from limpet import errors, limits
+from limpet.store.port import Rebuilt, Stale, StreamWrite
+from limpet.store.remote.driver import Change, Head, Kept, Verdict
+from limpet.store.remote.store import RemoteStore
+from limpet.testing.contract import erasing
+from limpet.testing.contract.erasing import derive, event, said, whole
+from limpet.testing.contract.stage import OTHER, TENANT, step, take, verified, write
 from tests.contract.ram_driver import RamDriver, Server
 
 replace = msgspec.structs.replace

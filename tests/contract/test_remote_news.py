@@ -10,12 +10,12 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from holdfast import errors
-from holdfast.store.remote import waiting
-from holdfast.store.remote.store import RemoteStore
-from holdfast.store.remote.waiting import News
-from holdfast.testing.contract.noting import LONG_S
-from holdfast.testing.contract.stage import OTHER, TENANT, step, take, write
+from limpet import errors
+from limpet.store.remote import waiting
+from limpet.store.remote.store import RemoteStore
+from limpet.store.remote.waiting import News
+from limpet.testing.contract.noting import LONG_S
+from limpet.testing.contract.stage import OTHER, TENANT, step, take, write
 from tests.contract.ram_driver import RamDriver, Server
 
 replace = msgspec.structs.replace

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import errors, limits
-from holdfast.store.port import (
+from limpet import errors, limits
+from limpet.store.port import (
     Append,
     Appended,
     Claimed,
@@ -19,11 +19,11 @@ from holdfast.store.port import (
     Replayed,
     Stale,
 )
-from holdfast.store.remote import known
-from holdfast.store.remote.driver import Change, Verdict
-from holdfast.store.remote.store import RemoteStore
-from holdfast.testing.contract.noting import LONG_S
-from holdfast.testing.contract.stage import OTHER, TENANT, commit, step, take, verified, write
+from limpet.store.remote import known
+from limpet.store.remote.driver import Change, Verdict
+from limpet.store.remote.store import RemoteStore
+from limpet.testing.contract.noting import LONG_S
+from limpet.testing.contract.stage import OTHER, TENANT, commit, step, take, verified, write
 from tests.contract.ram_driver import RamDriver, Server
 
 replace = msgspec.structs.replace
@@ -334,7 +334,7 @@ def test_no_decision_rests_on_what_is_not_there(server: Server, seed: int):
 
 
 def test_a_backup_is_refused_with_what_to_do_instead(mine: RemoteStore, tmp_path: Path):
-    with pytest.raises(errors.NoBackup, match="holdfast backup"):
+    with pytest.raises(errors.NoBackup, match="limpet backup"):
         mine.backup(str(tmp_path / "copy"))
 
 

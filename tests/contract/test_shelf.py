@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import errors
-from holdfast.memory.shelf import Drop, Put, Shelf, VolatileShelf, after, key
-from holdfast.store.sqlite.shelf import SQLiteShelf
-from holdfast.wiring.stores import open_shelf
+from limpet import errors
+from limpet.memory.shelf import Drop, Put, Shelf, VolatileShelf, after, key
+from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.wiring.stores import open_shelf
 from tests.servers import postgres, valkey
 
 Open = Callable[[], Shelf]

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.store.port import Projection, Store
-from holdfast.store.remote.driver import KeptProjection
-from holdfast.testing import contract
-from holdfast.testing.contract.stage import TENANT
+import limpet
+from limpet import errors
+from limpet.store.port import Projection, Store
+from limpet.store.remote.driver import KeptProjection
+from limpet.testing import contract
+from limpet.testing.contract.stage import TENANT
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pocket"
 replace = msgspec.structs.replace
@@ -112,18 +112,18 @@ def _beneath(store: Any) -> Any:
 def test_it_is_opened_by_its_scheme_and_everything_works(tmp_path: Path):
     url = f"pocket://{tmp_path / 'trips.pocket'}"
     for count in (1, 2):
-        with holdfast.connect(url) as hf:
-            session = hf.sessions.get_or_create_session("trip", user_id="ada")
+        with limpet.connect(url) as lp:
+            session = lp.sessions.get_or_create_session("trip", user_id="ada")
             session.add_message({"role": "user", "content": f"{count}"})
             assert session.message_count == count
-            assert hf.admin.status()["backend"] == "pocket"
-            assert hf.admin.verify().ok
-    with holdfast.connect(url) as hf:
-        hf.admin.backup(tmp_path / "copy.db")
-        assert hf.admin.migrate(tmp_path / "other.db").behind == {}
+            assert lp.admin.status()["backend"] == "pocket"
+            assert lp.admin.verify().ok
+    with limpet.connect(url) as lp:
+        lp.admin.backup(tmp_path / "copy.db")
+        assert lp.admin.migrate(tmp_path / "other.db").behind == {}
     for copy in ("copy.db", "other.db"):
-        with holdfast.connect(tmp_path / copy) as hf:
-            assert hf.sessions.get_session("trip").message_count == 2
+        with limpet.connect(tmp_path / copy) as lp:
+            assert lp.sessions.get_session("trip").message_count == 2
     assert sorted(path.name for path in tmp_path.glob("trips*")) == [
         "trips.pocket",
         "trips.pocket.lock",
@@ -132,10 +132,10 @@ def test_it_is_opened_by_its_scheme_and_everything_works(tmp_path: Path):
 
 def test_a_url_that_names_no_path_is_refused():
     with pytest.raises(errors.InvalidRequest, match="pocket:///absolute/path"):
-        holdfast.connect("pocket://host/path")
+        limpet.connect("pocket://host/path")
 
 
 def test_what_is_no_file_of_ours_is_damage(tmp_path: Path):
     (tmp_path / "x").write_bytes(b"something else")
     with pytest.raises(errors.Corrupt, match="can't be read"):
-        holdfast.connect(f"pocket://{tmp_path / 'x'}")
+        limpet.connect(f"pocket://{tmp_path / 'x'}")

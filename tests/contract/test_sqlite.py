@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import ClassVar
 
-from holdfast.store import sqlite
-from holdfast.store.port import Store
-from holdfast.store.sqlite import opening
-from holdfast.store.sqlite.rows import TENANT_SHIFT, mark
-from holdfast.testing import contract
-from holdfast.testing.contract.stage import TENANT
+from limpet.store import sqlite
+from limpet.store.port import Store
+from limpet.store.sqlite import opening
+from limpet.store.sqlite.rows import TENANT_SHIFT, mark
+from limpet.testing import contract
+from limpet.testing.contract.stage import TENANT
 
 
 class TestSQLiteStore(contract.StoreContract):

@@ -7,11 +7,11 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from holdfast import errors, limits
-from holdfast.store.port import Projection, Store
-from holdfast.store.volatile import VolatileStore
-from holdfast.testing import contract
-from holdfast.testing.contract.stage import TENANT, feed_all, step, take, write
+from limpet import errors, limits
+from limpet.store.port import Projection, Store
+from limpet.store.volatile import VolatileStore
+from limpet.testing import contract
+from limpet.testing.contract.stage import TENANT, feed_all, step, take, write
 
 
 class TestVolatileStore(contract.StoreContract):

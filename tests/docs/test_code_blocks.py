@@ -30,7 +30,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # Commands about this repository or about installing; pages may show them, they are not run here.
 NOT_RUN = {".ci/run", ".venv/bin/python", "cd", "git", "make", "pip", "uv"}
-RUN = {"holdfast"}
+RUN = {"limpet"}
 LANGUAGES = {"console", "json", "mermaid", "python", "sh", "sql", "text", "toml"}
 SCRIPTS = sysconfig.get_path("scripts")
 
@@ -187,8 +187,8 @@ def test_what_can_not_be_pasted_is_caught(text: str, told: str):
     [
         "```python\n1 / 0\n```\n",
         "```python\nprint('a')\n```\n\n```text\nb\n```\n",
-        "```sh\nholdfast no-such-command\n```\n",
-        "```console\n$ holdfast --help\nnot what it says\n```\n",
+        "```sh\nlimpet no-such-command\n```\n",
+        "```console\n$ limpet --help\nnot what it says\n```\n",
         "```sh\nrm -r everything\n```\n",
         "```pyhton\nmisspelt\n```\n",
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOMS = Path(__file__).resolve().parents[2] / "src" / "holdfast"
+ROOMS = Path(__file__).resolve().parents[2] / "src" / "limpet"
 READMES = sorted(path for path in ROOMS.rglob("README.md") if "| file |" in path.read_text("utf-8"))
 ROW = re.compile(r"^\| (`[^|]+) \|", re.MULTILINE)
 

@@ -28,7 +28,7 @@ Words between.
 1. A list:
 
    ```sh
-   holdfast status
+   limpet status
    ```
 
 # One two three
@@ -43,7 +43,7 @@ def test_blocks():
         ("text", 16, False),
         ("sh", 22, False),
     ]
-    assert found[3].text == "holdfast status\n"
+    assert found[3].text == "limpet status\n"
 
 
 def test_links_are_those_of_the_prose():

@@ -12,9 +12,9 @@ from pathlib import Path
 import cyclopts
 import pytest
 
-import holdfast
-import holdfast.cli
-from holdfast import errors, limits
+import limpet
+import limpet.cli
+from limpet import errors, limits
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
@@ -39,16 +39,16 @@ def commands(app: cyclopts.App, words: tuple[str, ...]) -> Iterator[str]:
 
 
 def program() -> cyclopts.App:
-    modules = [holdfast.cli]
+    modules = [limpet.cli]
     modules += [
         importlib.import_module(found.name)
-        for found in pkgutil.iter_modules(holdfast.cli.__path__, "holdfast.cli.")
+        for found in pkgutil.iter_modules(limpet.cli.__path__, "limpet.cli.")
         if not found.name.endswith("__main__")
     ]
     apps = [
         app for module in modules for app in vars(module).values() if isinstance(app, cyclopts.App)
     ]
-    return next(app for app in apps if "holdfast" in app.name)
+    return next(app for app in apps if "limpet" in app.name)
 
 
 def test_errors_are_documented(reference: str):
@@ -78,24 +78,24 @@ def test_limits_that_are_documented_exist():
 
 
 def test_connect_names_every_kind_of_store():
-    told = inspect.getdoc(holdfast.connect) or ""
+    told = inspect.getdoc(limpet.connect) or ""
     kinds = ("sqlite", "files", "postgresql", "redis", "volatile")
     assert [kind for kind in kinds if f"{kind}:" not in told] == []
 
 
 def test_public_names_are_documented(reference: str):
-    assert [name for name in holdfast.__all__ if name not in reference] == []
+    assert [name for name in limpet.__all__ if name not in reference] == []
 
 
 def test_commands_are_documented(reference: str):
-    found = list(commands(program(), ("holdfast",)))
-    assert "holdfast demo" in found
+    found = list(commands(program(), ("limpet",)))
+    assert "limpet demo" in found
     assert [command for command in found if command not in reference] == []
 
 
 NEWER = {
     "store/sqlite/opening.py": "user_version", "store/files/journal.py": "first line of a segment",
-    "store/postgres/opening.py": "row `schema`", "store/redis/settings.py": "holdfast:format",
+    "store/postgres/opening.py": "row `schema`", "store/redis/settings.py": "limpet:format",
     "store/chain.py": "entry 0", "wire/codec.py": "entry 2", "wire/frames.py": "entry 2",
     "engine/importing.py": "exported file", "engine/deriving.py": "of streams",
 }  # fmt: skip
@@ -103,7 +103,7 @@ NEWER = {
 
 
 def test_every_number_by_which_a_newer_version_is_known_is_in_the_format():
-    source = Path(holdfast.__file__).parent
+    source = Path(limpet.__file__).parent
     raising = {
         str(path.relative_to(source))
         for path in source.rglob("*.py")

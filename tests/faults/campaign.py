@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.store.files import documents
+from limpet.store.files import documents
 from tests.faults import images, oracle, recording, results
 from tests.faults.images import Image, Planned
 from tests.faults.journal import Journal

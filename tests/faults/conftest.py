@@ -15,6 +15,6 @@ RAM = Path("/dev/shm")
 @pytest.fixture
 def scratch() -> Iterator[Path]:
     """A folder in RAM where there is one: simulated power cuts need no real disk."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=RAM if RAM.is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="limpet-", dir=RAM if RAM.is_dir() else None))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)

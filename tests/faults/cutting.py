@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast import errors
-from holdfast.store import port
-from holdfast.store.erasure import Erased, Erasure, Share
-from holdfast.testing.contract import erasing
-from holdfast.testing.contract.stage import hash_of
-from holdfast.wiring import stores
+from limpet import errors
+from limpet.store import port
+from limpet.store.erasure import Erased, Erasure, Share
+from limpet.testing.contract import erasing
+from limpet.testing.contract.stage import hash_of
+from limpet.wiring import stores
 from tests.faults.proxy import WAYS, Fault, Proxy, Way
 
 KEY = "the key of the first append"

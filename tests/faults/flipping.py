@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from types import FrameType
 
-from holdfast.store import sqlite
+from limpet.store import sqlite
 from tests.faults import planted, reads, small
 from tests.faults.damage import Damage, Files
 from tests.faults.reads import RAISED, Answers

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from holdfast import errors
-from holdfast.store import port
-from holdfast.wiring import stores
+from limpet import errors
+from limpet.store import port
+from limpet.wiring import stores
 from tests.faults import misbehaving
 
 _WAIT_S = 0.2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import holdfast
-from holdfast import limits
-from holdfast.store import files, sqlite
+import limpet
+from limpet import limits
+from limpet.store import files, sqlite
 from tests.faults import recording
 from tests.faults.oplog import OpLog
 from tests.faults.recorder import RecordingFiles, RecordingVFS
@@ -24,13 +24,13 @@ def erase(folder: str, backend: str = "sqlite") -> None:
     vfs = RecordingVFS(log, root=root)
     sqlite.Files = files.Files = lambda: RecordingFiles(log, root)
     limits.SEGMENT_BYTES = SEGMENT_BYTES
-    with holdfast.connect(recording.url(Path(folder, "store"), backend)) as hf:
+    with limpet.connect(recording.url(Path(folder, "store"), backend)) as lp:
         for name, user, words in (("mine", "ada", SECRET), ("kept", "bob", "hello")):
-            session = hf.sessions.create_session(name, user_id=user, title=words)
+            session = lp.sessions.create_session(name, user_id=user, title=words)
             for _ in range(5):
                 session.add_message({"role": "user", "content": words})
-            hf.sessions.save_session(session)
+            lp.sessions.save_session(session)
         log.note({"erasure": "begins"})
-        hf.admin.erase(user_id="ada")
+        lp.admin.erase(user_id="ada")
         log.note({"erasure": "done"})
     vfs.unregister()

@@ -12,17 +12,17 @@ from tests.servers import valkey
 
 # At the commit, when all is written and nobody sees it yet: one in ten stays so for up to a twentieth of a second.
 _LINGER = """
-CREATE FUNCTION holdfast.linger() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION limpet.linger() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF random() < 0.1 THEN
         PERFORM pg_sleep(random() * 0.05);
     END IF;
     RETURN NULL;
 END $$;
-CREATE CONSTRAINT TRIGGER linger AFTER INSERT ON holdfast.events DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW EXECUTE FUNCTION holdfast.linger();
+CREATE CONSTRAINT TRIGGER linger AFTER INSERT ON limpet.events DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION limpet.linger();
 """
-_LOCK = "SELECT * FROM holdfast.heads ORDER BY random() LIMIT 1 FOR UPDATE"
+_LOCK = "SELECT * FROM limpet.heads ORDER BY random() LIMIT 1 FOR UPDATE"
 _PAUSE_S, _PAUSE_EVERY_S = 0.03, 0.15
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from holdfast import Message
+from limpet import Message
 
 Note = Mapping[str, Any]
 

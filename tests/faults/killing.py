@@ -19,8 +19,8 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import holdfast
-from holdfast import limits
+import limpet
+from limpet import limits
 from tests.faults import oracle, recording, workload
 from tests.faults.journal import Diary, Entry, Journal, Step
 
@@ -46,7 +46,7 @@ def write_until_killed(orders: Orders) -> None:
     """Write with several threads for ever; exit with 1 if anything goes wrong."""
     try:
         limits.BLOB_BYTES_MIN = workload.LARGE_BYTES
-        engine = holdfast.connect(orders.store)
+        engine = limpet.connect(orders.store)
         sink = Diary(orders.diary)
         threads = [
             threading.Thread(target=_write, args=(engine, sink, orders, number))
@@ -61,7 +61,7 @@ def write_until_killed(orders: Orders) -> None:
         os._exit(1)
 
 
-def _write(engine: holdfast.Holdfast, sink: Diary, orders: Orders, number: int) -> None:
+def _write(engine: limpet.Limpet, sink: Diary, orders: Orders, number: int) -> None:
     try:
         author = workload.Author(
             engine,
@@ -162,7 +162,7 @@ class Siege:
     def _shared_sessions(self) -> list[str]:
         """Fresh ones from time to time: a check reads them whole."""
         ids = [f"{workload.SHARED}{self.kills // 20}-{number}" for number in range(2)]
-        with holdfast.connect(self.store) as engine:
+        with limpet.connect(self.store) as engine:
             for each in ids:
                 engine.sessions.get_or_create_session(each)
                 made = Entry(Step(f"create {each}", "siege", each, "create"), 0, 0)

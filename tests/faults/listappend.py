@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast import errors
-from holdfast.store import port
-from holdfast.wiring import stores
+from limpet import errors
+from limpet.store import port
+from limpet.wiring import stores
 from tests.faults import listsessions, misbehaving
 from tests.faults.history import Status, Writer
 from tests.faults.listsessions import SessionClient

@@ -12,15 +12,15 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import holdfast
-from holdfast.store import port
-from holdfast.wiring import stores
+import limpet
+from limpet.store import port
+from limpet.wiring import stores
 from tests.faults import checker, history, listsessions
 from tests.faults.listappend import PROCESSES, TENANTS, Orders, Tally, work
 from tests.faults.proxy import KINDS, WAYS, Proxy
 
 # What a new process would be long in loading.
-_ROOMS = ("holdfast.store.sqlite", "holdfast.store.postgres", "holdfast.store.redis")
+_ROOMS = ("limpet.store.sqlite", "limpet.store.postgres", "limpet.store.redis")
 
 _LOOK_S = 0.02
 _STUCK_S = 120.0
@@ -145,8 +145,8 @@ class Run:
             self._judge_feeds(store, {name: final[name] for name in own})
 
     def _sessions(self, names: set[str]) -> dict[str, list[int]]:
-        with holdfast.connect(self.direct or self.url, tenant=listsessions.TENANT) as hf:
-            found = {name: hf.sessions.load_session(name.partition("/")[2]) for name in names}
+        with limpet.connect(self.direct or self.url, tenant=listsessions.TENANT) as lp:
+            found = {name: lp.sessions.load_session(name.partition("/")[2]) for name in names}
             return {
                 name: list(listsessions.elements_of(session)) if session else []
                 for name, session in found.items()

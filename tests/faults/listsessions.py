@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import holdfast
-from holdfast import Message, errors
-from holdfast.store import port
+import limpet
+from limpet import Message, errors
+from limpet.store import port
 from tests.faults import misbehaving
 from tests.faults.history import Status, Writer
 
@@ -41,17 +41,17 @@ class Desk(Protocol):
     ) -> None: ...
 
 
-def connected(url: str, *, lossy: bool, seed: int) -> holdfast.Holdfast:
+def connected(url: str, *, lossy: bool, seed: int) -> limpet.Limpet:
     """Open an engine, whose store loses questions and answers now and then if it is `lossy`."""
-    hf = holdfast.connect(url, tenant=TENANT)
-    store = hf._opened.engine.store
+    lp = limpet.connect(url, tenant=TENANT)
+    store = lp._opened.engine.store
     if lossy:
         sound: Callable[[Sequence[port.Append]], list[port.Outcome]] = store.commit
         setattr(store, "commit", misbehaving.lossy(sound, random.Random(seed)))  # noqa: B010
-    return hf
+    return lp
 
 
-def elements_of(session: holdfast.Session) -> tuple[int, ...]:
+def elements_of(session: limpet.Session) -> tuple[int, ...]:
     """Return a session's messages as what they stand for."""
     return tuple(int(str(message.content)) for message in session.messages)
 
@@ -59,9 +59,9 @@ def elements_of(session: holdfast.Session) -> tuple[int, ...]:
 class SessionClient:
     """One who reads sessions, and adds messages to them, on condition or not."""
 
-    def __init__(self, desk: Desk, hf: holdfast.Holdfast, rng: random.Random) -> None:
+    def __init__(self, desk: Desk, lp: limpet.Limpet, rng: random.Random) -> None:
         self._desk = desk
-        self._sessions = hf.sessions
+        self._sessions = lp.sessions
         self._rng = rng
 
     def step(self) -> None:
@@ -77,7 +77,7 @@ class SessionClient:
         self._desk.notes.begun(id_, tuple((f"{TENANT}/{name}", each) for each in elements))
         self._add(id_, name, elements, on_condition=roll < 0.7, gives_up=rng.random() < 0.5)
 
-    def _seen(self, name: str, session: holdfast.Session | None) -> tuple[str, tuple[int, ...]]:
+    def _seen(self, name: str, session: limpet.Session | None) -> tuple[str, tuple[int, ...]]:
         elements = elements_of(session) if session else ()
         if len(elements) >= _LONG:
             self._desk.tally.leave(TENANT, int(name[1:]))
@@ -101,7 +101,7 @@ class SessionClient:
     ) -> None:
         """Add messages; whoever does not hear the answer asks the very same again."""
         said = [Message(role="user", content=str(each), id=f"m{each}") for each in elements]
-        session: holdfast.Session | None = None
+        session: limpet.Session | None = None
         reads: tuple[tuple[str, tuple[int, ...]], ...] = ()
         expected: int | None = None
         doubt = False

@@ -20,11 +20,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import holdfast  # noqa: E402 - found from the checkout
-from holdfast import Message, StateManager  # noqa: E402
-from holdfast.cli.demo.agent.loop import Agent  # noqa: E402
-from holdfast.cli.demo.agent.parts import Tool  # noqa: E402
-from holdfast.store.sqlite.store import SQLiteStore  # noqa: E402
+import limpet  # noqa: E402 - found from the checkout
+from limpet import Message, StateManager  # noqa: E402
+from limpet.cli.demo.agent.loop import Agent  # noqa: E402
+from limpet.cli.demo.agent.parts import Tool  # noqa: E402
+from limpet.store.sqlite.store import SQLiteStore  # noqa: E402
 from tests.faults import stepping  # noqa: E402
 from tests.faults.stepping import Kill, Steps  # noqa: E402
 
@@ -68,11 +68,11 @@ def run(folder: Path, kill: Kill | None, *, frames: bool, agent_of: ModuleType) 
         return steps.take("commit", lambda: commit(store, appends))
 
     setattr(SQLiteStore, "commit", counted)  # noqa: B010 - a method of another name
-    with holdfast.connect(folder / "state.db") as hf:
+    with limpet.connect(folder / "state.db") as lp:
         agent = watched(
-            agent_of.team(hf, folder / "trips", frames=frames), steps, folder / "effects.log"
+            agent_of.team(lp, folder / "trips", frames=frames), steps, folder / "effects.log"
         )
-        answer = agent_of.run(hf, agent, agent_of.work_on(TASK), approve=True)
+        answer = agent_of.run(lp, agent, agent_of.work_on(TASK), approve=True)
     (folder / "outcome.json").write_text(json.dumps({"answer": answer, "steps": steps.names}))
 
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast import errors
-from holdfast.store import port
+from limpet import errors
+from limpet.store import port
 
 NEVER = 999_999
 """A version that no list has: a client that names it means to be refused."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import holdfast
-from holdfast import Message
-from holdfast.values.event import MessageAdded
+import limpet
+from limpet import Message
+from limpet.values.event import MessageAdded
 from tests.faults import journal, pairing
 from tests.faults.journal import Entry, Journal, Said
 from tests.faults.workload import SHARED
@@ -82,7 +82,7 @@ def check(path: Path | str, known: Journal, *, only: set[str] | None = None) -> 
 
     It is closed again, with one more session in it.
     """
-    with holdfast.connect(str(path)) as engine:
+    with limpet.connect(str(path)) as engine:
         verdict = _judge(engine, known, only)
         if only is None:
             verdict.faults.extend(_verified(engine))
@@ -92,7 +92,7 @@ def check(path: Path | str, known: Journal, *, only: set[str] | None = None) -> 
     return verdict
 
 
-def _judge(engine: holdfast.Holdfast, known: Journal, only: set[str] | None) -> Verdict:
+def _judge(engine: limpet.Limpet, known: Journal, only: set[str] | None) -> Verdict:
     by_session: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in known.entries.values():
         if entry.step.verb != "continue":
@@ -117,7 +117,7 @@ def _judge(engine: holdfast.Holdfast, known: Journal, only: set[str] | None) -> 
 PROBE = "probe"
 
 
-def _target(engine: holdfast.Holdfast, entry: Entry) -> str:
+def _target(engine: limpet.Limpet, entry: Entry) -> str:
     """Where a continuation leads. One in flight has told nobody; if it happened, its source knows."""
     if entry.target:
         return entry.target
@@ -125,7 +125,7 @@ def _target(engine: holdfast.Holdfast, entry: Entry) -> str:
     return (source.state.continued_to or "") if source else ""
 
 
-def _seen(engine: holdfast.Holdfast, session: str) -> tuple[View | None, list[Message]]:
+def _seen(engine: limpet.Limpet, session: str) -> tuple[View | None, list[Message]]:
     handle = engine.sessions.load_session(session)
     if handle is None:
         return None, []
@@ -147,7 +147,7 @@ def _authored(message: Message) -> bool:
 
 
 def _pending(
-    engine: holdfast.Holdfast, session: str, view: View | None, messages: Sequence[Message]
+    engine: limpet.Limpet, session: str, view: View | None, messages: Sequence[Message]
 ) -> Iterator[str]:
     """Open calls are reported, but where the conversation goes on elsewhere, there."""
     if view is not None and not view.continued_to:
@@ -219,7 +219,7 @@ def _half_continued(by_session: Mapping[str, list[Entry]], verdict: Verdict) -> 
                 yield f"{session} and {other}: only half continued"
 
 
-def _listed(engine: holdfast.Holdfast, verdict: Verdict) -> Iterator[str]:
+def _listed(engine: limpet.Limpet, verdict: Verdict) -> Iterator[str]:
     """The listing agrees with the sessions it lists, and lists no others."""
     cursor: str | None = None
     while True:
@@ -236,7 +236,7 @@ def _listed(engine: holdfast.Holdfast, verdict: Verdict) -> Iterator[str]:
             return
 
 
-def _logged(engine: holdfast.Holdfast, known: Journal) -> Iterator[str]:
+def _logged(engine: limpet.Limpet, known: Journal) -> Iterator[str]:
     """The log is gapless and holds every acknowledged message once, those of past generations too."""
     met: Counter[str] = Counter()
     for number, recorded in enumerate(engine.events.feed(), 1):
@@ -250,12 +250,12 @@ def _logged(engine: holdfast.Holdfast, known: Journal) -> Iterator[str]:
     yield from (f"{id_} is in the log {count} times" for id_, count in met.items() if count > 1)
 
 
-def _verified(engine: holdfast.Holdfast) -> Iterator[str]:
+def _verified(engine: limpet.Limpet) -> Iterator[str]:
     report = engine.admin.verify()
     yield from (f"verify: {fault}" for fault in report.faults)
 
 
-def _takes_more(engine: holdfast.Holdfast) -> Iterator[str]:
+def _takes_more(engine: limpet.Limpet) -> Iterator[str]:
     handle = engine.sessions.get_or_create_session(PROBE)
     before = handle.message_count
     handle.add_message(Message(role="user", content="still here?"))

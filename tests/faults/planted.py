@@ -7,12 +7,12 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.store import chain, port
-from holdfast.store.files import following, lines
-from holdfast.store.files.journal import Point
-from holdfast.store.sqlite import checks, opening, store, writing
-from holdfast.store.sqlite.anchor import Anchor
-from holdfast.store.sqlite.files import Files
+from limpet.store import chain, port
+from limpet.store.files import following, lines
+from limpet.store.files.journal import Point
+from limpet.store.sqlite import checks, opening, store, writing
+from limpet.store.sqlite.anchor import Anchor
+from limpet.store.sqlite.files import Files
 from tests.faults.recorder import RecordingFiles
 
 # Author, who notes every acknowledgement before the engine is asked, plants this one by itself.

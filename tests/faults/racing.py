@@ -21,11 +21,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
 
-import holdfast
-from holdfast import Scope, SuspensionToken, TokenBudget, errors
-from holdfast.engine.trees import TreeEvent
-from holdfast.store import port
-from holdfast.values import frame_event as e
+import limpet
+from limpet import Scope, SuspensionToken, TokenBudget, errors
+from limpet.engine.trees import TreeEvent
+from limpet.store import port
+from limpet.values import frame_event as e
 
 PROCESSES, THREADS = 4, 4
 CONTENDERS_MAX = PROCESSES * THREADS
@@ -51,33 +51,33 @@ class Orders:
 def contend(path: str, pipe: Connection) -> None:
     """Take part in races until the other end of the pipe is closed."""
     with (
-        holdfast.connect(path) as hf,
+        limpet.connect(path) as lp,
         ThreadPoolExecutor(THREADS) as threads,
         contextlib.suppress(EOFError),
     ):
-        store = hf._opened.engine.store
+        store = lp._opened.engine.store
         commit = store.commit
         while True:
             orders: Orders = pipe.recv()
             setattr(store, "commit", dying(commit, orders.dies) if orders.dies else commit)  # noqa: B010
             line = threading.Barrier(len(orders.ways) + 1)
-            tries = [threads.submit(attempt, hf, orders, way, line) for way in orders.ways]
+            tries = [threads.submit(attempt, lp, orders, way, line) for way in orders.ways]
             pipe.send("ready")
             pipe.recv()
             line.wait()
             pipe.send([one.result() for one in tries])
 
 
-def attempt(hf: holdfast.Holdfast, orders: Orders, way: str, line: threading.Barrier) -> str:
+def attempt(lp: limpet.Limpet, orders: Orders, way: str, line: threading.Barrier) -> str:
     """Try to end a suspension; return "won", or the name of the error and what it says of the suspension."""
     line.wait()
     try:
         if way == "token":
-            frame = hf.index.resume_frame(orders.token)
+            frame = lp.index.resume_frame(orders.token)
         elif way == "edit":
-            frame = hf.index.decide_suspension(orders.suspension_id, way, by="ann", payload=1)
+            frame = lp.index.decide_suspension(orders.suspension_id, way, by="ann", payload=1)
         else:
-            frame = hf.index.decide_suspension(orders.suspension_id, way, by="ann")
+            frame = lp.index.decide_suspension(orders.suspension_id, way, by="ann")
     except errors.Error as error:
         return f"{type(error).__name__} {error.facts.get('status', '')}".strip()
     assert frame.resumption is not None and frame.resumption.decision == ENDS[way]
@@ -132,16 +132,16 @@ class Races:
         """Race so often, or until something is wrong."""
         rng = random.Random(self.seed)
         budget = TokenBudget(total=0, timeout_ms=None)
-        with holdfast.connect(self.path) as hf:
+        with limpet.connect(self.path) as lp:
             frame_id = ""
             while self.races < races and not self.faults:
                 if self.races % ROOT_EVERY == 0:
-                    frame_id = hf.index.push_frame(Scope("a"), goal="g", budget=budget).frame_id
-                self._race(hf, frame_id, rng)
+                    frame_id = lp.index.push_frame(Scope("a"), goal="g", budget=budget).frame_id
+                self._race(lp, frame_id, rng)
                 self.races += 1
 
-    def _race(self, hf: holdfast.Holdfast, frame_id: str, rng: random.Random) -> None:
-        token = hf.index.suspend_frame(frame_id, reason="approval")
+    def _race(self, lp: limpet.Limpet, frame_id: str, rng: random.Random) -> None:
+        token = lp.index.suspend_frame(frame_id, reason="approval")
         seats = rng.sample(range(CONTENDERS_MAX), rng.randint(2, CONTENDERS_MAX))
         ways = {seat: rng.choice(WAYS) for seat in seats}
         dies = rng.choice(["before", "after"]) if self.races % KILL_EVERY == 7 else ""
@@ -158,7 +158,7 @@ class Races:
             for number in {seat % PROCESSES for seat in ways}
         }
         self.contenders += len(ways)
-        self._judge(hf, token, orders, self._let_go(orders))
+        self._judge(lp, token, orders, self._let_go(orders))
 
     def _let_go(self, orders: dict[int, Orders]) -> dict[int, list[str]]:
         """Run a race; return what each process's threads said, nothing for one that died of it."""
@@ -184,13 +184,13 @@ class Races:
 
     def _judge(
         self,
-        hf: holdfast.Holdfast,
+        lp: limpet.Limpet,
         token: SuspensionToken,
         orders: dict[int, Orders],
         told: dict[int, list[str]],
     ) -> None:
-        frame = hf.index.get_frame(token.frame_id)
-        ended = [event.decision for event in self._resumed(hf)]
+        frame = lp.index.get_frame(token.frame_id)
+        ended = [event.decision for event in self._resumed(lp)]
         said = [
             (way, answer)
             for number, answers in told.items()
@@ -210,13 +210,13 @@ class Races:
             if answer not in ("won", lost):
                 self._wrong(f"{way} lost by {answer}", said)
         # Whoever did not hear the answer asks again: the effect stays one.
-        if attempt(hf, Orders(token.token_id, "", ()), "token", threading.Barrier(1)) == "won":
+        if attempt(lp, Orders(token.token_id, "", ()), "token", threading.Barrier(1)) == "won":
             self._wrong("the token was used twice", said)
         self.won[winners[0] if winners else "the dead"] += 1
 
-    def _resumed(self, hf: holdfast.Holdfast) -> list[e.FrameResumedEvent]:
+    def _resumed(self, lp: limpet.Limpet) -> list[e.FrameResumedEvent]:
         found: list[e.FrameResumedEvent] = []
-        for fact in hf.events.feed(self._fed):
+        for fact in lp.events.feed(self._fed):
             self._fed = fact.position
             if isinstance(fact, TreeEvent) and isinstance(fact.event, e.FrameResumedEvent):
                 found.append(fact.event)

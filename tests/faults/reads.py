@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-import holdfast
+import limpet
 
 RAISED = b"raised"
 Answers = Mapping[str, bytes]
@@ -21,8 +21,8 @@ def ask(path: Path, sessions: list[str]) -> Answers:
     Any other exception gets through: it is a fault.
     """
     try:
-        engine = holdfast.connect(path)
-    except holdfast.Error:
+        engine = limpet.connect(path)
+    except limpet.Error:
         return {"open": RAISED}
     with engine:
         return {name: _answer(read) for name, read in _reads(engine, sessions).items()}
@@ -31,7 +31,7 @@ def ask(path: Path, sessions: list[str]) -> Answers:
 def _answer(read: Callable[[], object]) -> bytes:
     try:
         return _encoder.encode(read())
-    except holdfast.Error:
+    except limpet.Error:
         return RAISED
 
 
@@ -42,7 +42,7 @@ def _plain(value: object) -> object:
 _encoder = msgspec.json.Encoder(enc_hook=_plain, order="sorted")
 
 
-def _reads(engine: holdfast.Holdfast, sessions: list[str]) -> dict[str, Callable[[], object]]:
+def _reads(engine: limpet.Limpet, sessions: list[str]) -> dict[str, Callable[[], object]]:
     manager = engine.sessions
     reads: dict[str, Callable[[], object]] = {
         "verify": lambda: engine.admin.verify().ok or _refuse(),
@@ -65,10 +65,10 @@ def _lasting(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse() -> None:
-    raise holdfast.Corrupt
+    raise limpet.Corrupt
 
 
-_OF_A_SESSION: dict[str, Callable[[holdfast.SessionManager, str], Any]] = {
+_OF_A_SESSION: dict[str, Callable[[limpet.SessionManager, str], Any]] = {
     "state": lambda manager, session: manager.get_session(session).state,
     "messages": lambda manager, session: [m.raw() for m in manager.get_session(session).messages],
     "pending": lambda manager, session: manager.pending_calls(session),

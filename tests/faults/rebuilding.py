@@ -5,10 +5,10 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-import holdfast
-from holdfast import limits
-from holdfast.store import sqlite
-from holdfast.store.sqlite import opening
+import limpet
+from limpet import limits
+from limpet.store import sqlite
+from limpet.store.sqlite import opening
 from tests.faults import recording, workload
 from tests.faults.oplog import OpLog
 from tests.faults.recorder import RecordingFiles, RecordingVFS
@@ -40,8 +40,8 @@ def record(folder: Path) -> None:
     limits.CACHE_PAGES_KIB = CACHE_KIB
     store = folder / "store" / recording.STORE
     store.parent.mkdir()
-    with holdfast.connect(store) as hf:
-        workload.Author(hf, log, name="a", seed=SEED).work(STEPS)
+    with limpet.connect(store) as lp:
+        workload.Author(lp, log, name="a", seed=SEED).work(STEPS)
         vandal = opening.connect(store, write=True)
         vandal.execute(
             "UPDATE projections SET owner = 'mallory'; DELETE FROM claims WHERE version > 3"
@@ -49,7 +49,7 @@ def record(folder: Path) -> None:
         vandal.close()
         before = rows(store)
         log.note({"rebuild": "begins"})
-        hf.admin.rebuild()
+        lp.admin.rebuild()
         log.note({"rebuild": "done"})
         (folder / "rows").write_bytes(pickle.dumps((before, rows(store))))
     vfs.unregister()

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.store.sqlite.files import Files
+from limpet.store.sqlite.files import Files
 from tests.faults.oplog import Kind, OpLog
 
-NAME = "holdfast-recorder"
+NAME = "limpet-recorder"
 
 
 def named(path: str | Path, root: Path | None) -> bytes:

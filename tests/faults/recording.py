@@ -13,9 +13,9 @@ from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-import holdfast
-from holdfast import limits
-from holdfast.store import files, sqlite
+import limpet
+from limpet import limits
+from limpet.store import files, sqlite
 from tests.faults import planted, workload
 from tests.faults.journal import Journal, Step, acknowledged, from_notes, submitted
 from tests.faults.oplog import Kind, Op, OpLog, read
@@ -92,13 +92,13 @@ def _parts(
 ) -> None:
     shared = workload.shared_ids(2)
     if number == 0:
-        with holdfast.connect(store) as engine:
+        with limpet.connect(store) as engine:
             for session in shared:
                 _create(log, session, lambda id=session: engine.sessions.create_session(id))
     left: list[str] = []
     for part in range(2):
         barrier.wait(MEETING_S)
-        with holdfast.connect(store) as engine:
+        with limpet.connect(store) as engine:
             author = workload.Author(
                 engine,
                 log,

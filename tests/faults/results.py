@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def keep(programme: str, **figures: int | float | str) -> None:
-    """Add a programme's figures to faults.json in the folder that HOLDFAST_RESULTS names, if any."""
-    folder = os.environ.get("HOLDFAST_RESULTS")
+    """Add a programme's figures to faults.json in the folder that LIMPET_RESULTS names, if any."""
+    folder = os.environ.get("LIMPET_RESULTS")
     if not folder:
         return
     path = Path(folder) / "faults.json"
@@ -28,7 +28,7 @@ def keep(programme: str, **figures: int | float | str) -> None:
 
 def keep_evidence(source: Path, name: str) -> Path:
     """Copy a file or folder that shows a fault to where no test clears up; return the copy."""
-    target = Path(tempfile.mkdtemp(prefix="holdfast-fault-")) / name
+    target = Path(tempfile.mkdtemp(prefix="limpet-fault-")) / name
     if source.is_dir():
         shutil.copytree(source, target)
     else:

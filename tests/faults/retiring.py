@@ -17,11 +17,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import holdfast  # noqa: E402 - found from the checkout
-from holdfast import Holdfast, limits  # noqa: E402
-from holdfast.store.sqlite import Files  # noqa: E402
-from holdfast.store.sqlite.shelf import SQLiteShelf  # noqa: E402
-from holdfast.store.sqlite.store import SQLiteStore  # noqa: E402
+import limpet  # noqa: E402 - found from the checkout
+from limpet import Limpet, limits  # noqa: E402
+from limpet.store.sqlite import Files  # noqa: E402
+from limpet.store.sqlite.shelf import SQLiteShelf  # noqa: E402
+from limpet.store.sqlite.store import SQLiteStore  # noqa: E402
 from tests.acceptance.scenes import engine_of, set_clock  # noqa: E402
 from tests.faults import stepping  # noqa: E402
 from tests.faults.stepping import Kill, Steps  # noqa: E402
@@ -35,23 +35,23 @@ CHANGES: dict[type, tuple[str, ...]] = {
 }
 
 
-def opened(folder: Path) -> Holdfast:
+def opened(folder: Path) -> Limpet:
     """Open the store of a folder, with the memory beside it, when all that ended is old enough."""
-    hf = holdfast.connect(folder / "state.db", memory=True, idle_timeout_s=None)
-    set_clock(hf, engine_of(hf).now_us() + DAYS * 86_400_000_000)
-    return hf
+    lp = limpet.connect(folder / "state.db", memory=True, idle_timeout_s=None)
+    set_clock(lp, engine_of(lp).now_us() + DAYS * 86_400_000_000)
+    return lp
 
 
 def run(folder: Path, kill: Kill | None) -> None:
     """Let everything go that may, up to the step where the process is killed; write down its steps."""
     limits.PURGE_SESSIONS = BATCH
-    steps, hf = Steps(kill), opened(folder)
+    steps, lp = Steps(kill), opened(folder)
     for kind, names in CHANGES.items():
         for name in names:
             setattr(kind, name, _counted(f"{kind.__name__}.{name}", getattr(kind, name), steps))
-    hf.admin.retention(30)
+    lp.admin.retention(30)
     (folder.parent / "steps.json").write_text(json.dumps(steps.names))
-    hf.close()
+    lp.close()
 
 
 def _counted(name: str, verb: Callable[..., Any], steps: Steps) -> Callable[..., Any]:

@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import apsw
 
-import holdfast
-from holdfast import Message, ToolCallRequest, ToolCallResult, limits
-from holdfast.store.sqlite import opening
+import limpet
+from limpet import Message, ToolCallRequest, ToolCallResult, limits
+from limpet.store.sqlite import opening
 
 STORE = "state.db"
 PAGE_BYTES = 512
@@ -20,12 +20,12 @@ LARGE_BYTES = 40
 def make(folder: Path) -> tuple[dict[str, bytes], list[str]]:
     """The files of such a store, as a crash leaves them, and its sessions."""
     store = folder / STORE
-    holdfast.connect(store).close()
+    limpet.connect(store).close()
     _shrink(store)
-    with patch.object(limits, "BLOB_BYTES_MIN", LARGE_BYTES), holdfast.connect(store) as engine:
+    with patch.object(limits, "BLOB_BYTES_MIN", LARGE_BYTES), limpet.connect(store) as engine:
         _first_half(engine.sessions)
         assert engine.admin.status()["blobs"]
-    with holdfast.connect(store) as engine:
+    with limpet.connect(store) as engine:
         sessions = _second_half(engine.sessions)
         files = {
             path.name: path.read_bytes()
@@ -50,7 +50,7 @@ def _shrink(store: Path) -> None:
         connection.close()
 
 
-def _first_half(sessions: holdfast.SessionManager) -> None:
+def _first_half(sessions: limpet.SessionManager) -> None:
     trip = sessions.create_session("trip", user_id="ada", key="once")
     trip.add_message(
         {"role": "user", "content": "Find me a flight to Oslo, this week or the next."}
@@ -65,7 +65,7 @@ def _first_half(sessions: holdfast.SessionManager) -> None:
     sessions.create_continuation_session(trip)
 
 
-def _second_half(sessions: holdfast.SessionManager) -> list[str]:
+def _second_half(sessions: limpet.SessionManager) -> list[str]:
     trip = sessions.session_chain("trip")[-1]
     calls = [ToolCallRequest(id=f"call-{number}", name="book") for number in (2, 3)]
     trip.add_message(Message(role="assistant", tool_calls=calls))

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import FrameStatus, Session
-from holdfast.engine import trees
-from holdfast.testing import providers
-from holdfast.values import frame_event as e
-from holdfast.values.frame import ToolStatus
+import limpet
+from limpet import FrameStatus, Session
+from limpet.engine import trees
+from limpet.testing import providers
+from limpet.values import frame_event as e
+from limpet.values.frame import ToolStatus
 from tests.faults import looping
 from tests.faults.looping import Server
 from tests.faults.stepping import Kill
@@ -59,15 +59,15 @@ def steps_of(server: Server, folder: Path, *, frames: bool = True) -> list[str]:
 def judge(folder: Path, *, frames: bool = True) -> list[str]:
     """Return what is wrong with the outcome: nothing, it is hoped."""
     outcome = json.loads((folder / "outcome.json").read_text())
-    with holdfast.connect(folder / "state.db") as hf:
-        talks = [hf.sessions.get_session(str(one["id"])) for one in hf.sessions.list_sessions()]
+    with limpet.connect(folder / "state.db") as lp:
+        talks = [lp.sessions.get_session(str(one["id"])) for one in lp.sessions.list_sessions()]
         found = [fault for talk in talks for fault in _conversation(talk)]
         found += [f"{len(talks)} sessions"] if len(talks) != 2 else []
-        found += [str(fault) for fault in hf.admin.verify().faults]
-        root = hf.sessions.get_session(WORK.session_id)
+        found += [str(fault) for fault in lp.admin.verify().faults]
+        root = lp.sessions.get_session(WORK.session_id)
         finals = [m.content for m in root.messages if m.role == "assistant" and not m.tool_calls]
         if frames:
-            found += [*_accounts(hf, talks), *_effects(hf, folder)]
+            found += [*_accounts(lp, talks), *_effects(lp, folder)]
         said = finals if finals == [outcome["answer"]] else [*finals, outcome["answer"]]
     if frames and said != [ANSWER]:
         found.append(f"the answers are {said}")
@@ -98,14 +98,14 @@ def _requests(name: str, shown: Any) -> Iterator[str]:
         yield from (f"{name}: {check.__name__}: {violation}" for violation in check(made))
 
 
-def _accounts(hf: holdfast.Holdfast, talks: Sequence[Session]) -> Iterator[str]:
+def _accounts(lp: limpet.Limpet, talks: Sequence[Session]) -> Iterator[str]:
     """Every frame is closed, and what was spent is what the turns cost: once each."""
-    frames = hf.index.list_frames(open_only=False)
+    frames = lp.index.list_frames(open_only=False)
     if sorted(frame.status for frame in frames) != [FrameStatus.COMPLETED] * 2:
         yield f"the frames are {frames}"
-    if hf.index.list_suspensions():
+    if lp.index.list_suspensions():
         yield "somebody is still asked"
-    root = hf.index.get_frame(WORK.id)
+    root = lp.index.get_frame(WORK.id)
     cost = sum(int(str(m.metadata.get("tokens", 0))) for talk in talks for m in talk.messages)
     budget = root.budget
     if (budget.used, budget.reserved, budget.subcall_allocation) != (cost, 0, 0):
@@ -113,16 +113,16 @@ def _accounts(hf: holdfast.Holdfast, talks: Sequence[Session]) -> Iterator[str]:
     calls = [
         f"{c.name}@{m.id}/{c.id}" for talk in talks for m in talk.messages for c in m.tool_calls
     ]
-    handles = [h.handle_id for f in frames for h in hf.index.get_frame(f.frame_id).context_handles]
+    handles = [h.handle_id for f in frames for h in lp.index.get_frame(f.frame_id).context_handles]
     if Counter(handles) != Counter(calls):
         yield f"handles {handles} for calls {calls}"
     for frame in frames:
-        yield from _requests(frame.frame_id, hf.index.pack_of(frame.frame_id))
+        yield from _requests(frame.frame_id, lp.index.pack_of(frame.frame_id))
     if root.result_summary != ANSWER:
         yield f"the frame's result is {root.result_summary!r}"
 
 
-def _effects(hf: holdfast.Holdfast, folder: Path) -> Iterator[str]:
+def _effects(lp: limpet.Limpet, folder: Path) -> Iterator[str]:
     """No tool ran again before its outcome was said to be unknown, and nothing was booked twice."""
     bookings = (folder / "trips/bookings.jsonl").read_text().splitlines()
     if len(bookings) != 1:
@@ -132,7 +132,7 @@ def _effects(hf: holdfast.Holdfast, folder: Path) -> Iterator[str]:
     allowed: Counter[str] = Counter()
     named: dict[str, str] = {}
     unsure: set[str] = set()
-    store = hf.index._engine.store
+    store = lp.index._engine.store
     for stored in store.read("default", trees.stream_of(WORK.id), limit=1_000):
         match trees.recorded(stored).event:
             case e.FrameUpdatedEvent(tool=tool) if tool and tool.status is ToolStatus.STARTED:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.faults import damage, results, small
 from tests.faults.flipping import Truth, all_unnoticed, changed_by_refusal
 
@@ -53,11 +53,11 @@ def test_a_store_that_refuses_to_open_is_left_as_it_was(truth: Truth) -> None:
 
 def test_an_emptied_database_is_no_new_store(scratch: Path) -> None:
     store = scratch / small.STORE
-    with holdfast.connect(store) as engine:
+    with limpet.connect(store) as engine:
         engine.sessions.create_session("kept")
     store.write_bytes(b"")
-    with pytest.raises(holdfast.Corrupt):
-        holdfast.connect(store).close()
+    with pytest.raises(limpet.Corrupt):
+        limpet.connect(store).close()
     assert store.read_bytes() == b""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.wiring import stores
+from limpet.wiring import stores
 from tests.faults import cutting, results
 from tests.faults.cutting import Cuts
 from tests.faults.proxy import WAYS, Fault, Kind, Proxy, Way

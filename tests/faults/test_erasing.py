@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.store import sqlite
-from holdfast.store.sqlite import Files
+import limpet
+from limpet.store import sqlite
+from limpet.store.sqlite import Files
 from tests.acceptance.canaries import found
 
 SECRET = "Kestrel0001 MARMOT0001"
@@ -44,11 +44,11 @@ def file_step(operation: Callable[..., object], steps: Steps) -> Callable[..., o
 
 def made(path: Path) -> None:
     """Make a store with a user to forget, a message to erase, and others."""
-    with holdfast.connect(path) as hf:
+    with limpet.connect(path) as lp:
         for name, user in (("mine", "ada"), ("kept", "bob")):
-            session = hf.sessions.create_session(name, user_id=user, system="Plan.")
+            session = lp.sessions.create_session(name, user_id=user, system="Plan.")
             session.add_message({"role": "user", "content": "hello"})
-            session.add_message(holdfast.Message("user", SECRET, id=f"m-{name}"), key=f"k-{name}")
+            session.add_message(limpet.Message("user", SECRET, id=f"m-{name}"), key=f"k-{name}")
             session.add_message({"role": "user", "content": "bye"})
 
 
@@ -58,41 +58,41 @@ def killed_at(step: int, path: Path, what: dict[str, str]) -> bool:
     if not child:
         try:
             with pytest.MonkeyPatch.context() as patch:
-                hf, steps = holdfast.connect(path), Steps(step)
-                store = hf.sessions._engine.store
+                lp, steps = limpet.connect(path), Steps(step)
+                store = lp.sessions._engine.store
                 assert isinstance(store, sqlite.SQLiteStore)
                 store._writer.exec_trace = steps
                 for name in ("write", "rename", "sync", "remove"):
                     patch.setattr(Files, name, file_step(getattr(Files, name), steps))
-                hf.admin.erase(**what)
+                lp.admin.erase(**what)
         finally:
             os._exit(0)
     _, status = os.waitpid(child, 0)
     return os.WIFSIGNALED(status)
 
 
-def judge(path: Path, gone: Callable[[holdfast.Holdfast], bool], home: Path) -> bool:
+def judge(path: Path, gone: Callable[[limpet.Limpet], bool], home: Path) -> bool:
     """Check a store after a crash; return whether the erasure took place."""
-    with holdfast.connect(path) as hf:
-        assert hf.admin.verify().ok
-        assert hf.sessions._engine.store.pending() is None
-        done = gone(hf)
-        hf.admin.rebuild()
-        assert gone(hf) == done
+    with limpet.connect(path) as lp:
+        assert lp.admin.verify().ok
+        assert lp.sessions._engine.store.pending() is None
+        done = gone(lp)
+        lp.admin.rebuild()
+        assert gone(lp) == done
         assert not done or found(home) == {}
     return done
 
 
-def _user_gone(hf: holdfast.Holdfast) -> bool:
-    kept = [str(m.content) for m in hf.sessions.get_session("kept").messages]
+def _user_gone(lp: limpet.Limpet) -> bool:
+    kept = [str(m.content) for m in lp.sessions.get_session("kept").messages]
     assert len(kept) == 4
-    mine = hf.sessions.load_session("mine")
+    mine = lp.sessions.load_session("mine")
     assert mine is None or len(mine.messages) == 4
     return mine is None
 
 
-def _message_gone(hf: holdfast.Holdfast) -> bool:
-    said = [str(m.content) for m in hf.sessions.get_session("mine").messages]
+def _message_gone(lp: limpet.Limpet) -> bool:
+    said = [str(m.content) for m in lp.sessions.get_session("mine").messages]
     assert said[:2] + said[3:] == WORDS_LEFT
     assert said[2] in (SECRET, "[erased]")
     return said[2] == "[erased]"
@@ -106,15 +106,15 @@ def _message_gone(hf: holdfast.Holdfast) -> bool:
     ],
 )
 def test_killed_at_each_step_it_is_all_or_nothing(
-    tmp_path: Path, what: dict[str, str], gone: Callable[[holdfast.Holdfast], bool]
+    tmp_path: Path, what: dict[str, str], gone: Callable[[limpet.Limpet], bool]
 ) -> None:
     first, home = tmp_path / "first", tmp_path / "home"
     first.mkdir()
     made(first / "state.db")
-    with holdfast.connect(first / "state.db") as hf:
+    with limpet.connect(first / "state.db") as lp:
         # The other one's secret is none: only the erased one may be left in no byte.
         other = {"session_id": "kept", "message_id": "m-kept"}
-        hf.admin.erase(**other)
+        lp.admin.erase(**other)
     outcomes: list[bool] = []
     step, alive = 1, True
     while alive:
@@ -132,8 +132,8 @@ def test_killed_at_each_step_it_is_all_or_nothing(
 def test_a_store_is_scrubbed_by_whoever_opens_it_next(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     made(path)
-    with holdfast.connect(path) as hf:
-        hf.admin.erase(session_id="kept", message_id="m-kept")
+    with limpet.connect(path) as lp:
+        lp.admin.erase(session_id="kept", message_id="m-kept")
     step = 1
     while killed_at(step, path, {"user_id": "ada"}) and step < 400:
         store = sqlite.open_store(path)
@@ -142,5 +142,5 @@ def test_a_store_is_scrubbed_by_whoever_opens_it_next(tmp_path: Path) -> None:
         if pending is not None:
             break
         step += 5
-    with holdfast.connect(path):
+    with limpet.connect(path):
         assert found(tmp_path) == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.acceptance.canaries import WORDS
 from tests.faults import campaign, forgetting, images, recording
 from tests.faults.forgetting import SECRET
@@ -21,18 +21,18 @@ MEMORY = re.compile(rb"-memory|\.index/memory")
 
 def judge(home: Path, backend: str) -> bool:
     """Open an image; return whether the user is gone."""
-    with holdfast.connect(recording.url(home, backend)) as hf:
-        assert hf.admin.verify().ok
-        assert hf.sessions._engine.store.pending() is None
-        assert len(hf.sessions.get_session("kept").messages) == 5
-        mine = hf.sessions.load_session("mine")
+    with limpet.connect(recording.url(home, backend)) as lp:
+        assert lp.admin.verify().ok
+        assert lp.sessions._engine.store.pending() is None
+        assert len(lp.sessions.get_session("kept").messages) == 5
+        mine = lp.sessions.load_session("mine")
         assert mine is None or [str(m.content) for m in mine.messages] == [SECRET] * 5
         assert mine is not None or left(home) == {}
     if backend == "files":
         shutil.rmtree(home / "state" / ".index")
-        with holdfast.connect(recording.url(home, backend)) as hf:
-            assert hf.admin.verify().ok
-            assert (hf.sessions.load_session("mine") is None) == (mine is None)
+        with limpet.connect(recording.url(home, backend)) as lp:
+            assert lp.admin.verify().ok
+            assert (lp.sessions.load_session("mine") is None) == (mine is None)
     return mine is None
 
 

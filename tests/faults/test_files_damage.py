@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Message, limits
-from holdfast.engine import stand_ins
-from holdfast.store import files
-from holdfast.store.port import Report
+import limpet
+from limpet import Message, limits
+from limpet.engine import stand_ins
+from limpet.store import files
+from limpet.store.port import Report
 from tests.faults import results
 
 Shown = tuple[object, ...]
@@ -28,11 +28,11 @@ class Truth:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(limits, "BLOB_BYTES_MIN", 60)
             patched.setattr(limits, "SEGMENT_BYTES", 1_800)
-            with holdfast.connect(f"files:{made}") as hf:
-                session = hf.sessions.create_session("tides", key="once")
+            with limpet.connect(f"files:{made}") as lp:
+                session = lp.sessions.create_session("tides", key="once")
                 session.add_message(Message(role="user", content="When is high water?"))
                 session.add_message(Message(role="assistant", content="at noon " * 10))
-                hf.sessions.update_session("tides", title="Tides")
+                lp.sessions.update_session("tides", title="Tides")
         self.made = made
         self.segments = sorted((made / "journal").glob("*.jsonl"))
         assert len(self.segments) > 1
@@ -42,7 +42,7 @@ class Truth:
         """What a store shows, and what it remarks; or that it refuses to."""
         try:
             store = files.open_store(folder, again=stand_ins.Again())
-        except holdfast.Error:
+        except limpet.Error:
             return NOTICED, ()
         try:
             (*_, report) = store.verify()
@@ -51,7 +51,7 @@ class Truth:
                 return NOTICED, ()
             rows = [store.find("default", "session", "tides"), store.find_key("default", "once")]
             return (store.feed("default"), rows, store.notes("default")), store.remarks
-        except holdfast.Error:
+        except limpet.Error:
             return NOTICED, ()
         finally:
             store.close()

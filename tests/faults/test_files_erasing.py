@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import limits
-from holdfast.store.files import Files, FilesStore, journal
-from holdfast.store.files.following import Following
-from holdfast.store.files.rewriting import DECIDED, Rewriting
+import limpet
+from limpet import limits
+from limpet.store.files import Files, FilesStore, journal
+from limpet.store.files.following import Following
+from limpet.store.files.rewriting import DECIDED, Rewriting
 from tests.acceptance.canaries import WORDS
 from tests.faults.test_erasing import Steps
 
@@ -31,9 +31,9 @@ def folder(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store with a user to forget, in several segments of a journal."""
     monkeypatch.setattr(limits, "SEGMENT_BYTES", 800)
     place = scratch / "first"
-    with holdfast.connect(f"files:{place}") as hf:
+    with limpet.connect(f"files:{place}") as lp:
         for name, user, words in (("mine", "ada", SECRET), ("kept", "bob", "hello")):
-            session = hf.sessions.create_session(name, user_id=user)
+            session = lp.sessions.create_session(name, user_id=user)
             for _ in range(3):
                 session.add_message({"role": "user", "content": words})
     assert len(list((place / "journal").glob("*.jsonl"))) > SEGMENTS_MIN
@@ -60,18 +60,18 @@ class Beside:
     def _run(self, folder: Path) -> None:
         # Whatever the folder's clock says, a change of it is one: it has not been looked at in this moment.
         journal.tick_ns = lambda _: 0
-        hf = holdfast.connect(f"files:{folder}")
-        self._add(hf, "before")
+        lp = limpet.connect(f"files:{folder}")
+        self._add(lp, "before")
         closes = os.read(self._go, 1) == b"c"
         for number in range(3):
-            self._add(hf, f"after {number}")
+            self._add(lp, f"after {number}")
         if closes:
-            hf.close()
+            lp.close()
 
-    def _add(self, hf: holdfast.Holdfast, text: str) -> None:
+    def _add(self, lp: limpet.Limpet, text: str) -> None:
         try:
-            hf.sessions.get_session("kept").add_message({"role": "user", "content": text})
-        except holdfast.Error as error:
+            lp.sessions.get_session("kept").add_message({"role": "user", "content": text})
+        except limpet.Error as error:
             text = f"{type(error).__name__}: {error}"
         os.write(self._said, f"{text}\n".encode())
 
@@ -99,13 +99,13 @@ def killed_at(step: int, folder: Path) -> bool:
     child = os.fork()
     if not child:
         try:
-            hf, steps = holdfast.connect(f"files:{folder}"), Steps(step)
-            store = hf.sessions._engine.store
+            lp, steps = limpet.connect(f"files:{folder}"), Steps(step)
+            store = lp.sessions._engine.store
             assert isinstance(store, FilesStore)
             store._writer.exec_trace = lambda _, sql, __: sql not in VISIBLE or steps()
             for name in ("write", "rename", "sync", "remove"):
                 setattr(Files, name, _counted(getattr(Files, name), steps))
-            hf.admin.erase(user_id="ada")
+            lp.admin.erase(user_id="ada")
         finally:
             os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -115,7 +115,7 @@ def killed_in_place(folder: Path, renamed: int) -> None:
     """The same, killed when so many segments are in place."""
     child = os.fork()
     if not child:
-        with holdfast.connect(f"files:{folder}") as hf:
+        with limpet.connect(f"files:{folder}") as lp:
             steps, place, rename = Steps(renamed + 1), Rewriting.place, Files.rename
 
             def placed(self: Rewriting, *given: object) -> bool:
@@ -123,7 +123,7 @@ def killed_in_place(folder: Path, renamed: int) -> None:
                 return place(self, *given)  # pyright: ignore[reportArgumentType]
 
             Rewriting.place = placed  # pyright: ignore[reportAttributeAccessIssue]
-            hf.admin.erase(user_id="ada")
+            lp.admin.erase(user_id="ada")
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert (folder / "journal" / DECIDED).exists()
 
@@ -136,15 +136,15 @@ def found(folder: Path) -> list[str]:
 
 def judge(folder: Path, told: list[str]) -> bool:
     """Check a folder after a crash; return whether the erasure took place. If so, no byte has the words."""
-    mine: holdfast.Session | None = None
+    mine: limpet.Session | None = None
     for look in range(2):
-        with holdfast.connect(f"files:{folder}") as hf:
-            said = [str(m.content) for m in hf.sessions.get_session("kept").messages]
+        with limpet.connect(f"files:{folder}") as lp:
+            said = [str(m.content) for m in lp.sessions.get_session("kept").messages]
             assert said == ["hello"] * 3 + told
-            mine = hf.sessions.load_session("mine")
+            mine = lp.sessions.load_session("mine")
             assert mine is None or len(mine.messages) == 3
-            assert hf.admin.verify().faults == ()
-            assert hf.sessions._engine.store.pending() is None
+            assert lp.admin.verify().faults == ()
+            assert lp.sessions._engine.store.pending() is None
             assert mine is not None or found(folder) == []
         if not look:
             # The journal is the truth, and has to say the same alone.
@@ -165,7 +165,7 @@ EXPECTED = ["before", "after 0", "after 1", "after 2"]
 ALONE = """
 import sys
 from pathlib import Path
-from holdfast import limits
+from limpet import limits
 from tests.faults import test_files_erasing
 
 limits.SEGMENT_BYTES = 800
@@ -232,14 +232,14 @@ def test_segments_half_in_place_that_others_overtook_are_damage_and_nothing_is_c
     beside.go_on(close=False)
     before = {path: path.read_bytes() for path in (folder / "journal").glob("0*")}
     for _ in range(2):
-        with pytest.raises(holdfast.Corrupt, match=DECIDED):
-            holdfast.connect(f"files:{folder}")
+        with pytest.raises(limpet.Corrupt, match=DECIDED):
+            limpet.connect(f"files:{folder}")
         assert {path: path.read_bytes() for path in (folder / "journal").glob("0*")} == before
 
 
 def test_what_a_writer_that_died_left_half_made_goes_with_what_is_erased(folder: Path) -> None:
     left = folder / "journal" / "000001.jsonl.left0000.new"
-    with holdfast.connect(f"files:{folder}") as hf:
+    with limpet.connect(f"files:{folder}") as lp:
         left.write_text(SECRET)
-        hf.admin.erase(user_id="ada")
+        lp.admin.erase(user_id="ada")
         assert found(folder) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.wiring import stores
+from limpet.wiring import stores
 from tests.faults import results
 from tests.faults.following import Followers
 from tests.faults.listappend import TENANTS

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import errors, limits
-from holdfast.engine import migrating
-from holdfast.store import aside, sqlite
-from holdfast.store.volatile import VolatileStore
-from holdfast.wiring import moving
-from holdfast.wiring.stores import open_store
+import limpet
+from limpet import errors, limits
+from limpet.engine import migrating
+from limpet.store import aside, sqlite
+from limpet.store.volatile import VolatileStore
+from limpet.wiring import moving
+from limpet.wiring.stores import open_store
 from tests.acceptance import whole
 from tests.acceptance.canaries import Canaries, fill, found
 from tests.acceptance.test_migrating import kept, kept_at
@@ -35,10 +35,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with two tenants and something erased."""
     path = tmp_path_factory.mktemp("source") / "a.db"
     for tenant in ("default", "globex"):
-        with holdfast.connect(path, tenant=tenant) as hf:
-            fill(hf, "ada", Canaries(), 30)
-            whole.said(hf, "gone", "bob", "goes")
-            hf.admin.erase(user_id="bob")
+        with limpet.connect(path, tenant=tenant) as lp:
+            fill(lp, "ada", Canaries(), 30)
+            whole.said(lp, "gone", "bob", "goes")
+            lp.admin.erase(user_id="bob")
     return path
 
 
@@ -78,8 +78,8 @@ def migrated(source: Path, target: Path) -> None:
 def closed_to_all(target: Path) -> bool:
     """Whether nobody can use what is half there."""
     try:
-        with holdfast.connect(target) as hf:
-            return not hf.sessions.list_sessions()
+        with limpet.connect(target) as lp:
+            return not lp.sessions.list_sessions()
     except errors.UnsafeStore:
         return True
 
@@ -95,9 +95,9 @@ def test_a_migration_that_was_killed_is_taken_up(source: Path, scratch: Path):
         assert kept_at(target) == before or closed_to_all(target)
         migrated(source, target)
         assert kept_at(target) == before
-        with holdfast.connect(target, tenant="globex") as hf:
-            assert hf.admin.verify().ok
-            assert hf.sessions.list_sessions()
+        with limpet.connect(target, tenant="globex") as lp:
+            assert lp.admin.verify().ok
+            assert lp.sessions.list_sessions()
         for file in scratch.glob(f"{step}.db*"):
             file.unlink()
     assert kills > 20
@@ -138,11 +138,11 @@ def test_a_restore_onto_a_file_that_was_killed_at_any_step_is_repeated(
     tmp_path: Path, scratch: Path
 ):
     copy, kills = scratch / "copy.db", list[bool]()
-    with holdfast.connect(tmp_path / "a.db") as hf:
-        fill(hf, "ada", Canaries(), 30)
-        whole.said(hf, "kept", "bob", "stays")
-        hf.admin.backup(copy)
-        hf.admin.erase(user_id="ada")
+    with limpet.connect(tmp_path / "a.db") as lp:
+        fill(lp, "ada", Canaries(), 30)
+        whole.said(lp, "kept", "bob", "stays")
+        lp.admin.backup(copy)
+        lp.admin.erase(user_id="ada")
     listed = Path(f"{tmp_path / 'a.db'}-erased").read_bytes()
     for step in range(1, 10**6):
         home = scratch / str(step)
@@ -157,9 +157,9 @@ def test_a_restore_onto_a_file_that_was_killed_at_any_step_is_repeated(
             restored(copy, target)
         shutil.rmtree(aside.folder_of(target), ignore_errors=True)
         assert found(home) == {}
-        with holdfast.connect(target) as hf:
-            assert [row["id"] for row in hf.sessions.list_sessions()] == ["kept"]
-            assert hf.admin.verify().ok
+        with limpet.connect(target) as lp:
+            assert [row["id"] for row in lp.sessions.list_sessions()] == ["kept"]
+            assert lp.admin.verify().ok
         shutil.rmtree(home)
     assert len(kills) > 30
     assert kills == sorted(kills), "once it is there, all of it is done"
@@ -179,8 +179,8 @@ def test_a_restore_of_several_tenants_that_was_killed_is_repeated(source: Path, 
             restored(source, url)
         except errors.InvalidRequest:
             # It was killed when all of it was there.
-            with holdfast.connect(url) as hf, holdfast.connect(url, tenant="globex") as other:
-                assert hf.sessions.list_sessions()
+            with limpet.connect(url) as lp, limpet.connect(url, tenant="globex") as other:
+                assert lp.sessions.list_sessions()
                 assert other.sessions.list_sessions()
         with closing(open_store(url)) as store:
             assert kept(store) == before

@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from holdfast import errors
-from holdfast.store.port import Appended, KeyUse, Replayed
-from holdfast.store.postgres import open_store
-from holdfast.testing.contract.stage import commit, feed_all, step, verified, write
+from limpet import errors
+from limpet.store.port import Appended, KeyUse, Replayed
+from limpet.store.postgres import open_store
+from limpet.testing.contract.stage import commit, feed_all, step, verified, write
 from tests.servers import postgres
 
 FILE_BYTES = 17 * 2**20

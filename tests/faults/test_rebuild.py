@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.faults import images, oplog, rebuilding, recording
 from tests.faults.images import Cut
 from tests.faults.oplog import Kind
@@ -56,9 +56,9 @@ def judged(folder: Path, image: images.Image) -> Rows:
     try:
         for name, content in image.items():
             (folder / name).write_bytes(content)
-        with holdfast.connect(folder / recording.STORE) as hf:
+        with limpet.connect(folder / recording.STORE) as lp:
             found = rows(folder / recording.STORE)
-            faults = hf.admin.verify().faults
+            faults = lp.admin.verify().faults
             # The rows that were spoiled are the only fault there may be.
             assert set(faults) <= {"a row of projections is damaged."}
             return found

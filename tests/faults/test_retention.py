@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.acceptance import whole
 from tests.acceptance.canaries import found
 from tests.faults import retiring
@@ -23,33 +23,33 @@ BATCHES = [set(OLD[: retiring.BATCH * number]) for number in range(4)]
 def made(folder: Path) -> None:
     """Make a store of sessions that ended and that memory has, and one that goes on."""
     folder.mkdir()
-    with holdfast.connect(folder / "state.db", memory=True, idle_timeout_s=None) as hf:
+    with limpet.connect(folder / "state.db", memory=True, idle_timeout_s=None) as lp:
         for name in OLD:
-            whole.said(hf, name, "ada", *SAID)
-        whole.said(hf, "open", "ada", "A lighthouse.", end=False)
-        whole.worked(hf)
-        assert whole.known(hf, "ada") == SAID[:1]
+            whole.said(lp, name, "ada", *SAID)
+        whole.said(lp, "open", "ada", "A lighthouse.", end=False)
+        whole.worked(lp)
+        assert whole.known(lp, "ada") == SAID[:1]
 
 
 def judged(folder: Path) -> int:
     """Look at what a killed process has left, let the rest go; return how many had gone."""
-    with retiring.opened(folder) as hf:
-        assert retiring.engine_of(hf).store.pending() is None, "whoever opens it finishes it"
-        gone = {name for name in OLD if hf.sessions.load_session(name) is None}
+    with retiring.opened(folder) as lp:
+        assert retiring.engine_of(lp).store.pending() is None, "whoever opens it finishes it"
+        gone = {name for name in OLD if lp.sessions.load_session(name) is None}
         assert gone in BATCHES, "a batch goes whole or not at all"
         for name in {*OLD} - gone:
-            assert [m.content for m in hf.sessions.get_session(name).messages] == SAID
+            assert [m.content for m in lp.sessions.get_session(name).messages] == SAID
         left = {*OLD, "open"} - gone
-        assert {row["id"] for row in hf.sessions.list_sessions()} == left
-        hits = hf.archive.search("lighthouse", user_id="ada", k=50)
+        assert {row["id"] for row in lp.sessions.list_sessions()} == left
+        hits = lp.archive.search("lighthouse", user_id="ada", k=50)
         assert {hit.session_id for hit in hits} == left, "the archive has what the log has"
-        assert whole.known(hf, "ada") == SAID[:1], "what memory has learnt stays"
-        assert hf.admin.verify().ok
-        told = hf.admin.retention(30)
+        assert whole.known(lp, "ada") == SAID[:1], "what memory has learnt stays"
+        assert lp.admin.verify().ok
+        told = lp.admin.retention(30)
         assert {*told.gone} == {*OLD} - gone
-        hf.admin.rebuild()
-        assert {row["id"] for row in hf.sessions.list_sessions()} == {"open"}
-        assert whole.known(hf, "ada") == SAID[:1]
+        lp.admin.rebuild()
+        assert {row["id"] for row in lp.sessions.list_sessions()} == {"open"}
+        assert whole.known(lp, "ada") == SAID[:1]
     assert found(folder) == {}
     return len(gone)
 

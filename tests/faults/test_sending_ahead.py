@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-import holdfast
-from holdfast import Message, WindowPolicy, errors
-from holdfast.store.remote.sending import Sending
-from holdfast.wiring import stores
+import limpet
+from limpet import Message, WindowPolicy, errors
+from limpet.store.remote.sending import Sending
+from limpet.wiring import stores
 from tests.faults.proxy import KINDS, WAYS, Fault, Proxy
 from tests.faults.serving import SERVERS, Served
 
@@ -47,7 +47,7 @@ def said(task: int, number: int) -> Message:
     return Message(role="user", content=f"{task}/{number}", id=f"m{task}-{number}")
 
 
-async def persist(session: holdfast.AsyncSession, message: Message) -> None:
+async def persist(session: limpet.AsyncSession, message: Message) -> None:
     """Say something until it is known to be said; a cut may come at any time."""
     for _ in range(TRIES):
         try:
@@ -58,28 +58,28 @@ async def persist(session: holdfast.AsyncSession, message: Message) -> None:
     raise AssertionError("no answer")
 
 
-async def begun(hf: holdfast.AsyncHoldfast, name: str) -> holdfast.AsyncSession:
+async def begun(lp: limpet.AsyncLimpet, name: str) -> limpet.AsyncSession:
     for _ in range(TRIES):
         try:
-            return await hf.sessions.get_or_create_session(name)
+            return await lp.sessions.get_or_create_session(name)
         except errors.Unavailable:
             await asyncio.sleep(0.01)
     raise AssertionError("no answer")
 
 
-async def talk(hf: holdfast.AsyncHoldfast, task: int) -> None:
-    session = await begun(hf, f"s{task}")
+async def talk(lp: limpet.AsyncLimpet, task: int) -> None:
+    session = await begun(lp, f"s{task}")
     for number in range(EACH):
         await persist(session, said(task, number))
 
 
 def check(served: Served, tasks: int = TASKS) -> None:
     """Look past all that was disturbed: every message once, in order, and the log is sound."""
-    with holdfast.connect(served.direct) as hf:
+    with limpet.connect(served.direct) as lp:
         for task in range(tasks):
-            told = [message.content for message in hf.sessions.get_session(f"s{task}").messages]
+            told = [message.content for message in lp.sessions.get_session(f"s{task}").messages]
             assert told == [f"{task}/{number}" for number in range(EACH)], task
-        assert hf.admin.verify().ok
+        assert lp.admin.verify().ok
 
 
 @contextmanager
@@ -108,9 +108,9 @@ def test_cuts_make_nothing_twice_and_lose_nothing(
     counted = Counted(monkeypatch)
 
     async def run(url: str, proxy: Proxy) -> None:
-        async with await holdfast.connect_async(url) as hf:
+        async with await limpet.connect_async(url) as lp:
             with cut_now_and_then(proxy, random.Random(7)):
-                await asyncio.gather(*(talk(hf, task) for task in range(TASKS)))
+                await asyncio.gather(*(talk(lp, task) for task in range(TASKS)))
 
     with SERVERS[backend]() as served, Proxy("127.0.0.1", served.port) as proxy:
         stores.open_store(served.direct).close()
@@ -126,8 +126,8 @@ def test_a_server_that_is_killed_loses_nothing_that_was_answered(
     counted = Counted(monkeypatch)
 
     async def run(served: Served) -> None:
-        async with await holdfast.connect_async(served.url(timeout_s=PATIENCE_S)) as hf:
-            talking = asyncio.gather(*(talk(hf, task) for task in range(TASKS)))
+        async with await limpet.connect_async(served.url(timeout_s=PATIENCE_S)) as lp:
+            talking = asyncio.gather(*(talk(lp, task) for task in range(TASKS)))
             for _ in range(3):
                 await asyncio.sleep(0.05)
                 await asyncio.to_thread(served.restart)
@@ -146,18 +146,18 @@ def test_others_who_write_to_the_same_tenant_pass_by_nobody(
     """Two engines, each with half of the tasks; and both write to one session now and then."""
     counted = Counted(monkeypatch)
 
-    async def both(hf: holdfast.AsyncHoldfast, mine: int) -> None:
+    async def both(lp: limpet.AsyncLimpet, mine: int) -> None:
         async def now_and_then() -> None:
-            session = await begun(hf, "common")
+            session = await begun(lp, "common")
             for number in range(10):
                 await persist(session, said(1_000 + mine, number))
                 await asyncio.sleep(0.01)
 
         tasks = range(mine, TASKS, 2)
-        await asyncio.gather(now_and_then(), *(talk(hf, task) for task in tasks))
+        await asyncio.gather(now_and_then(), *(talk(lp, task) for task in tasks))
 
     async def run(url: str) -> None:
-        one, other = await holdfast.connect_async(url), await holdfast.connect_async(url)
+        one, other = await limpet.connect_async(url), await limpet.connect_async(url)
         async with one, other:
             await both(one, 0)
             await asyncio.gather(both(one, 0), both(other, 1))
@@ -165,8 +165,8 @@ def test_others_who_write_to_the_same_tenant_pass_by_nobody(
     with SERVERS[backend]() as served:
         asyncio.run(run(served.direct))
         check(served)
-        with holdfast.connect(served.direct) as hf:
-            told = [str(message.content) for message in hf.sessions.get_session("common").messages]
+        with limpet.connect(served.direct) as lp:
+            told = [str(message.content) for message in lp.sessions.get_session("common").messages]
     for mine in (0, 1):
         mines = [text for text in told if text.startswith(f"{1_000 + mine}/")]
         assert mines == [f"{1_000 + mine}/{number}" for number in range(10)]
@@ -176,8 +176,8 @@ def test_others_who_write_to_the_same_tenant_pass_by_nobody(
 def test_what_can_not_go_ahead_goes_in_its_turn(backend: str) -> None:
     """Keys, policies, versions that do not hold, messages said before and several at one session, all at once."""
 
-    async def several(hf: holdfast.AsyncHoldfast) -> int:
-        session = await hf.sessions.create_session("several")
+    async def several(lp: limpet.AsyncLimpet) -> int:
+        session = await lp.sessions.create_session("several")
         adding = (session.add_message(said(500, number)) for number in range(EACH))
         await asyncio.gather(*adding)
         refused = await asyncio.gather(
@@ -190,31 +190,31 @@ def test_what_can_not_go_ahead_goes_in_its_turn(backend: str) -> None:
         await session.add_message(said(500, 3))
         return len(refused)
 
-    async def keyed(hf: holdfast.AsyncHoldfast) -> None:
-        session = await hf.sessions.create_session("keyed")
+    async def keyed(lp: limpet.AsyncLimpet) -> None:
+        session = await lp.sessions.create_session("keyed")
         for number in range(EACH):
             for _ in range(2):
                 await session.add_message(
                     Message(role="user", content=f"{number}"), key=f"k{number}"
                 )
 
-    async def bounded(hf: holdfast.AsyncHoldfast) -> None:
-        session = await hf.sessions.create_session("bounded", policy=WindowPolicy(budget=300))
+    async def bounded(lp: limpet.AsyncLimpet) -> None:
+        session = await lp.sessions.create_session("bounded", policy=WindowPolicy(budget=300))
         for number in range(EACH):
             await session.add_message(said(600, number))
 
     async def run(url: str) -> None:
-        async with await holdfast.connect_async(url) as hf:
+        async with await limpet.connect_async(url) as lp:
             await asyncio.gather(
-                several(hf), keyed(hf), bounded(hf), *(talk(hf, task) for task in range(TASKS))
+                several(lp), keyed(lp), bounded(lp), *(talk(lp, task) for task in range(TASKS))
             )
 
     with SERVERS[backend]() as served:
         asyncio.run(run(served.direct))
         check(served)
-        with holdfast.connect(served.direct) as hf:
+        with limpet.connect(served.direct) as lp:
             counts = {
-                name: len(list(hf.sessions.get_session(name).messages))
+                name: len(list(lp.sessions.get_session(name).messages))
                 for name in ("several", "keyed", "bounded")
             }
     assert counts == dict.fromkeys(("several", "keyed", "bounded"), EACH)

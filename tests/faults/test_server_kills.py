@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import errors
-from holdfast.wiring import stores
+from limpet import errors
+from limpet.wiring import stores
 from tests.faults import results
 from tests.faults.listrun import Run
 from tests.faults.serving import SERVERS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.faults import results
 from tests.faults.racing import Races
 
@@ -20,7 +20,7 @@ SEED = 20_260_202
 )
 def test_every_suspension_is_ended_by_exactly_one(scratch: Path, races: int) -> None:
     path = scratch / "state.db"
-    with holdfast.connect(path):
+    with limpet.connect(path):
         pass
     with Races(path, SEED) as all_of_them:
         all_of_them.run(races)
@@ -41,6 +41,6 @@ def test_every_suspension_is_ended_by_exactly_one(scratch: Path, races: int) -> 
     assert all_of_them.races == races
     assert kills["before"] and kills["after"] and all_of_them.won["the dead"]
     assert min(all_of_them.won[way] for way in ("token", "approve", "reject", "edit")) > 0
-    with holdfast.connect(path) as hf:
-        assert hf.admin.verify().ok
-        assert hf.index.list_suspensions() == []
+    with limpet.connect(path) as lp:
+        assert lp.admin.verify().ok
+        assert lp.index.list_suspensions() == []

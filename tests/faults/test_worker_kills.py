@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, Message
-from holdfast.engine.summarizing import WANTED
-from holdfast.history.offloading import handed_over
-from holdfast.history.sessions import KEPT
-from holdfast.values.event import SessionOffloaded, SessionSummarized
+import limpet
+from limpet import Limpet, Message
+from limpet.engine.summarizing import WANTED
+from limpet.history.offloading import handed_over
+from limpet.history.sessions import KEPT
+from limpet.values.event import SessionOffloaded, SessionSummarized
 from tests.faults import results, working
 from tests.faults.stepping import Kill
 from tests.faults.working import Server
@@ -43,23 +43,23 @@ def server() -> Iterator[Server]:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with conversations that ended in every way, and one that has outgrown its windows."""
     folder = tmp_path_factory.mktemp("prepared")
-    with holdfast.connect(folder / "state.db", max_messages_per_session=6) as hf:
+    with limpet.connect(folder / "state.db", max_messages_per_session=6) as lp:
         for name, user_id in (("ended", "ada"), ("reset", "bob"), ("nobody", None)):
-            session = hf.sessions.create_session(name, user_id=user_id)
+            session = lp.sessions.create_session(name, user_id=user_id)
             session.add_messages([Message("user", f"{name} {n}") for n in range(3)])
-        hf.sessions.end_session("ended")
-        hf.sessions.reset_session("reset")
-        hf.sessions.add_messages("reset", [Message("user", "of the next generation")])
-        hf.sessions.end_session("reset")
-        hf.sessions.end_session("nobody")
-        chain = hf.sessions.create_session("chain", user_id="ada")
+        lp.sessions.end_session("ended")
+        lp.sessions.reset_session("reset")
+        lp.sessions.add_messages("reset", [Message("user", "of the next generation")])
+        lp.sessions.end_session("reset")
+        lp.sessions.end_session("nobody")
+        chain = lp.sessions.create_session("chain", user_id="ada")
         for number in range(8):
             chain.add_message(Message("user", f"chain {number}"))
-        hf.sessions.end_session("chain")
-    with holdfast.connect(folder / "state.db", policy=working.POLICY) as hf:
-        hf.sessions.create_session("long", user_id="bob")
-        working.filled(hf.sessions, "long", "long")
-        assert hf.sessions.get_session("long").state.cut is not None
+        lp.sessions.end_session("chain")
+    with limpet.connect(folder / "state.db", policy=working.POLICY) as lp:
+        lp.sessions.create_session("long", user_id="bob")
+        working.filled(lp.sessions, "long", "long")
+        assert lp.sessions.get_session("long").state.cut is not None
     return folder
 
 
@@ -83,19 +83,19 @@ def steps_of(server: Server, folder: Path) -> list[str]:
 
 def judge(folder: Path) -> list[str]:
     """Return what is wrong with the outcome: nothing, it is hoped."""
-    with holdfast.connect(folder / "state.db") as hf:
-        found = [*_memory(hf, folder), *_summaries(hf)]
-        if hf.memory.queue():
-            found.append(f"still waiting: {hf.memory.queue()}")
-        if hf.events._engine.store.notes("default", WANTED):
+    with limpet.connect(folder / "state.db") as lp:
+        found = [*_memory(lp, folder), *_summaries(lp)]
+        if lp.memory.queue():
+            found.append(f"still waiting: {lp.memory.queue()}")
+        if lp.events._engine.store.notes("default", WANTED):
             found.append("a summary is still wanted")
-        return [*found, *hf.admin.verify().faults]
+        return [*found, *lp.admin.verify().faults]
 
 
-def _memory(hf: Holdfast, folder: Path) -> Iterator[str]:
+def _memory(lp: Limpet, folder: Path) -> Iterator[str]:
     """Each conversation is in memory once and whole, and the log says so once."""
     lines = Ledger(folder / "memory.jsonl").lines()
-    chain = [part.id for part in hf.sessions.session_chain("chain")]
+    chain = [part.id for part in lp.sessions.session_chain("chain")]
     expected = {"ended#0": ["ended 0", "ended 1", "ended 2"], "reset#1": ["of the next generation"]}
     expected["reset#0"] = ["reset 0", "reset 1", "reset 2"]
     found = {str(line["key"]).partition("@")[0]: line["texts"] for line in lines}
@@ -111,13 +111,13 @@ def _memory(hf: Holdfast, folder: Path) -> Iterator[str]:
         yield f"of the chain memory has {said}"
     noted = Counter(
         f"{event.session_id}#{event.event.generation}"
-        for event in hf.events.feed()
+        for event in lp.events.feed()
         if isinstance(event.event, SessionOffloaded)
     )
     if noted != Counter([*expected, *(f"{part}#0" for part in chain)]):
         yield f"the log says that memory took {noted}"
     owned = ("ended", "reset", *chain)
-    if not all(handed_over(hf.sessions.get_session(one).state) for one in owned):
+    if not all(handed_over(lp.sessions.get_session(one).state) for one in owned):
         yield "something is not handed over"
 
 
@@ -126,14 +126,14 @@ def _texts(found: dict[str, object], key: str) -> list[object]:
     return list(texts) if isinstance(texts, list) else []
 
 
-def _summaries(hf: Holdfast) -> Iterator[str]:
+def _summaries(lp: Limpet) -> Iterator[str]:
     """What was written stands for exactly what its writer was given, and nothing is without one."""
-    session = hf.sessions.get_session("long")
+    session = lp.sessions.get_session("long")
     state, made = session.state, 0
     if state.written is None or state.cut is None or state.written.last != state.cut.first - 1:
         yield f"cut at {state.cut}, written {state.written}"
     last = 0
-    for event in hf.events.feed():
+    for event in lp.events.feed():
         fact = event.event
         if not isinstance(fact, SessionSummarized) or not fact.summary.author:
             continue

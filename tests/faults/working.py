@@ -17,17 +17,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from holdfast import Message, StateManager, WindowPolicy, limits  # noqa: E402 - found from the checkout
-from holdfast.engine.engine import Engine  # noqa: E402
-from holdfast.engine.offloading import Offloading  # noqa: E402
-from holdfast.engine.requests import Settings  # noqa: E402
-from holdfast.engine.sessions import Sessions  # noqa: E402
-from holdfast.engine.summarizing import Summarizing  # noqa: E402
-from holdfast.engine.worker import Worker  # noqa: E402
-from holdfast.store import sqlite  # noqa: E402
-from holdfast.store.sqlite.store import SQLiteStore  # noqa: E402
-from holdfast.values import ids  # noqa: E402
-from holdfast.values.memory import History  # noqa: E402
+from limpet import Message, StateManager, WindowPolicy, limits  # noqa: E402 - found from the checkout
+from limpet.engine.engine import Engine  # noqa: E402
+from limpet.engine.offloading import Offloading  # noqa: E402
+from limpet.engine.requests import Settings  # noqa: E402
+from limpet.engine.sessions import Sessions  # noqa: E402
+from limpet.engine.summarizing import Summarizing  # noqa: E402
+from limpet.engine.worker import Worker  # noqa: E402
+from limpet.store import sqlite  # noqa: E402
+from limpet.store.sqlite.store import SQLiteStore  # noqa: E402
+from limpet.values import ids  # noqa: E402
+from limpet.values.memory import History  # noqa: E402
 from tests.faults import stepping  # noqa: E402
 from tests.faults.stepping import Kill, Steps  # noqa: E402
 from tests.remembering import Ledger  # noqa: E402

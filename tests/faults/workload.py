@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import holdfast
-from holdfast import Message, ToolCallRequest, ToolCallResult
+import limpet
+from limpet import Message, ToolCallRequest, ToolCallResult
 from tests.faults import journal
 from tests.faults.journal import Sink, Step
 
@@ -47,7 +47,7 @@ class Author:
 
     def __init__(
         self,
-        engine: holdfast.Holdfast,
+        engine: limpet.Limpet,
         sink: Sink,
         *,
         name: str,
@@ -117,7 +117,7 @@ class Author:
         if self._early_ack and verb != "continue":
             self._sink.note(journal.acknowledged(step))
         target = act()
-        opened = target.id if verb == "continue" and isinstance(target, holdfast.Session) else ""
+        opened = target.id if verb == "continue" and isinstance(target, limpet.Session) else ""
         self._sink.note(journal.acknowledged(step, opened))
 
     def _create(self) -> None:
@@ -185,7 +185,7 @@ class Author:
     def _continue(self, desk: _Desk) -> None:
         handle = self._sessions.get_session(desk.id)
 
-        def act() -> holdfast.Session:
+        def act() -> limpet.Session:
             opened = self._sessions.create_continuation_session(handle)
             desk.id = opened.id
             return opened

@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.store.port import Store
-from holdfast.wiring.stores import open_store
+from limpet.store.port import Store
+from limpet.wiring.stores import open_store
 from tests.servers import postgres, valkey
 
 Opener = Callable[[Path], Any]

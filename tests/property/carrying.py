@@ -6,11 +6,11 @@ import contextlib
 import random
 from typing import Any
 
-from holdfast import Message, Session, WindowPolicy, errors
-from holdfast.engine.engine import Engine
-from holdfast.engine.exporting import begin_of
-from holdfast.engine.recordings import RecordedWindow
-from holdfast.wire import intake
+from limpet import Message, Session, WindowPolicy, errors
+from limpet.engine.engine import Engine
+from limpet.engine.exporting import begin_of
+from limpet.engine.recordings import RecordedWindow
+from limpet.wire import intake
 from tests.property import talking
 
 USERS = ("ada", "bo", None)
@@ -23,13 +23,13 @@ PICTURE = {
 class Walk:
     """Does one thing after another to the sessions of a store."""
 
-    def __init__(self, hf: Any, seed: int) -> None:
-        self.hf = hf
+    def __init__(self, lp: Any, seed: int) -> None:
+        self.lp = lp
         self.dice = random.Random(seed)
         self.made = 0
 
     def ids(self) -> list[str]:
-        return [row["id"] for row in self.hf.sessions.list_sessions(limit=1000)]
+        return [row["id"] for row in self.lp.sessions.list_sessions(limit=1000)]
 
     def new(self) -> str:
         self.made += 1
@@ -50,7 +50,7 @@ class Walk:
 
     def create(self, name: str) -> None:
         policy = WindowPolicy(budget=400, summary="en") if self.dice.random() < 0.4 else None
-        self.hf.sessions.create_session(
+        self.lp.sessions.create_session(
             name,
             user_id=self.dice.choice(USERS),
             title=self.dice.choice([None, "a title", "旅\u200d"]),
@@ -60,9 +60,9 @@ class Walk:
         )
 
     def say(self, name: str) -> None:
-        session = self.hf.sessions.get_session(name)
-        session = self.hf.sessions.last(session.state).id
-        session = self.hf.sessions.get_session(session)
+        session = self.lp.sessions.get_session(name)
+        session = self.lp.sessions.last(session.state).id
+        session = self.lp.sessions.get_session(session)
         made: list[Message] = []
         waiting = [call.call_id for call in session.state.open_calls]
         for _ in range(self.dice.randint(1, 4)):
@@ -83,47 +83,47 @@ class Walk:
     def large(self, name: str) -> None:
         text = self.dice.choice(["long 🛳 " * 8000, "\0" * 40_000])
         parts = [PICTURE, {"type": "text", "text": text}]
-        self.hf.sessions.add_messages(name, [intake.accept({"role": "user", "content": parts})])
+        self.lp.sessions.add_messages(name, [intake.accept({"role": "user", "content": parts})])
 
     def _number(self, name: str) -> int:
-        return self.dice.randint(1, max(1, len(self.hf.sessions.get_session(name).messages)))
+        return self.dice.randint(1, max(1, len(self.lp.sessions.get_session(name).messages)))
 
     def fork(self, name: str) -> None:
         title = self.dice.choice([None, "a fork"])
-        self.hf.sessions.fork_session(name, self._number(name), new_id=self.new(), title=title)
+        self.lp.sessions.fork_session(name, self._number(name), new_id=self.new(), title=title)
 
     def fork_past(self, name: str) -> None:
-        session = self.hf.sessions.get_session(name)
+        session = self.lp.sessions.get_session(name)
         session.at(self.dice.randint(1, session.version)).fork(new_id=self.new())
 
     def rewind(self, name: str) -> None:
-        self.hf.sessions.rewind_session(name, self._number(name))
+        self.lp.sessions.rewind_session(name, self._number(name))
 
     def reset(self, name: str) -> None:
-        self.hf.sessions.reset_session(name, system=self.dice.choice([None, "Again."]))
+        self.lp.sessions.reset_session(name, system=self.dice.choice([None, "Again."]))
 
     def end(self, name: str) -> None:
         if self.dice.random() < 0.3:
-            self.hf.sessions.end_session(name)
+            self.lp.sessions.end_session(name)
 
     def update(self, name: str) -> None:
         number = self.dice.randrange(9)
-        self.hf.sessions.update_session(
+        self.lp.sessions.update_session(
             name, title=f"title {number}", metadata={"k": number}, drop_metadata=["team"]
         )
 
     def continue_(self, name: str) -> None:
-        self.hf.sessions.create_continuation_session(self.hf.sessions.get_session(name))
+        self.lp.sessions.create_continuation_session(self.lp.sessions.get_session(name))
 
     def trim(self, name: str) -> None:
-        self.hf.sessions.get_session(name).trimmed(200, summary="en")
+        self.lp.sessions.get_session(name).trimmed(200, summary="en")
 
     def summarize(self, name: str) -> None:
-        self.hf.sessions.get_session(name).summarize(lambda _, before: f"{before or ''} all said")
+        self.lp.sessions.get_session(name).summarize(lambda _, before: f"{before or ''} all said")
 
     def recreate(self, name: str) -> None:
         if self.dice.random() < 0.5:
-            self.hf.sessions.delete_session(name)
+            self.lp.sessions.delete_session(name)
             self.create(name)
             self.say(name)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast import Message, ToolCallRequest, ToolCallResult
-from holdfast.wire import intake
+from limpet import Message, ToolCallRequest, ToolCallResult
+from limpet.wire import intake
 
 Draw = st.DrawFn
 

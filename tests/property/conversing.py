@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from holdfast import Message, MessageCategory, ToolCallRequest, ToolCallResult, errors
-from holdfast.context import window as windows
-from holdfast.context.window import Counted, Piece, Window
-from holdfast.values import grouping
-from holdfast.values.context import CompactionLevel, ContextPriority, Fate
+from limpet import Message, MessageCategory, ToolCallRequest, ToolCallResult, errors
+from limpet.context import window as windows
+from limpet.context.window import Counted, Piece, Window
+from limpet.values import grouping
+from limpet.values.context import CompactionLevel, ContextPriority, Fate
 
 WORDS = (
     "harbour", "tide", "Oslo", "ticket_42", "must", "decided", "because", "42.50", "why", "lantern",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import errors
+from limpet import errors
 
 Told = list[tuple[str, str]]
 Effect = Callable[[Any], Told]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import (
+from limpet import (
     ContextHandle,
     ContextPriority,
     FrameStatus,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import errors
+from limpet import errors
 from tests.property.frame_model import UPDATED, Effect, Model, No, Pause, Told, Tool, Work
 
 

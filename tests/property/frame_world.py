@@ -15,17 +15,17 @@ from typing import Any
 
 import msgspec
 
-from holdfast import Scope, StateIndex, errors, limits
-from holdfast.engine import deriving, trees
-from holdfast.engine.admin import Admin
-from holdfast.engine.engine import Engine
-from holdfast.engine.requests import Settings
-from holdfast.history.frames import TRANSITIONS
-from holdfast.store import port
-from holdfast.store.volatile import VolatileStore
-from holdfast.values import ids
-from holdfast.values.frame import Frame, FrameStatus
-from holdfast.wiring.stores import open_store
+from limpet import Scope, StateIndex, errors, limits
+from limpet.engine import deriving, trees
+from limpet.engine.admin import Admin
+from limpet.engine.engine import Engine
+from limpet.engine.requests import Settings
+from limpet.history.frames import TRANSITIONS
+from limpet.store import port
+from limpet.store.volatile import VolatileStore
+from limpet.values import ids
+from limpet.values.frame import Frame, FrameStatus
+from limpet.wiring.stores import open_store
 from tests.property.frame_model import Effect, No, Told, Work
 from tests.property.frame_stops import FullModel
 

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-import holdfast
-from holdfast import SessionManager
-from holdfast.engine.admin import Admin, Events
-from holdfast.engine.engine import Engine
-from holdfast.engine.requests import Settings
-from holdfast.store.volatile import VolatileStore
-from holdfast.values import ids
+import limpet
+from limpet import SessionManager
+from limpet.engine.admin import Admin, Events
+from limpet.engine.engine import Engine
+from limpet.engine.requests import Settings
+from limpet.store.volatile import VolatileStore
+from limpet.values import ids
 
 
 class Home(Protocol):
@@ -73,20 +73,20 @@ class SQLiteHome:
 
     def _open(self) -> None:
         self._path().parent.mkdir(exist_ok=True)
-        self._hf = holdfast.connect(
+        self._lp = limpet.connect(
             self._path(),
             max_messages_per_session=self._settings.max_messages_per_session,
             max_sessions_in_memory=self._settings.max_sessions_in_memory,
             cached_sessions=self._cached,
         )
-        self.sessions, self.events, self.admin = self._hf.sessions, self._hf.events, self._hf.admin
+        self.sessions, self.events, self.admin = self._lp.sessions, self._lp.events, self._lp.admin
 
     def reopen(self) -> None:
-        self._hf.close()
+        self._lp.close()
         self._open()
 
     def crash(self) -> None:
-        before, old = self._path(), self._hf
+        before, old = self._path(), self._lp
         self._crashes += 1
         self._path().parent.mkdir()
         for part in ("", "-wal", "-anchor"):
@@ -96,4 +96,4 @@ class SQLiteHome:
         self._open()
 
     def close(self) -> None:
-        self._hf.close()
+        self._lp.close()

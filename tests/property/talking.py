@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from holdfast import Message, MessageCategory, ToolCallRequest, ToolCallResult
-from holdfast.wire import intake
+from limpet import Message, MessageCategory, ToolCallRequest, ToolCallResult
+from limpet.wire import intake
 from tests.property.world import Talk
 
 TEXTS = ["", "hi", "plan a trip to Oslo", "前文摘要：", "\0\x7f\u2028", "👩‍💻 ok", "x" * 300]

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-import holdfast
-from holdfast import Message
-from holdfast.engine.indexing import IndexTask
-from holdfast.memory.archive import forgetting, index, indexing, searching, terms
-from holdfast.memory.archive.index import Index
-from holdfast.memory.archive.indexing import Batch
-from holdfast.memory.shelf import Shelf
-from holdfast.values.event import MessageAdded
-from holdfast.values.memory import Who
+import limpet
+from limpet import Message
+from limpet.engine.indexing import IndexTask
+from limpet.memory.archive import forgetting, index, indexing, searching, terms
+from limpet.memory.archive.index import Index
+from limpet.memory.archive.indexing import Batch
+from limpet.memory.shelf import Shelf
+from limpet.values.event import MessageAdded
+from limpet.values.memory import Who
 
 USERS = ("ada", "ben", None)
 SESSIONS = ("s1", "s2", "s3", "s4")
@@ -78,29 +78,29 @@ class Walk(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(prefix="archive-")
         url = self.url or str(Path(self.folder.name) / "state.db")
-        self.hf = holdfast.connect(url)
+        self.lp = limpet.connect(url)
         self.end = 0
         self.told: list[Told] = []
         self.owner: dict[str, str | None] = {}
         self.last: dict[tuple[str, str], Told] = {}
 
     def teardown(self) -> None:
-        self.hf.close()
+        self.lp.close()
         self.folder.cleanup()
 
     @property
     def shelf(self) -> Shelf:
-        return self.hf._opened.shelf()
+        return self.lp._opened.shelf()
 
     @rule(name=st.sampled_from(SESSIONS), user=st.sampled_from(USERS), texts=st.lists(TEXT, min_size=1, max_size=5), role=st.sampled_from(("user", "assistant")))  # fmt: skip
     def say(self, name: str, user: str | None, texts: list[str], role: str) -> None:
-        session = self.hf.sessions.get_or_create_session(name, user_id=user)
+        session = self.lp.sessions.get_or_create_session(name, user_id=user)
         self.owner.setdefault(name, user)
         before = len(session.messages)
         messages = [Message(role=role, content=text) for text in texts]
         session.add_messages(messages)
         assert len(session.messages) == before + len(texts)
-        new = list(self.hf.events.feed(self.end))
+        new = list(self.lp.events.feed(self.end))
         self.end = new[-1].position
         at = [fact.position for fact in new if isinstance(fact.event, MessageAdded)]
         for text, position in zip(texts, at, strict=True):
@@ -112,34 +112,34 @@ class Walk(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 2))
     def follow(self, steps: int) -> None:
         for _ in range(steps):
-            self.hf.archive.task.step("default")
+            self.lp.archive.task.step("default")
 
     @rule()
     def another_follows(self) -> None:
         """Two who have read the same can't both write it."""
         stale = Batch(Index(self.shelf), "default")
-        IndexTask(self.hf._opened.engine, self.shelf).step("default")
+        IndexTask(self.lp._opened.engine, self.shelf).step("default")
         if Index(self.shelf).cursor("default")[0] != stale.cursor:
             assert not stale.write(10**6, b"")
 
     @rule()
     def restart(self) -> None:
         if self.url == "volatile:":
-            self.hf.archive._task = None
+            self.lp.archive._task = None
             return
-        self.hf.close()
-        self.hf = holdfast.connect(str(Path(self.folder.name) / "state.db"))
+        self.lp.close()
+        self.lp = limpet.connect(str(Path(self.folder.name) / "state.db"))
 
     @rule(name=st.sampled_from(SESSIONS))
     def reset(self, name: str) -> None:
         if name in self.owner:
-            self.hf.sessions.reset_session(name)
+            self.lp.sessions.reset_session(name)
             self._cut(name)
 
     @rule(name=st.sampled_from(SESSIONS))
     def delete(self, name: str) -> None:
         if self.owner.pop(name, "none") != "none":
-            self.hf.sessions.delete_session(name)
+            self.lp.sessions.delete_session(name)
             self._cut(name)
             self._drop(lambda one: one.session == name)
 
@@ -164,10 +164,10 @@ class Walk(RuleBasedStateMachine):
             self._forget(one.user, lambda other: other is one, None, one.position)
 
     def _forget(self, user: str | None, chosen: Any, *place: Any) -> None:
-        while self.hf.archive.task.step("default"):
+        while self.lp.archive.task.step("default"):
             pass
         there = sum(one.there and chosen(one) for one in self.told)
-        assert self.hf.archive.forget(user, *place) == there
+        assert self.lp.archive.forget(user, *place) == there
         self._drop(chosen)
 
     def _drop(self, chosen: Any) -> None:
@@ -182,7 +182,7 @@ class Walk(RuleBasedStateMachine):
     @rule(query=TEXT, user=st.sampled_from(USERS))
     def search(self, query: str, user: str | None) -> None:
         wanted = terms.asked(query)
-        found = self.hf.archive.search(query, user_id=user, k=100)
+        found = self.lp.archive.search(query, user_id=user, k=100)
         expected = {
             one.position
             for one in self.told

@@ -3,27 +3,27 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.testing import providers
+import limpet
+from limpet.testing import providers
 
-POLICY = holdfast.WindowPolicy(budget=160, summary="en")
+POLICY = limpet.WindowPolicy(budget=160, summary="en")
 
 
-def said(number: int, kind: str) -> list[holdfast.Message]:
+def said(number: int, kind: str) -> list[limpet.Message]:
     """Return a turn of a conversation in which every message has a word of its own."""
     word = f"Kestrel{number:03d}"
     if kind == "plain":
-        return [holdfast.Message("user", f"We decided on {word} 7", id=f"{word}-u")]
-    calls = [holdfast.ToolCallRequest(f"c{number}{n}", "look", {"q": word}) for n in range(2)]
-    results = [holdfast.ToolCallResult(call.id, {"found": word}) for call in calls]
+        return [limpet.Message("user", f"We decided on {word} 7", id=f"{word}-u")]
+    calls = [limpet.ToolCallRequest(f"c{number}{n}", "look", {"q": word}) for n in range(2)]
+    results = [limpet.ToolCallResult(call.id, {"found": word}) for call in calls]
     return [
-        holdfast.Message("user", f"Find {word}", id=f"{word}-u", metadata={"w": word}),
-        holdfast.Message("assistant", word, id=f"{word}-a", tool_calls=calls),
-        holdfast.Message("tool", id=f"{word}-t", tool_results=results),
+        limpet.Message("user", f"Find {word}", id=f"{word}-u", metadata={"w": word}),
+        limpet.Message("assistant", word, id=f"{word}-a", tool_calls=calls),
+        limpet.Message("tool", id=f"{word}-t", tool_results=results),
     ]
 
 
-def check(session: holdfast.Session, budget: int) -> None:
+def check(session: limpet.Session, budget: int) -> None:
     """Check that a window is one that providers take, and that its ledger has every message once."""
     window = session.window(budget)
     if not session.pending_calls():
@@ -36,24 +36,24 @@ def check(session: holdfast.Session, budget: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_whatever_is_erased_the_conversation_stays_whole(data: st.DataObject):
-    with holdfast.connect("volatile:") as hf:
-        session = hf.sessions.create_session("a", system="Plan.", policy=POLICY)
+    with limpet.connect("volatile:") as lp:
+        session = lp.sessions.create_session("a", system="Plan.", policy=POLICY)
         kinds = data.draw(st.lists(st.sampled_from(["plain", "tools"]), min_size=2, max_size=14))
         for number, kind in enumerate(kinds):
             for message in said(number, kind):
                 recorded = session.window(400) if message.role == "assistant" else None
                 session.add_message(message, window=recorded)
         if data.draw(st.booleans()):
-            hf.sessions.fork_session(
+            lp.sessions.fork_session(
                 "a", data.draw(st.integers(1, session.message_count)), new_id="f"
             )
         if data.draw(st.booleans()):
-            hf.sessions.create_continuation_session(session)
+            lp.sessions.create_continuation_session(session)
         names = [m.id for m in session.messages if m.role != "system"]
         chosen = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True))
         for name in chosen:
-            hf.admin.erase(session_id="a", message_id=name)
-        every = [hf.sessions.get_session(row["id"]) for row in hf.sessions.list_sessions()]
+            lp.admin.erase(session_id="a", message_id=name)
+        every = [lp.sessions.get_session(row["id"]) for row in lp.sessions.list_sessions()]
         states = {each.id: each.state for each in every}
         for each in every:
             for budget in (120, 400):
@@ -65,8 +65,8 @@ def test_whatever_is_erased_the_conversation_stays_whole(data: st.DataObject):
             if all(other in chosen for other in names if other.startswith(word)):
                 assert word not in str([msg.to_dict() for e in every for msg in e.messages])
                 assert word not in str(list(states.values()))
-                assert word not in str(list(hf.events.feed()))
-        assert hf.admin.verify().ok
-        hf.admin.rebuild()
-        again = [hf.sessions.get_session(row["id"]) for row in hf.sessions.list_sessions()]
+                assert word not in str(list(lp.events.feed()))
+        assert lp.admin.verify().ok
+        lp.admin.rebuild()
+        again = [lp.sessions.get_session(row["id"]) for row in lp.sessions.list_sessions()]
         assert {each.id: each.state for each in again} == states

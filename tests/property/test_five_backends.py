@@ -17,16 +17,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import FrameStatus, Message, Scope, Session, SuspensionToken, errors
-from holdfast.engine.admin import Admin
-from holdfast.engine.engine import Engine
-from holdfast.engine.index import StateIndex
-from holdfast.engine.migrating import migrate
-from holdfast.engine.requests import Settings
-from holdfast.engine.sessions import Sessions
-from holdfast.store.port import Query, Store
-from holdfast.store.volatile import VolatileStore
-from holdfast.values import ids
+from limpet import FrameStatus, Message, Scope, Session, SuspensionToken, errors
+from limpet.engine.admin import Admin
+from limpet.engine.engine import Engine
+from limpet.engine.index import StateIndex
+from limpet.engine.migrating import migrate
+from limpet.engine.requests import Settings
+from limpet.engine.sessions import Sessions
+from limpet.store.port import Query, Store
+from limpet.store.volatile import VolatileStore
+from limpet.values import ids
 from tests.property.backends import OPENERS, opened
 
 COMMANDS, SEED = 5_000, 20_261
@@ -255,7 +255,7 @@ def expected() -> tuple[str, Counter[str]]:
 def folder() -> Iterator[Path]:
     """A folder where syncing costs nothing: this asks about rules and not about disks."""
     shm = Path("/dev/shm")
-    made = Path(tempfile.mkdtemp(prefix="holdfast-", dir=shm if shm.is_dir() else None))
+    made = Path(tempfile.mkdtemp(prefix="limpet-", dir=shm if shm.is_dir() else None))
     yield made
     shutil.rmtree(made, ignore_errors=True)
 

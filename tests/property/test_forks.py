@@ -19,8 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast import Message, ToolCallRequest, ToolCallResult, errors
-from holdfast.engine.requests import Settings
+from limpet import Message, ToolCallRequest, ToolCallResult, errors
+from limpet.engine.requests import Settings
 from tests.property.homes import SQLiteHome, VolatileHome
 
 AT = st.integers(0, 60)
@@ -220,7 +220,7 @@ class VolatileMachine(Machine):
 class SQLiteMachine(Machine):
     def home(self) -> Any:
         shm = Path("/dev/shm")
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=shm if shm.is_dir() else None))
+        self._folder = Path(tempfile.mkdtemp(prefix="limpet-", dir=shm if shm.is_dir() else None))
         return SQLiteHome(self._folder, Settings(), cached=2)
 
     def teardown(self) -> None:

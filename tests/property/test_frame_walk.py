@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Scope, TokenBudget, errors, limits
+from limpet import Scope, TokenBudget, errors, limits
 from tests.property.frame_model import No, Pause
 from tests.property.frame_steps import STEPS, Steps
 from tests.property.frame_world import TENANT, FrameWorld
@@ -274,7 +274,7 @@ class Walker(Steps):
 def folder() -> Iterator[Path]:
     """In RAM where that is possible: a walk asks about rules, the fault programmes about disks."""
     shm = Path("/dev/shm")
-    made = Path(tempfile.mkdtemp(prefix="holdfast-frames-", dir=shm if shm.is_dir() else None))
+    made = Path(tempfile.mkdtemp(prefix="limpet-frames-", dir=shm if shm.is_dir() else None))
     yield made
     shutil.rmtree(made, ignore_errors=True)
 

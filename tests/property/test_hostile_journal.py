@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Message, errors
-from holdfast.store.files import lines
+import limpet
+from limpet import Message, errors
+from limpet.store.files import lines
 
 SEEDS = (1, 2, 3)
 TRIES = 150
@@ -34,10 +34,10 @@ Line = dict[str, Any]
 Path_ = tuple[str | int, ...]
 
 
-def told(hf: holdfast.Holdfast) -> Told:
+def told(lp: limpet.Limpet) -> Told:
     found: Told = {}
-    for row in hf.sessions.list_sessions():
-        session = hf.sessions.get_session(str(row["id"]))
+    for row in lp.sessions.list_sessions():
+        session = lp.sessions.get_session(str(row["id"]))
         found[session.id] = [str(message.content) for message in session.messages]
     return found
 
@@ -45,15 +45,15 @@ def told(hf: holdfast.Holdfast) -> Told:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A store with all that a line can hold: large contents, keys, a fork, notes, something erased."""
-    with holdfast.connect(f"files:{tmp_path / 'state'}") as hf:
-        session = hf.sessions.create_session("a", user_id="ada")
+    with limpet.connect(f"files:{tmp_path / 'state'}") as lp:
+        session = lp.sessions.create_session("a", user_id="ada")
         session.add_message(Message("user", "hello", id="m1"), key="key")
         session.add_message(Message("user", "B" * 100_000))
         session.add_message(Message("user", "C" * 40_000))
-        hf.sessions.create_session("b", user_id="bo").add_message(Message("user", "x"))
-        hf.sessions.fork_session("a", new_id="f")
-        hf.admin.erase(session_id="a", message_id="m1")
-        hf.worker().run_once()
+        lp.sessions.create_session("b", user_id="bo").add_message(Message("user", "x"))
+        lp.sessions.fork_session("a", new_id="f")
+        lp.admin.erase(session_id="a", message_id="m1")
+        lp.worker().run_once()
     return tmp_path / "state"
 
 
@@ -61,11 +61,11 @@ def opened(folder: Path) -> Told:
     """Return what a store says that has nothing but its journal and its blobs."""
     for derived in (".index", "sessions"):
         shutil.rmtree(folder / derived, ignore_errors=True)
-    with holdfast.connect(f"files:{folder}") as hf:
-        found = told(hf)
-        list(hf.events.feed())
-        assert hf.admin.status()["backend"] == "files"
-        hf.admin.verify()
+    with limpet.connect(f"files:{folder}") as lp:
+        found = told(lp)
+        list(lp.events.feed())
+        assert lp.admin.status()["backend"] == "files"
+        lp.admin.verify()
     return found
 
 

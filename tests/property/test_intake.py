@@ -1,4 +1,4 @@
-"""Whatever is handed in: a message comes out, or an error of Holdfast's own, and the input is left alone."""
+"""Whatever is handed in: a message comes out, or an error of Limpet's own, and the input is left alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from holdfast import Message, errors
-from holdfast.wire import intake
+from limpet import Message, errors
+from limpet.wire import intake
 
 Draw = Any
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.engine.requests import Settings
+from limpet.engine.requests import Settings
 from tests.property import talking
 from tests.property.homes import SQLiteHome, VolatileHome
 from tests.property.world import Talk, World
@@ -140,7 +140,7 @@ class VolatileMachine(Machine):
 class SQLiteMachine(Machine):
     def home(self, size: int) -> Any:
         shm = Path("/dev/shm")
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=shm if shm.is_dir() else None))
+        self._folder = Path(tempfile.mkdtemp(prefix="limpet-", dir=shm if shm.is_dir() else None))
         return SQLiteHome(self._folder, Settings(max_messages_per_session=size), cached=2)
 
     def teardown(self) -> None:

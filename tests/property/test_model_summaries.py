@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import Message, Session, WindowPolicy, errors, tokens
-from holdfast.models import showing
-from holdfast.models.port import Reply
-from holdfast.models.prompts import WORDS
-from holdfast.models.summarizer import ModelSummarizer
-from holdfast.values.message import ToolCallRequest, ToolCallResult
-from holdfast.values.policy import PREFIXES
+import limpet
+from limpet import Message, Session, WindowPolicy, errors, tokens
+from limpet.models import showing
+from limpet.models.port import Reply
+from limpet.models.prompts import WORDS
+from limpet.models.summarizer import ModelSummarizer
+from limpet.values.message import ToolCallRequest, ToolCallResult
+from limpet.values.policy import PREFIXES
 from tests.unit import endpoints
 
 FACTS = [f"the locker {number} of Ada{number} opens with {4729 * number + 17}" for number in range(1, 99)]  # fmt: skip
@@ -81,8 +81,8 @@ def test_every_fact_is_shown_whole(window: int, counter: str):
     model = Scripted(window, count)
     policy = WindowPolicy(budget=2_000, low=0.3, summary="en")
     messages = conversation(window)
-    with holdfast.connect("volatile:", policy=policy) as hf:
-        session = hf.sessions.create_session("s")
+    with limpet.connect("volatile:", policy=policy) as lp:
+        session = lp.sessions.create_session("s")
         fill(session, messages)
         while session.state.cut is None or session.state.cut.first <= 500:
             session.add_message({"role": "user", "content": "And what came then? " * 20})
@@ -101,7 +101,7 @@ def test_every_fact_is_shown_whole(window: int, counter: str):
 
 
 def test_every_fact_reaches_a_real_endpoint():
-    from holdfast.models.openai import OpenAIModel
+    from limpet.models.openai import OpenAIModel
 
     with endpoints.serving() as endpoint:
         endpoint.otherwise = endpoints.chat("The summary so far.")
@@ -119,8 +119,8 @@ def test_every_fact_reaches_a_real_endpoint():
 @pytest.mark.parametrize("failure", [errors.Unavailable("away"), errors.ModelRefused("no")])
 def test_a_failure_in_the_middle_changes_nothing_and_later_it_works(at: int, failure: Exception):
     policy = WindowPolicy(budget=2_000, summary="en")
-    with holdfast.connect("volatile:", policy=policy) as hf:
-        session = hf.sessions.create_session("s")
+    with limpet.connect("volatile:", policy=policy) as lp:
+        session = lp.sessions.create_session("s")
         fill(session, conversation(3))
         model = Scripted(20_000)
         writer = ModelSummarizer(model)
@@ -133,7 +133,7 @@ def test_a_failure_in_the_middle_changes_nothing_and_later_it_works(at: int, fai
         model.fails = {at if at > 0 else len(counted.prompts): failure}
         with pytest.raises(type(failure)):
             session.summarize(writer)
-        assert session.state == before == hf.sessions.get_session("s").state
+        assert session.state == before == lp.sessions.get_session("s").state
         assert str(session.window().messages[0].content) == extract.text
         session.summarize(writer)
         written = session.state.summary
@@ -148,8 +148,8 @@ def test_a_failure_in_the_middle_changes_nothing_and_later_it_works(at: int, fai
 )
 def test_each_language_has_its_words(language: str, prefix: str):
     policy = WindowPolicy(budget=2_000, summary=language)
-    with holdfast.connect("volatile:", policy=policy) as hf:
-        session = hf.sessions.create_session("s")
+    with limpet.connect("volatile:", policy=policy) as lp:
+        session = lp.sessions.create_session("s")
         fill(session, conversation(3))
         assert session.state.summary and session.state.summary.text.startswith(
             f"{prefix}(messages "

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import CompactionLevel, ContextPriority, errors
-from holdfast.context import finishing
-from holdfast.context import window as windows
-from holdfast.context.pack import Wanted
-from holdfast.context.packed import ContextPack, Talked
-from holdfast.testing import providers
-from holdfast.values import grouping
-from holdfast.values.context import Fate
-from holdfast.values.handle import ContextHandle, HandleType
-from holdfast.values.pack import BriefContext
+from limpet import CompactionLevel, ContextPriority, errors
+from limpet.context import finishing
+from limpet.context import window as windows
+from limpet.context.pack import Wanted
+from limpet.context.packed import ContextPack, Talked
+from limpet.testing import providers
+from limpet.values import grouping
+from limpet.values.context import Fate
+from limpet.values.handle import ContextHandle, HandleType
+from limpet.values.pack import BriefContext
 from tests.property.conversing import Talk, count, pieces
 from tests.unit.packing import COUNTED, SCOPE, Library, stack
 

@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import limits
-from holdfast.engine.exporting import begin_of
+import limpet
+from limpet import limits
+from limpet.engine.exporting import begin_of
 from tests.property.carrying import Walk, picture
 
 STEPS = 70
 
 
 def opened(path: Path | str) -> Any:
-    return holdfast.connect(path, max_messages_per_session=14)
+    return limpet.connect(path, max_messages_per_session=14)
 
 
-def exported(hf: Any, path: Path) -> bytes:
-    hf.admin.export(path)
+def exported(lp: Any, path: Path) -> bytes:
+    lp.admin.export(path)
     return path.read_bytes()
 
 
-def engine_of(hf: Any) -> Any:
-    return hf.admin._engine
+def engine_of(lp: Any) -> Any:
+    return lp.admin._engine
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -74,5 +74,5 @@ def _same(source: Any, there: Any, name: str) -> None:
 def _at(session: Any, version: int) -> Any:
     try:
         return [message.to_dict() for message in session.at(version).messages]
-    except holdfast.NotFound:
+    except limpet.NotFound:
         return None

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from holdfast import Message, ToolCallRequest, ToolCallResult
-from holdfast.testing import corpus, providers
-from holdfast.wire import codec, intake, render
+from limpet import Message, ToolCallRequest, ToolCallResult
+from limpet.testing import corpus, providers
+from limpet.wire import codec, intake, render
 from tests.property import conversations as talks
 from tests.property import sdk_types
 

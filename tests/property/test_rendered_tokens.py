@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import Message, StateManager, ToolCallRequest, ToolCallResult, Window, errors, tokens
-from holdfast.wire import intake
+from limpet import Message, StateManager, ToolCallRequest, ToolCallResult, Window, errors, tokens
+from limpet.wire import intake
 from tests.property import conversations as talks
 
 EXACT = "o200k_base"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Message, Session, WindowPolicy, errors
-from holdfast.context.summary import PREFIXES
-from holdfast.testing import providers
+import limpet
+from limpet import Message, Session, WindowPolicy, errors
+from limpet.context.summary import PREFIXES
+from limpet.testing import providers
 
 STEPS = 120
 POLICIES = (
@@ -29,7 +29,7 @@ POLICIES = (
 def folder() -> Iterator[Path]:
     """In RAM where that is possible: a walk asks about rules, not about disks."""
     shm = Path("/dev/shm")
-    made = Path(tempfile.mkdtemp(prefix="holdfast-", dir=shm if shm.is_dir() else None))
+    made = Path(tempfile.mkdtemp(prefix="limpet-", dir=shm if shm.is_dir() else None))
     yield made
     shutil.rmtree(made, ignore_errors=True)
 
@@ -44,14 +44,14 @@ class Walk:
     def __init__(self, path: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.path = path
-        self.hf = holdfast.connect(path)
+        self.lp = limpet.connect(path)
         self.number = 0
         policy = POLICIES[seed % len(POLICIES)]
-        self.id = self.hf.sessions.create_session(system="You book flights.", policy=policy).id
+        self.id = self.lp.sessions.create_session(system="You book flights.", policy=policy).id
 
     @property
     def session(self) -> Session:
-        return self.hf.sessions.get_session(self.id)
+        return self.lp.sessions.get_session(self.id)
 
     def talk(self) -> None:
         session = self.session
@@ -115,11 +115,11 @@ class Walk:
 
     def reopen(self) -> None:
         """As after a crash: what is not in the log is gone."""
-        self.hf.close()
-        self.hf = holdfast.connect(self.path)
+        self.lp.close()
+        self.lp = limpet.connect(self.path)
 
     def reset(self) -> None:
-        self.hf.sessions.reset_session(self.id, system="You book trains.")
+        self.lp.sessions.reset_session(self.id, system="You book trains.")
 
     def check(self) -> None:
         session = self.session
@@ -155,4 +155,4 @@ def test_no_sequence_loses_a_message_or_parts_a_pair(folder: Path, seed: int):
             walk.rng.choice(steps)()
             walk.check()
     finally:
-        walk.hf.close()
+        walk.lp.close()

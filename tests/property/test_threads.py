@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Message
-from holdfast.engine.requests import Settings
-from holdfast.values.event import MessageAdded
+from limpet import Message
+from limpet.engine.requests import Settings
+from limpet.values.event import MessageAdded
 from tests.faults import pairing
 from tests.property.homes import Home, SQLiteHome, VolatileHome
 
@@ -24,7 +24,7 @@ TALKS = ("one", "two", "three")
 @pytest.fixture
 def folder() -> Iterator[Path]:
     shm = Path("/dev/shm")
-    made = Path(tempfile.mkdtemp(prefix="holdfast-", dir=shm if shm.is_dir() else None))
+    made = Path(tempfile.mkdtemp(prefix="limpet-", dir=shm if shm.is_dir() else None))
     yield made
     shutil.rmtree(made, ignore_errors=True)
 

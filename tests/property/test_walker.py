@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.requests import Settings
+from limpet.engine.requests import Settings
 from tests.property import talking
 from tests.property.homes import Home, SQLiteHome, VolatileHome
 from tests.property.world import Talk, World
@@ -147,7 +147,7 @@ class Walker:
 def folder() -> Iterator[Path]:
     """In RAM where that is possible: a walk asks about rules, the fault programmes about disks."""
     shm = Path("/dev/shm")
-    made = Path(tempfile.mkdtemp(prefix="holdfast-walk-", dir=shm if shm.is_dir() else None))
+    made = Path(tempfile.mkdtemp(prefix="limpet-walk-", dir=shm if shm.is_dir() else None))
     yield made
     shutil.rmtree(made, ignore_errors=True)
 

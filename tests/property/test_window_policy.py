@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Message, ToolCallRequest, ToolCallResult, WindowPolicy, errors
-from holdfast.values import grouping
-from holdfast.values.context import CompactionLevel, Fate
-from holdfast.values.policy import Cut
+import limpet
+from limpet import Message, ToolCallRequest, ToolCallResult, WindowPolicy, errors
+from limpet.values import grouping
+from limpet.values.context import CompactionLevel, Fate
+from limpet.values.policy import Cut
 
 WORDS = ("alpha", "Oslo", "42", "must", "decide", "file_a.py", "前文", "because", "\n", "why?")
 
@@ -46,7 +46,7 @@ class Talker:
             return Message("assistant", self.text(30))
         metadata = {"pinned": True} if dice.random() < 0.01 else {}
         if dice.random() < 0.005:
-            return Message("system", self.text(10), holdfast.MessageCategory.CONTEXT)
+            return Message("system", self.text(10), limpet.MessageCategory.CONTEXT)
         return Message("user", self.text(30), metadata=metadata)
 
     def policy(self) -> WindowPolicy:
@@ -68,9 +68,9 @@ class Talker:
 def test_windows_by_a_policy(seed: int):
     talker = Talker(seed)
     policy = talker.policy()
-    with holdfast.connect("volatile:") as hf:
-        session = hf.sessions.create_session("s", system="Be brief.", policy=policy)
-        before: holdfast.Window | None = None
+    with limpet.connect("volatile:") as lp:
+        session = lp.sessions.create_session("s", system="Be brief.", policy=policy)
+        before: limpet.Window | None = None
         cut: Cut | None = None
         made, cuts, overflows = 0, 0, list[errors.ContextOverflow]()
         for _ in range(400):
@@ -94,7 +94,7 @@ def test_windows_by_a_policy(seed: int):
         assert cuts > 3
 
 
-def check(session: holdfast.Session, window: holdfast.Window, policy: WindowPolicy) -> None:
+def check(session: limpet.Session, window: limpet.Window, policy: WindowPolicy) -> None:
     assert window.tokens <= policy.budget
     assert window.ledger.messages() == session.message_count
     assert not [g for g in grouping.grouped(window.messages) if g.fault]
@@ -112,7 +112,7 @@ def check(session: holdfast.Session, window: holdfast.Window, policy: WindowPoli
         assert live == session.state.live, "the running total is the window"
 
 
-def left_out_since(session: holdfast.Session, window: holdfast.Window) -> bool:
+def left_out_since(session: limpet.Session, window: limpet.Window) -> bool:
     """Whether something after the cut had to be left out: then the policy can't be met by a cut."""
     first = session.state.cut.first if session.state.cut else 1
     return any(e.fate is Fate.LEFT_OUT and e.last >= first for e in window.ledger) or any(
@@ -125,7 +125,7 @@ def left_out_since(session: holdfast.Session, window: holdfast.Window) -> bool:
 def test_every_process_sees_the_same_window(tmp_path: Path, seed: int):
     talker = Talker(100 + seed)
     path = tmp_path / "state.db"
-    with holdfast.connect(path) as one, holdfast.connect(path) as other:
+    with limpet.connect(path) as one, limpet.connect(path) as other:
         mine = one.sessions.create_session("s", system="Be brief.", policy=talker.policy())
         theirs = other.sessions.get_session("s")
         for _ in range(120):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.values.context import CompactionLevel
+from limpet.values.context import CompactionLevel
 from tests.property.conversing import Talk, check, pieces
 
 PARTS = 8

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import Message, Session, errors
-from holdfast.store import port
-from holdfast.values.event import MessageAdded
+from limpet import Message, Session, errors
+from limpet.store import port
+from limpet.values.event import MessageAdded
 from tests.faults import pairing
 from tests.property.homes import Home
 

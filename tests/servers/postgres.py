@@ -1,6 +1,6 @@
 """A throw-away PostgreSQL from a wheel: started, killed, started again, and gone at the end of the process.
 
-`HOLDFAST_TEST_POSTGRES` names another server, by a URL of somebody who may create databases and roles there; what
+`LIMPET_TEST_POSTGRES` names another server, by a URL of somebody who may create databases and roles there; what
 stops or kills a server does not run then.
 """
 
@@ -29,7 +29,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
-ELSEWHERE = "HOLDFAST_TEST_POSTGRES"
+ELSEWHERE = "LIMPET_TEST_POSTGRES"
 START_S = 60.0
 _numbers = itertools.count(1)
 _everything: set[Server] = set()
@@ -74,7 +74,7 @@ class Server:
         slot: str = "",
         within: Path | None = None,
     ) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=within))
+        self._folder = Path(tempfile.mkdtemp(prefix="limpet-pg-", dir=within))
         self._settings = settings
         self._process: subprocess.Popen[Any] | None = None
         self._log: IO[bytes] | None = None
@@ -355,7 +355,7 @@ _free: list[str] = []
 
 
 def _made(server: Server | Elsewhere) -> str:
-    from holdfast.store.postgres import opening, place
+    from limpet.store.postgres import opening, place
 
     name = create(server)
     opening.prepare(place.of(server.url(name)))
@@ -371,13 +371,13 @@ def _empty(url: str) -> None:
             " WHERE datname = current_database() AND pid <> pg_backend_pid() AND usesysid IS NOT NULL"
         )
         tables = connection.execute(
-            "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace"
+            "SELECT relname FROM pg_class WHERE relnamespace = 'limpet'::regnamespace"
             " AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> 'store' ORDER BY relname = 'heads'"
         ).fetchall()
         for statement in (
             "SET synchronous_commit = off",
-            *(f"DELETE FROM holdfast.{table}" for (table,) in tables),
-            "DELETE FROM holdfast.store WHERE name <> 'schema'",
+            *(f"DELETE FROM limpet.{table}" for (table,) in tables),
+            "DELETE FROM limpet.store WHERE name <> 'schema'",
         ):
             connection.execute(statement.encode())
 

@@ -1,6 +1,6 @@
 """Throw-away Valkey servers, one for each test process, and a cluster of three.
 
-HOLDFAST_TEST_REDIS names another server (a URL) that the same tests are run against; what needs a server of its
+LIMPET_TEST_REDIS names another server (a URL) that the same tests are run against; what needs a server of its
 own (kills, settings, a cluster) is started from the wheel even then.
 """
 
@@ -227,7 +227,7 @@ class Cluster:
 @contextlib.contextmanager
 def server(*, within: Path | None = None, **settings: str) -> Iterator[Server]:
     """Give a server of one's own, with settings such as appendfsync="everysec"; `within`: where its files are."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-valkey-", dir=within))
+    folder = Path(tempfile.mkdtemp(prefix="limpet-valkey-", dir=within))
     made = Server(folder, settings={name.replace("_", "-"): v for name, v in settings.items()})
     try:
         yield made.start()
@@ -239,7 +239,7 @@ def server(*, within: Path | None = None, **settings: str) -> Iterator[Server]:
 @contextlib.contextmanager
 def cluster() -> Iterator[Cluster]:
     """Give a cluster of one's own."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-valkey-"))
+    folder = Path(tempfile.mkdtemp(prefix="limpet-valkey-"))
     made = Cluster(folder)
     try:
         yield made.start()
@@ -251,7 +251,7 @@ def cluster() -> Iterator[Cluster]:
 @cache
 def shared() -> Server:
     """Return the server that all tests of this process use. It ends with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-valkey-"))
+    folder = Path(tempfile.mkdtemp(prefix="limpet-valkey-"))
     made = Server(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(made.kill)
@@ -261,7 +261,7 @@ def shared() -> Server:
 @cache
 def shared_cluster() -> Cluster:
     """Return the cluster that all tests of this process use. It ends with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-valkey-"))
+    folder = Path(tempfile.mkdtemp(prefix="limpet-valkey-"))
     made = Cluster(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(made.stop)
@@ -270,7 +270,7 @@ def shared_cluster() -> Cluster:
 
 def url() -> str:
     """Return the URL of the server that tests share: this process's own, or the one that is named."""
-    return os.environ.get("HOLDFAST_TEST_REDIS") or shared().url
+    return os.environ.get("LIMPET_TEST_REDIS") or shared().url
 
 
 def fresh(at: str = "") -> str:

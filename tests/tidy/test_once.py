@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store import statements
+from limpet.store import statements
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "holdfast"
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "limpet"
 
 
 @pytest.mark.parametrize(

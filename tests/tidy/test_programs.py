@@ -20,7 +20,7 @@ Bug: a module of the package evaluates text
 Test: {test}
 
 --- /dev/null
-+++ b/src/holdfast/values/planted.py
++++ b/src/limpet/values/planted.py
 @@ -0,0 +1,1 @@
 +x = eval("1")
 """
@@ -28,8 +28,8 @@ STALE = """\
 Bug: a patch from long ago
 Test: {test}
 
---- a/src/holdfast/limits.py
-+++ b/src/holdfast/limits.py
+--- a/src/limpet/limits.py
++++ b/src/limpet/limits.py
 @@ -1,1 +1,1 @@
 -this line never stood there
 +nor this one
@@ -64,10 +64,10 @@ def test_wheel_holds_the_whole_package(tmp_path: Path):
     source = ROOT / "src"
     expected = {
         str(path.relative_to(source))
-        for path in (source / "holdfast").rglob("*")
+        for path in (source / "limpet").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    expected.add("holdfast_command.py")
+    expected.add("limpet_command.py")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed == expected
-    assert "holdfast/py.typed" in packed
+    assert "limpet/py.typed" in packed

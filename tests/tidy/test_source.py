@@ -10,19 +10,19 @@ import pytest
 from tests.tidy import laws
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "holdfast"
+SOURCE = ROOT / "src" / "limpet"
 PROGRAMS = [ROOT / folder for folder in ("benchmarks", "examples", "scripts", "tests")]
 
 # Handlers that catch everything and do not re-raise, per file, with the reason. May only shrink.
 BROAD_EXCEPTS = {
     # The edge of the command line: a defect becomes three lines or one problem, and an exit code.
-    "src/holdfast/cli/boundary.py": 1,
+    "src/limpet/cli/boundary.py": 1,
     # Whatever ends a commit must reach every caller who waits for it, or they wait for ever.
-    "src/holdfast/engine/commits.py": 1,
+    "src/limpet/engine/commits.py": 1,
     # Background work runs what strangers wrote: its failure is noted, and hinders no other work.
-    "src/holdfast/engine/attempts.py": 1,
+    "src/limpet/engine/attempts.py": 1,
     # A defect in deciding one request must not fail the others of its batch.
-    "src/holdfast/engine/engine.py": 1,
+    "src/limpet/engine/engine.py": 1,
 }
 
 SOURCE_LAWS: list[laws.Law] = [

@@ -1,4 +1,4 @@
-"""Importing Holdfast is free of surprises, and its public names are in order."""
+"""Importing Limpet is free of surprises, and its public names are in order."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import subprocess
 import sys
 
-import holdfast
+import limpet
 
 # msgspec takes typing_extensions where something else has brought it along, as the test tools do.
-RUNTIME = {"apsw", "holdfast", "msgspec", "typing_extensions"}
+RUNTIME = {"apsw", "limpet", "msgspec", "typing_extensions"}
 
 # Runs alone in a fresh interpreter: this one has loaded pytest and everything else.
 PROBE = """
@@ -23,7 +23,7 @@ class Watched(socket.socket):
 socket.socket = Watched
 
 before = set(sys.modules)
-import holdfast
+import limpet
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(json.dumps({
     "loaded": sorted(loaded - set(sys.stdlib_module_names)),
@@ -44,9 +44,9 @@ def test_import_is_light():
 
 
 def test_public_names_are_sorted_and_exist():
-    names = list(holdfast.__all__)
+    names = list(limpet.__all__)
     assert names == sorted(set(names))
-    assert [name for name in names if not hasattr(holdfast, name)] == []
+    assert [name for name in names if not hasattr(limpet, name)] == []
 
 
 def test_public_names_are_all_that_is_meant_to_be_public():
@@ -54,7 +54,7 @@ def test_public_names_are_all_that_is_meant_to_be_public():
     rooms = {
         name.split(".")[1]
         for name in sys.modules
-        if name.startswith("holdfast.") and not name.split(".")[1].startswith("_")
+        if name.startswith("limpet.") and not name.split(".")[1].startswith("_")
     }
-    public = {name for name in vars(holdfast) if not name.startswith("_")}
-    assert public - set(holdfast.__all__) - rooms - {"annotations"} == set()
+    public = {name for name in vars(limpet) if not name.startswith("_")}
+    assert public - set(limpet.__all__) - rooms - {"annotations"} == set()

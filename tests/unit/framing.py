@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Scope, TokenBudget
-from holdfast.history import frames, framing
-from holdfast.values import frame_command as c
-from holdfast.values import frame_event as e
-from holdfast.values.frame import Decision, Frame, FrameStatus, TreeState
+from limpet import Scope, TokenBudget
+from limpet.history import frames, framing
+from limpet.values import frame_command as c
+from limpet.values import frame_event as e
+from limpet.values.frame import Decision, Frame, FrameStatus, TreeState
 
 S = FrameStatus
 SCOPE = Scope("a")

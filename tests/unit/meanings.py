@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from holdfast.memory.meaning.blocks import Vector
+from limpet.memory.meaning.blocks import Vector
 
 
 class Words:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast import Message, errors
-from holdfast.context import finishing
-from holdfast.context import window as windows
-from holdfast.context.pack import Found, Wanted
-from holdfast.context.packed import ContextPack, Talked
-from holdfast.context.summary import text_of
-from holdfast.context.window import Counted, Piece
-from holdfast.values.budget import TokenBudget
-from holdfast.values.context import CompactionLevel, ContextPriority
-from holdfast.values.frame import Frame, FrameStatus, Scope
-from holdfast.values.handle import ContextHandle, HandleType, paged
-from holdfast.values.pack import BriefContext
+from limpet import Message, errors
+from limpet.context import finishing
+from limpet.context import window as windows
+from limpet.context.pack import Found, Wanted
+from limpet.context.packed import ContextPack, Talked
+from limpet.context.summary import text_of
+from limpet.context.window import Counted, Piece
+from limpet.values.budget import TokenBudget
+from limpet.values.context import CompactionLevel, ContextPriority
+from limpet.values.frame import Frame, FrameStatus, Scope
+from limpet.values.handle import ContextHandle, HandleType, paged
+from limpet.values.pack import BriefContext
 
 SCOPE = Scope("planner", "trip")
 COUNTED = Counted("marks", overhead=50)

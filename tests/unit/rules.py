@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast import Message, ToolCallRequest, ToolCallResult
-from holdfast.history import sessions
-from holdfast.values import command as c
-from holdfast.values import event as e
-from holdfast.values.session import SessionState
+from limpet import Message, ToolCallRequest, ToolCallResult
+from limpet.history import sessions
+from limpet.values import command as c
+from limpet.values import event as e
+from limpet.values.session import SessionState
 
 States = dict[str, SessionState]
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import Message, MessageCategory, errors
-from holdfast.wire import codec, intake
+import limpet
+from limpet import Message, MessageCategory, errors
+from limpet.wire import codec, intake
 
 USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"b": 1, "a": [None]}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "42"}
@@ -93,8 +93,8 @@ def test_what_the_user_says_beside_results_is_content_of_the_tool_message():
 
 
 def test_calls_and_results_are_paired_in_a_session():
-    with holdfast.connect("volatile:") as hf:
-        session = hf.sessions.create_session()
+    with limpet.connect("volatile:") as lp:
+        session = lp.sessions.create_session()
         session.add_message(ANSWER)
         assert [call.call_id for call in session.pending_calls()] == ["toolu_1"]
         with pytest.raises(errors.OpenCalls):

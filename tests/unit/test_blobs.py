@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Message, ToolCallRequest, ToolCallResult, errors, limits
-from holdfast.values import event
-from holdfast.wire import blobs, codec, intake
+from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
+from limpet.values import event
+from limpet.wire import blobs, codec, intake
 
 LIMIT = 64
 BIG = "x" * (LIMIT + 1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import TokenBudget, errors, limits
+from limpet import TokenBudget, errors, limits
 
 AMOUNTS = st.integers(0, 1_000)
 

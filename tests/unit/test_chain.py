@@ -5,9 +5,9 @@ import hashlib
 import msgspec
 import pytest
 
-from holdfast import errors
-from holdfast.store import chain
-from holdfast.store.port import NewEvent, StoredEvent
+from limpet import errors
+from limpet.store import chain
+from limpet.store.port import NewEvent, StoredEvent
 
 PLAIN = NewEvent("session.created", 1, 1_700_000_000_000_000, b'{"id":"s1"}')
 COUNTED = NewEvent("session.message_added", 2, -1, b"\x00\xff", 41, 7, "o200k")

@@ -7,12 +7,12 @@ import json
 import msgspec
 import pytest
 
-from holdfast.cli import exits
-from holdfast.cli.frames import books, tree
-from holdfast.cli.options import Common
-from holdfast.cli.surface import Surface
-from holdfast.values.budget import TokenBudget
-from holdfast.values.frame import Frame, FrameStatus, Scope
+from limpet.cli import exits
+from limpet.cli.frames import books, tree
+from limpet.cli.options import Common
+from limpet.cli.surface import Surface
+from limpet.values.budget import TokenBudget
+from limpet.values.frame import Frame, FrameStatus, Scope
 
 replace = msgspec.structs.replace
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Message, ToolCallRequest, ToolCallResult, errors
-from holdfast.values import command, event
-from holdfast.values.context import CompactionLevel, Selection
-from holdfast.values.policy import Cut, Summary
-from holdfast.values.session import EndReason, OpenCall, SessionState, SessionStatus, info
-from holdfast.wire import codec
+from limpet import Message, ToolCallRequest, ToolCallResult, errors
+from limpet.values import command, event
+from limpet.values.context import CompactionLevel, Selection
+from limpet.values.policy import Cut, Summary
+from limpet.values.session import EndReason, OpenCall, SessionState, SessionStatus, info
+from limpet.wire import codec
 
 STATE = SessionState(
     id="t",
@@ -143,7 +143,7 @@ def test_an_older_message_climbs_too(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(("kind", "schema"), [("session.created", 2), ("session.invented", 1)])
 def test_what_a_newer_version_wrote_is_refused_with_the_remedy(kind: str, schema: int):
-    with pytest.raises(errors.NewerStore, match="pip install -U holdfast"):
+    with pytest.raises(errors.NewerStore, match="pip install ."):
         codec.decode_event(kind, schema, b"{}", tokens=None, counter=None)
 
 

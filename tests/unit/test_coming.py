@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from holdfast.engine import coming
-from holdfast.engine.coming import Bell, Coming
-from holdfast.engine.commits import Answer, CommitQueue, Ticket
-from holdfast.values.session import SessionState
+from limpet.engine import coming
+from limpet.engine.coming import Bell, Coming
+from limpet.engine.commits import Answer, CommitQueue, Ticket
+from limpet.values.session import SessionState
 from tests.unit.test_commits import REQUEST, Recording
 
 STATE = SessionState(id="s")

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.engine import commits
-from holdfast.engine.commits import Answer, CommitQueue, Ticket
-from holdfast.engine.engine import Engine
-from holdfast.engine.requests import Requests, Settings
-from holdfast.values import ids
-from holdfast.values.session import SessionState
+import limpet
+from limpet.engine import commits
+from limpet.engine.commits import Answer, CommitQueue, Ticket
+from limpet.engine.engine import Engine
+from limpet.engine.requests import Requests, Settings
+from limpet.values import ids
+from limpet.values.session import SessionState
 
 REQUEST = Requests(Settings(), ids.SYSTEM).add(
     "s", [{"role": "user", "content": "x"}], key=None, expected_version=None
@@ -134,7 +134,7 @@ def test_closing_sees_what_was_submitted_but_never_started_through():
     queue.submit(ticket)
     queue.close()
     assert inbox.tickets == [ticket]
-    with pytest.raises(holdfast.EngineClosed):
+    with pytest.raises(limpet.EngineClosed):
         queue.submit(Ticket(REQUEST, inbox))
 
 
@@ -202,8 +202,8 @@ def test_tasks_of_one_step_of_the_loop_are_committed_together(
     monkeypatch.setattr(Engine, "start", counting)
 
     async def main() -> None:
-        async with await holdfast.connect_async(tmp_path / "state.db") as hf:
-            sessions = [await hf.sessions.create_session(f"s{n}") for n in range(16)]
+        async with await limpet.connect_async(tmp_path / "state.db") as lp:
+            sessions = [await lp.sessions.create_session(f"s{n}") for n in range(16)]
             starts.clear()
             for _ in range(5):
                 await asyncio.gather(

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import CompactionLevel, errors
-from holdfast.context import compacting
-from holdfast.context.compacting import Planned
-from holdfast.context.packed import ContextPack
-from holdfast.values.compaction import CompactionStrategy
-from holdfast.values.handle import ContextHandle
+from limpet import CompactionLevel, errors
+from limpet.context import compacting
+from limpet.context.compacting import Planned
+from limpet.context.packed import ContextPack
+from limpet.values.compaction import CompactionStrategy
+from limpet.values.handle import ContextHandle
 from tests.unit.packing import assemble, handle, stack, wanted
 
 PRIORITY, OLDEST = CompactionStrategy.PRIORITY_BASED, CompactionStrategy.SUMMARIZE_OLDEST

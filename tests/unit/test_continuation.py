@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Message, MessageCategory
-from holdfast.history import continuation
-from holdfast.history import sessions as rules
-from holdfast.values import command as c
-from holdfast.values import event as e
-from holdfast.values.session import SessionState
+from limpet import Message, MessageCategory
+from limpet.history import continuation
+from limpet.history import sessions as rules
+from limpet.values import command as c
+from limpet.values import event as e
+from limpet.values.session import SessionState
 from tests.unit.rules import answer, asking, giving, user
 
 

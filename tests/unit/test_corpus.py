@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing import corpus
-from holdfast.testing.corpus import ChatMessage
+from limpet.testing import corpus
+from limpet.testing.corpus import ChatMessage
 
 SAMPLE = 200
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Message, MessageCategory, errors, limits
-from holdfast.history import sessions
-from holdfast.values import command as c
-from holdfast.values import event as e
-from holdfast.values.session import EndReason, SessionState, SessionStatus
+from limpet import Message, MessageCategory, errors, limits
+from limpet.history import sessions
+from limpet.values import command as c
+from limpet.values import event as e
+from limpet.values.session import EndReason, SessionState, SessionStatus
 from tests.unit.rules import answer, apply, asking, began, giving, user
 
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import Message, ToolCallRequest, ToolCallResult, errors, limits
-from holdfast.engine import states
-from holdfast.engine.embedding import EmbedTask
-from holdfast.engine.recalling import Recall
-from holdfast.memory.meaning.gallery import Wanted
-from holdfast.memory.meaning.spoken import passages, text_of
-from holdfast.memory.meaning.vectors import VectorStore
-from holdfast.memory.shelf import Shelf, VolatileShelf
-from holdfast.store.port import Store
-from holdfast.store.sqlite.shelf import SQLiteShelf
-from holdfast.values.memory import Who
+import limpet
+from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
+from limpet.engine import states
+from limpet.engine.embedding import EmbedTask
+from limpet.engine.recalling import Recall
+from limpet.memory.meaning.gallery import Wanted
+from limpet.memory.meaning.spoken import passages, text_of
+from limpet.memory.meaning.vectors import VectorStore
+from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.store.port import Store
+from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.values.memory import Who
 from tests.unit.meanings import Words
 
 ADA = Who("default", "ada")
@@ -29,9 +29,9 @@ ADA = Who("default", "ada")
 class Place:
     """A store, a shelf beside it, and a worker that is new each time."""
 
-    def __init__(self, hf: holdfast.Holdfast, shelf: Shelf) -> None:
-        self.hf = hf
-        self.store: Store = hf._opened.engine.store
+    def __init__(self, lp: limpet.Limpet, shelf: Shelf) -> None:
+        self.lp = lp
+        self.store: Store = lp._opened.engine.store
         self.shelf = shelf
         self.words = Words()
         self.beats = 0
@@ -67,13 +67,13 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     shelf = SQLiteShelf(tmp_path / "state.db-memory")
-    with holdfast.connect(tmp_path / "state.db") as hf:
-        yield Place(hf, shelf)
+    with limpet.connect(tmp_path / "state.db") as lp:
+        yield Place(lp, shelf)
     shelf.close()
 
 
-def say(place: Place, *texts: str, user: str = "ada") -> holdfast.Session:
-    session = place.hf.sessions.create_session(user_id=user)
+def say(place: Place, *texts: str, user: str = "ada") -> limpet.Session:
+    session = place.lp.sessions.create_session(user_id=user)
     session.add_messages([Message(role="user", content=text) for text in texts])
     return session
 
@@ -91,7 +91,7 @@ def test_what_was_said_is_embedded_once_and_found(place: Place):
 
 
 def test_only_words_of_users_and_assistants_are_embedded(place: Place):
-    session = place.hf.sessions.create_session(user_id="ada", system="you are a long prompt")
+    session = place.lp.sessions.create_session(user_id="ada", system="you are a long prompt")
     session.add_messages([
         Message(role="user", content="where is my boat"),
         Message(role="assistant", tool_calls=[ToolCallRequest(id="c1", name="look", args={})]),
@@ -104,26 +104,26 @@ def test_only_words_of_users_and_assistants_are_embedded(place: Place):
 
 
 def test_sessions_of_nobody_are_apart_and_deleted_ones_are_passed_over(place: Place):
-    place.hf.sessions.create_session().add_message(
+    place.lp.sessions.create_session().add_message(
         Message(role="user", content="nobody says this to anyone")
     )
     gone = say(place, "this will be deleted quite soon")
-    place.hf.sessions.delete_session(gone.id)
+    place.lp.sessions.delete_session(gone.id)
     place.drain()
     assert place.words.asked == ["nobody says this to anyone"]
     assert place.recall("nobody says this to anyone") == []
 
 
 def test_carried_copies_are_not_embedded_again(place: Place):
-    session = place.hf.sessions.create_session(user_id="ada", system="be kind")
+    session = place.lp.sessions.create_session(user_id="ada", system="be kind")
     session.add_message(Message(role="user", content="remember the number forty two"))
-    place.hf.sessions.create_continuation_session(session)
+    place.lp.sessions.create_continuation_session(session)
     place.drain()
     assert place.words.asked.count("remember the number forty two") == 1
 
 
 def test_a_short_answer_is_embedded_with_what_it_answers(place: Place):
-    session = place.hf.sessions.create_session(user_id="ada")
+    session = place.lp.sessions.create_session(user_id="ada")
     session.add_messages([
         Message(role="assistant", content="Which seat would you like on planes?"),
         Message(role="user", content="The window one."),
@@ -153,8 +153,8 @@ def test_a_step_is_bounded_and_gives_signs_of_life(place: Place):
 def test_a_worker_that_is_stopped_anywhere_loses_and_repeats_nothing(
     stops: list[int], sizes: list[int]
 ):
-    with holdfast.connect("volatile:") as hf:
-        place = Place(hf, VolatileShelf())
+    with limpet.connect("volatile:") as lp:
+        place = Place(lp, VolatileShelf())
         said = [f"thing number {n}" for n in range(sum(sizes))]
         rest = iter(said)
         for size, left in zip(sizes, [*stops, *[99] * 6], strict=False):

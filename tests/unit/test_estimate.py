@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Message, ToolCallRequest, ToolCallResult
-from holdfast.values import estimate
+from limpet import Message, ToolCallRequest, ToolCallResult
+from limpet.values import estimate
 
 ENGLISH = "The quick brown fox jumps over the lazy dog. " * 10
 CHINESE = "前文摘要：用户想订一张去奥斯陆的机票。" * 10

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Message, errors
-from holdfast.models.extraction import ModelExtractor
-from holdfast.models.port import Reply
-from holdfast.values.memory import Extract, FactKind, Said, Source
+from limpet import Message, errors
+from limpet.models.extraction import ModelExtractor
+from limpet.models.port import Reply
+from limpet.values.memory import Extract, FactKind, Said, Source
 from tests.unit.test_summarizer import Says
 
 

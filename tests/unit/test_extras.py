@@ -11,17 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.cli import status
-from holdfast.memory.meaning import embedding
-from holdfast.wiring import stores
-from holdfast.wiring.background import Extras
+import limpet
+from limpet import errors
+from limpet.cli import status
+from limpet.memory.meaning import embedding
+from limpet.wiring import stores
+from limpet.wiring.background import Extras
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("opening", [holdfast.connect, holdfast.connect_async])
+@pytest.mark.parametrize("opening", [limpet.connect, limpet.connect_async])
 def test_every_extra_is_an_option_of_each_opening_with_the_same_default(
     opening: Callable[..., object],
 ):

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import FrameStatus, errors, limits
-from holdfast.history import frames, pending
-from holdfast.values import frame_command as c
-from holdfast.values.frame import Decision, SuspensionStatus
-from holdfast.values.frame_event import KINDS
+from limpet import FrameStatus, errors, limits
+from limpet.history import frames, pending
+from limpet.values import frame_command as c
+from limpet.values.frame import Decision, SuspensionStatus
+from limpet.values.frame_event import KINDS
 from tests.unit.framing import Grown
 
 S = FrameStatus

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory.meaning import fusion
-from holdfast.memory.meaning.fusion import Ranking
+from limpet.memory.meaning import fusion
+from limpet.memory.meaning.fusion import Ranking
 
 POSITIONS = st.lists(st.integers(1, 60), unique=True, max_size=30)
 RANKINGS = st.lists(POSITIONS.map(Ranking), max_size=4)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Message, ToolCallRequest, ToolCallResult, errors, limits
-from holdfast.values.frozen import freeze, thaw
-from holdfast.values.message import checked_id
-from holdfast.wire import codec
+from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
+from limpet.values.frozen import freeze, thaw
+from limpet.values.message import checked_id
+from limpet.wire import codec
 
 
 class Text(str):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from holdfast.values import ids
+from limpet.values import ids
 
 
 def factory(now_us: int, byte: int = 0) -> ids.Factory:

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast import limits
-from holdfast.engine.leases import Leases, read
-from holdfast.engine.tasks import LeaseLost
-from holdfast.store.volatile import VolatileStore
-from holdfast.testing.faulty import FaultyStore
+from limpet import limits
+from limpet.engine.leases import Leases, read
+from limpet.engine.tasks import LeaseLost
+from limpet.store.volatile import VolatileStore
+from limpet.testing.faulty import FaultyStore
 from tests.unit.backstage import Clock
 
 

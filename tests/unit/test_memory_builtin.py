@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import errors, limits
-from holdfast.memory.builtin import BuiltIn
-from holdfast.memory.facts import finding, profiles, rules, slots
-from holdfast.memory.shelf import Shelf, VolatileShelf
-from holdfast.store.sqlite.shelf import SQLiteShelf
-from holdfast.testing.memory_contract import (
+from limpet import errors, limits
+from limpet.memory.builtin import BuiltIn
+from limpet.memory.facts import finding, profiles, rules, slots
+from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.testing.memory_contract import (
     ADA,
     BOB,
     DAY_US,
@@ -24,8 +24,8 @@ from holdfast.testing.memory_contract import (
     position,
     tell,
 )
-from holdfast.values.memory import Fact, FactKind, Said, Source
-from holdfast.values.message import Message
+from limpet.values.memory import Fact, FactKind, Said, Source
+from limpet.values.message import Message
 
 
 def count(text: str) -> int:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import errors, limits
-from holdfast.memory.builtin import BuiltIn
-from holdfast.memory.facts import factbook
-from holdfast.memory.shelf import Shelf, VolatileShelf
-from holdfast.store.sqlite.shelf import SQLiteShelf
-from holdfast.testing.memory_contract import ADA, BOB, conversation, known, position, tell
-from holdfast.values.memory import Said
+from limpet import errors, limits
+from limpet.memory.builtin import BuiltIn
+from limpet.memory.facts import factbook
+from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.testing.memory_contract import ADA, BOB, conversation, known, position, tell
+from limpet.values.memory import Said
 
 
 def count(text: str) -> int:
@@ -107,9 +107,9 @@ def test_threads_that_learn_of_one_user_lose_nothing(shelf: Shelf, monkeypatch: 
 DIES = """
 import os, sys
 from pathlib import Path
-from holdfast.memory.builtin import BuiltIn
-from holdfast.store.sqlite.shelf import SQLiteShelf
-from holdfast.testing.memory_contract import ADA, conversation
+from limpet.memory.builtin import BuiltIn
+from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.testing.memory_contract import ADA, conversation
 
 history, said = conversation(ADA, "s1", *sys.argv[2:])
 def chunks():

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import errors, limits
-from holdfast.memory import http_schema
-from holdfast.memory.builtin import BuiltIn
-from holdfast.memory.http import HTTPMemory
-from holdfast.memory.shelf import VolatileShelf
-from holdfast.testing.memory_contract import ADA, conversation, known, tell
-from holdfast.testing.memory_server import MemoryServer
-from holdfast.values.memory import Said
+from limpet import errors, limits
+from limpet.memory import http_schema
+from limpet.memory.builtin import BuiltIn
+from limpet.memory.http import HTTPMemory
+from limpet.memory.shelf import VolatileShelf
+from limpet.testing.memory_contract import ADA, conversation, known, tell
+from limpet.testing.memory_server import MemoryServer
+from limpet.values.memory import Said
 
 FACT = {
     "id": "f1",

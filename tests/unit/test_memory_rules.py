@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import limits
-from holdfast.memory.facts import clauses, guard, rules
-from holdfast.values.memory import Fact, FactKind, Said
-from holdfast.values.message import Message, ToolCallResult
+from limpet import limits
+from limpet.memory.facts import clauses, guard, rules
+from limpet.values.memory import Fact, FactKind, Said
+from limpet.values.message import Message, ToolCallResult
 
 SENTENCES = Path(__file__).resolve().parents[3] / "shared" / "data" / "facts.jsonl"
 

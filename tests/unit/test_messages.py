@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import Message, MessageCategory, ToolCallRequest, ToolCallResult, errors
-from holdfast.values import ids
-from holdfast.values.message import category_named
+from limpet import Message, MessageCategory, ToolCallRequest, ToolCallResult, errors
+from limpet.values import ids
+from limpet.values.message import category_named
 
 FIXED = ids.Factory(now_us=lambda: 1_700_000_000_000_000, random=bytes)
 PARTS = [

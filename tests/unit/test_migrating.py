@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import errors
-from holdfast.engine import arriving, migrating
-from holdfast.engine.engine import Engine
-from holdfast.engine.requests import Settings
-from holdfast.store.volatile import VolatileStore
-from holdfast.values import ids
-from holdfast.wiring.manager import SessionManager
-from holdfast.wiring.stores import open_store
+from limpet import errors
+from limpet.engine import arriving, migrating
+from limpet.engine.engine import Engine
+from limpet.engine.requests import Settings
+from limpet.store.volatile import VolatileStore
+from limpet.values import ids
+from limpet.wiring.manager import SessionManager
+from limpet.wiring.stores import open_store
 
 
 class Asked(VolatileStore):

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import errors, limits
-from holdfast.memory.meaning import embedding
-from holdfast.memory.meaning.minilm import MiniLM
-from holdfast.memory.meaning.wordpiece import WordPieces
+import limpet
+from limpet import errors, limits
+from limpet.memory.meaning import embedding
+from limpet.memory.meaning.minilm import MiniLM
+from limpet.memory.meaning.wordpiece import WordPieces
 
 # The weights are beside the default interpreter only.
 pytestmark = pytest.mark.slow
@@ -115,8 +115,8 @@ def test_without_the_weights_it_says_how_to_install_them(monkeypatch: pytest.Mon
 def test_without_numpy_it_says_how_to_install_it():
     program = (
         "import sys; sys.modules['numpy'] = None\n"
-        "from holdfast import errors\n"
-        "from holdfast.memory.meaning import embedding\n"
+        "from limpet import errors\n"
+        "from limpet.memory.meaning import embedding\n"
         "try: embedding.installed()\n"
         "except errors.NotInstalled as error: print(error)\n"
     )
@@ -141,11 +141,11 @@ def test_a_store_is_not_opened_without_what_its_embedder_needs(
 ):
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({hidden}))\n"
-        "import holdfast\n"
+        "import limpet\n"
         "class Own: name, dimensions, embed = 'own', 1, lambda self, texts: [[1.0] for _ in texts]\n"
-        "for opening in (holdfast.connect, holdfast.connect_async):\n"
+        "for opening in (limpet.connect, limpet.connect_async):\n"
         f"    try: opening('state.db', embedder={given})\n"
-        "    except holdfast.NotInstalled as error: print(error.hint)\n"
+        "    except limpet.NotInstalled as error: print(error.hint)\n"
     )
     said = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
@@ -156,11 +156,11 @@ def test_a_store_is_not_opened_without_what_its_embedder_needs(
 
 
 def test_the_command_line_says_what_embeddings_need(tmp_path: Path):
-    holdfast.connect(tmp_path / "state.db").close()
+    limpet.connect(tmp_path / "state.db").close()
     program = (
         "import sys; sys.modules['numpy'] = None\n"
-        "from holdfast_command import main\n"
-        "sys.argv = ['holdfast', 'worker', '--once', '--embeddings']\n"
+        "from limpet_command import main\n"
+        "sys.argv = ['limpet', 'worker', '--once', '--embeddings']\n"
         "sys.exit(main())\n"
     )
     done = subprocess.run(
@@ -171,6 +171,6 @@ def test_the_command_line_says_what_embeddings_need(tmp_path: Path):
     assert "Traceback" not in done.stderr
 
 
-def test_importing_holdfast_loads_no_numpy():
-    program = "import sys, holdfast; assert 'numpy' not in sys.modules"
+def test_importing_limpet_loads_no_numpy():
+    program = "import sys, limpet; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

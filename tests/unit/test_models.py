@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import errors, limits
-from holdfast.models.anthropic import AnthropicModel
-from holdfast.models.asking import Pauses
-from holdfast.models.openai import OpenAIModel
-from holdfast.models.port import Reply
+from limpet import errors, limits
+from limpet.models.anthropic import AnthropicModel
+from limpet.models.asking import Pauses
+from limpet.models.openai import OpenAIModel
+from limpet.models.port import Reply
 from tests.unit import endpoints
 from tests.unit.endpoints import Endpoint, Step
 

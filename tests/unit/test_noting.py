@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from holdfast.store import sqlite
-from holdfast.testing.contract.stage import TENANT, step, take, write
+from limpet.store import sqlite
+from limpet.testing.contract.stage import TENANT, step, take, write
 
 
 def test_after_a_note_of_ours_what_was_known_still_holds(tmp_path: Path):

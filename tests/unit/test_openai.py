@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Message, MessageCategory, errors
-from holdfast.wire import codec, intake
+from limpet import Message, MessageCategory, errors
+from limpet.wire import codec, intake
 
 
 def call(id_: Any = "call_1", name: Any = "f", arguments: Any = "{}") -> dict[str, Any]:

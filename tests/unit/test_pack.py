@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import CompactionLevel, Message, errors
-from holdfast.testing import providers
-from holdfast.values.context import Fate
-from holdfast.values.pack import BriefContext, SegmentType
+from limpet import CompactionLevel, Message, errors
+from limpet.testing import providers
+from limpet.values.context import Fate
+from limpet.values.pack import BriefContext, SegmentType
 from tests.unit.packing import Library, assemble, handle, level, marks, shown, wanted
 
 

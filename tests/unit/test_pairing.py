@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast import Message, ToolCallRequest, ToolCallResult, errors
-from holdfast.history import pairing
-from holdfast.values.session import OpenCall
+from limpet import Message, ToolCallRequest, ToolCallResult, errors
+from limpet.history import pairing
+from limpet.values.session import OpenCall
 
 
 def asking(*call_ids: str) -> Message:

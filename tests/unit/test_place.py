@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import errors
-from holdfast.store import sqlite
-from holdfast.store.sqlite.files import Files
-from holdfast.store.sqlite.place import SECOND_NS, TICK_NS, Place
-from holdfast.testing.contract.stage import step, take, write
+from limpet import errors
+from limpet.store import sqlite
+from limpet.store.sqlite.files import Files
+from limpet.store.sqlite.place import SECOND_NS, TICK_NS, Place
+from limpet.testing.contract.stage import step, take, write
 
 
 class Watched(Files):

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store import port
-from holdfast.store.sqlite import post
-from holdfast.store.sqlite.files import Files
-from holdfast.store.sqlite.post import BOX_BYTES, BOXES, MAGIC, Parcel, Post
-from holdfast.store.sqlite.turns import Turns
-from holdfast.testing.contract.stage import step, write
+from limpet.store import port
+from limpet.store.sqlite import post
+from limpet.store.sqlite.files import Files
+from limpet.store.sqlite.post import BOX_BYTES, BOXES, MAGIC, Parcel, Post
+from limpet.store.sqlite.turns import Turns
+from limpet.testing.contract.stage import step, write
 
 APPEND = step(write("s", 3, b"said", claims=(("m1", 0),)))
 DONE = port.Appended(7, 7)
@@ -197,7 +197,7 @@ def test_without_a_free_box_processes_only_take_turns(path: Path):
 def test_where_there_are_no_such_locks_processes_only_take_turns(
     holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("holdfast.store.sqlite.files._CLAIM", None)
+    monkeypatch.setattr("limpet.store.sqlite.files._CLAIM", None)
     assert other.post.hand_over([APPEND]) == (None, False)
     assert holder.post.collect() == []
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory.archive import documents, postings
-from holdfast.memory.archive.documents import GONE, Documents, Entry, Place
+from limpet.memory.archive import documents, postings
+from limpet.memory.archive.documents import GONE, Documents, Entry, Place
 
 numbers = st.sets(st.integers(0, 0xFFFF), max_size=60)
 lists = st.tuples(numbers, numbers).map(lambda both: (both[0], both[1] - both[0]))

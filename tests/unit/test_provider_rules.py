@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing import providers
+from limpet.testing import providers
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = (ROOT / "src/holdfast/testing/providers.py").read_text(encoding="utf-8")
+SOURCE = (ROOT / "src/limpet/testing/providers.py").read_text(encoding="utf-8")
 RULES = set(re.findall(r'Violation\(\s*"([a-z-]+)"', SOURCE))
 
 Check = Callable[[Any], list[providers.Violation]]

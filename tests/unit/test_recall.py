@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Message
-from holdfast.context import recall
+from limpet import Message
+from limpet.context import recall
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from holdfast.context import recall
         ("Book SK4718 for Ada Lovelace.", {"sk4718", "ada lovelace"}),
         ("It costs 1,299.50 and leaves at 09:40.", {"1,299.50", "09:40"}),
         ("The order is REF-0042, of 2026-11-16.", {"ref-0042", "2026-11-16"}),
-        ("Look into src/holdfast/errors.py and maxTokens.", {"src/holdfast/errors.py", "maxtokens"}),
+        ("Look into src/limpet/errors.py and maxTokens.", {"src/limpet/errors.py", "maxtokens"}),
         ("Nothing to keep here, really.", set[str]()),
         ("宿は「山の上ホテル」で、エレベーターの近く。", {"山の上ホテル", "エレベーター"}),
         ("请预订《北京饭店》，房间 1208。", {"北京饭店", "1208"}),

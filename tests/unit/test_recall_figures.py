@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import recall
-from holdfast.testing import corpus
+from limpet.testing import corpus
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Message, ToolCallRequest, ToolCallResult, errors
-from holdfast.testing import providers
-from holdfast.wire import intake, render
-from holdfast.wire.render import steps
+from limpet import Message, ToolCallRequest, ToolCallResult, errors
+from limpet.testing import providers
+from limpet.wire import intake, render
+from limpet.wire.render import steps
 
 DATA = "aGVsbG8="
 URL = "https://example.com/a.png"

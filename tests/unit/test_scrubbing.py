@@ -5,12 +5,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast import errors, limits
-from holdfast.store import sqlite
-from holdfast.store.port import Append, KeyUse, Projection, Report, Snapshot, StreamWrite
-from holdfast.store.sqlite import erasures, opening, post
-from holdfast.testing.contract.erasing import derive, erased, event, one, payload, said, whole
-from holdfast.testing.contract.stage import TENANT, take
+from limpet import errors, limits
+from limpet.store import sqlite
+from limpet.store.port import Append, KeyUse, Projection, Report, Snapshot, StreamWrite
+from limpet.store.sqlite import erasures, opening, post
+from limpet.testing.contract.erasing import derive, erased, event, one, payload, said, whole
+from limpet.testing.contract.stage import TENANT, take
 
 CANARY = "xylophone-4711"
 BLOB = f"{CANARY} large".encode() * 3_000

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.wire import intake
+import limpet
+from limpet import errors
+from limpet.wire import intake
 
 CHAT = {
     "role": "assistant", "content": None, "refusal": None,
@@ -86,8 +86,8 @@ def test_what_the_model_said_by_the_same_names_is_kept():
 
 
 def test_a_session_takes_them():
-    with holdfast.connect("volatile:") as hf:
-        session = hf.sessions.create_session()
+    with limpet.connect("volatile:") as lp:
+        session = lp.sessions.create_session()
         session.add_message(completion())
         session.add_message({"role": "tool", "tool_call_id": "c1", "content": "42"})
         session.add_messages([answer()])

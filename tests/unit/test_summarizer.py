@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Message, errors
-from holdfast.models import showing
-from holdfast.models.port import Reply
-from holdfast.models.prompts import WORDS
-from holdfast.models.summarizer import ModelSummarizer
-from holdfast.values.message import ToolCallRequest, ToolCallResult
+from limpet import Message, errors
+from limpet.models import showing
+from limpet.models.port import Reply
+from limpet.models.prompts import WORDS
+from limpet.models.summarizer import ModelSummarizer
+from limpet.values.message import ToolCallRequest, ToolCallResult
 
 TALK = [Message("user", f"Book flight SK{number}.") for number in range(40)]
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Message, ToolCallRequest, ToolCallResult, limits
-from holdfast.memory.archive import passages, terms
-from holdfast.memory.archive.text import spoken, text_of
+from limpet import Message, ToolCallRequest, ToolCallResult, limits
+from limpet.memory.archive import passages, terms
+from limpet.memory.archive.text import spoken, text_of
 
 
 def found(text: str) -> set[str]:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Message, ToolCallRequest, ToolCallResult, errors, limits, tokens
-from holdfast.tokens import vocabularies, words
-from holdfast.wire import intake
+from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits, tokens
+from limpet.tokens import vocabularies, words
+from limpet.wire import intake
 from tests.unit import reference, writing
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -178,7 +178,7 @@ def test_vocabulary_is_loaded_once(monkeypatch: pytest.MonkeyPatch):
 
 def test_importing_the_room_loads_no_vocabulary():
     program = (
-        "import sys, holdfast.tokens as t; t.for_model('gpt-4o'); print('splintr' in sys.modules)"
+        "import sys, limpet.tokens as t; t.for_model('gpt-4o'); print('splintr' in sys.modules)"
     )
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

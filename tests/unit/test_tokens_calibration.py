@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Message, errors, limits, tokens
-from holdfast.tokens import Calibration
+from limpet import Message, errors, limits, tokens
+from limpet.tokens import Calibration
 
 CLAUDE = tokens.for_model("claude-sonnet-4-5")
 COUNTS = st.integers(1, 10**9)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Message, limits, tokens
-from holdfast.tokens import headers
+from limpet import Message, limits, tokens
+from limpet.tokens import headers
 
 
 def png(width: int, height: int) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import limits
-from holdfast.tokens import words
+from limpet import limits
+from limpet.tokens import words
 from tests.unit import writing
 
 ENGLISH = "The quick brown fox jumps over the lazy dog. " * 10

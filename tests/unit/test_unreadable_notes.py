@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import errors
-from holdfast.engine import engines, jobs, pending
-from holdfast.memory.builtin import BuiltIn
-from holdfast.memory.facts import factbook, journal
-from holdfast.memory.facts.journal import Journal
-from holdfast.memory.shelf import Put, VolatileShelf, key
-from holdfast.store.volatile import VolatileStore
-from holdfast.testing.memory_contract import ADA
+from limpet import errors
+from limpet.engine import engines, jobs, pending
+from limpet.memory.builtin import BuiltIn
+from limpet.memory.facts import factbook, journal
+from limpet.memory.facts.journal import Journal
+from limpet.memory.shelf import Put, VolatileShelf, key
+from limpet.store.volatile import VolatileStore
+from limpet.testing.memory_contract import ADA
 
 JUNK = b"\xc1 no row"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.store import urls
-from holdfast.store.postgres import place
-from holdfast.store.redis import place as redis_place
+import limpet
+from limpet import errors
+from limpet.store import urls
+from limpet.store.postgres import place
+from limpet.store.redis import place as redis_place
 
 
 @pytest.mark.parametrize(
@@ -37,21 +37,21 @@ def test_a_password_is_never_shown(url: str, shown: str):
 )  # fmt: skip
 def test_a_url_with_a_slip_is_no_path(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    for open_ in (holdfast.connect, holdfast.SessionManager):
+    for open_ in (limpet.connect, limpet.SessionManager):
         with pytest.raises(errors.InvalidRequest, match=r"\./"):
             open_(url)
     assert not list(tmp_path.iterdir())
-    holdfast.connect(f"./{url.replace('/', '-')}").close()
-    holdfast.connect(tmp_path / "redis:x").close()
+    limpet.connect(f"./{url.replace('/', '-')}").close()
+    limpet.connect(tmp_path / "redis:x").close()
 
 
 def test_the_letters_of_a_scheme_are_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    holdfast.connect("Files:one").close()
-    holdfast.connect(f"FILES://{tmp_path}/two").close()
-    holdfast.connect(f"SQLite://{tmp_path}/three.db").close()
-    holdfast.connect("VOLATILE:").close()
-    holdfast.connect("notes:4.db").close()
+    limpet.connect("Files:one").close()
+    limpet.connect(f"FILES://{tmp_path}/two").close()
+    limpet.connect(f"SQLite://{tmp_path}/three.db").close()
+    limpet.connect("VOLATILE:").close()
+    limpet.connect("notes:4.db").close()
     made = {
         path.name
         for path in tmp_path.iterdir()
@@ -69,7 +69,7 @@ def test_a_manager_takes_a_folder_and_no_url(
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.InvalidRequest, match="connect") as caught:
-        holdfast.SessionManager(url)
+        limpet.SessionManager(url)
     assert "sesame" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -79,13 +79,13 @@ def test_a_path_that_is_not_utf8_is_refused_and_nothing_is_made(
 ):
     monkeypatch.chdir(tmp_path)
     name = os.fsdecode(b"\xff\xfe")
-    for open_ in (holdfast.connect, holdfast.SessionManager):
+    for open_ in (limpet.connect, limpet.SessionManager):
         for given in (name, Path(name)):
             with pytest.raises(errors.InvalidRequest, match="UTF-8") as info:
                 open_(given)
             str(info.value).encode()
     with pytest.raises(errors.InvalidRequest, match="UTF-8"):
-        holdfast.connect(f"files:{name}")
+        limpet.connect(f"files:{name}")
     assert not list(tmp_path.iterdir())
 
 
@@ -111,12 +111,12 @@ def test_what_no_file_can_be_called_is_refused(
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.InvalidRequest, match=why):
-        holdfast.connect(name)
-    with holdfast.connect("volatile:") as hf:
+        limpet.connect(name)
+    with limpet.connect("volatile:") as lp:
         with pytest.raises(errors.InvalidRequest, match=why):
-            hf.admin.migrate(name)
+            lp.admin.migrate(name)
         if "%" not in name and "://" not in name:
-            for verb in (hf.admin.backup, hf.admin.export, hf.admin.import_):
+            for verb in (lp.admin.backup, lp.admin.export, lp.admin.import_):
                 with pytest.raises(errors.InvalidRequest):
                     verb(name)
     assert not list(tmp_path.iterdir())
@@ -126,7 +126,7 @@ def test_what_no_file_can_be_called_is_refused(
 @pytest.mark.parametrize("host", ["[", "[::1", "x" * 64, "a..b", "\ud800"])
 def test_what_no_host_can_be_called_is_refused(scheme: str, host: str):
     with pytest.raises(errors.InvalidRequest, match="host"):
-        holdfast.connect(f"{scheme}://me:sesame@{host}/0")
+        limpet.connect(f"{scheme}://me:sesame@{host}/0")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_what_no_host_can_be_called_is_refused(scheme: str, host: str):
 )
 def test_no_traceback_shows_a_password(url: str):
     with pytest.raises(errors.InvalidRequest) as caught:
-        holdfast.connect(url)
+        limpet.connect(url)
     assert "sesame" not in "".join(traceback.format_exception_only(caught.value))
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
 
@@ -183,7 +183,7 @@ def test_what_is_wrong_with_a_url_is_said_with_the_fix(
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((errors.InvalidRequest, errors.UnknownScheme)) as caught:
-        holdfast.connect(url)
+        limpet.connect(url)
     assert words in caught.value.hint
     assert not any(secret in str(caught.value) for secret in ("sesame", "se@", "ses@"))
     assert not list(tmp_path.iterdir())
@@ -199,7 +199,7 @@ def test_what_is_wrong_with_a_url_is_said_with_the_fix(
 )
 def test_a_url_is_told_of_what_is_wrong_with_it_alone(url: str, told: str, untold: str):
     with pytest.raises(errors.InvalidRequest) as caught:
-        holdfast.connect(url)
+        limpet.connect(url)
     assert told in str(caught.value) and untold not in str(caught.value)
 
 

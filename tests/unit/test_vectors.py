@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import errors, limits
-from holdfast.memory.meaning import blocks
-from holdfast.memory.meaning.gallery import Gallery, Wanted
-from holdfast.memory.meaning.vectors import VectorStore
-from holdfast.memory.shelf import Shelf, VolatileShelf
-from holdfast.store.sqlite.shelf import SQLiteShelf
-from holdfast.values.memory import Who
+from limpet import errors, limits
+from limpet.memory.meaning import blocks
+from limpet.memory.meaning.gallery import Gallery, Wanted
+from limpet.memory.meaning.vectors import VectorStore
+from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.values.memory import Who
 from tests.unit.meanings import Words, rows, vector
 
 ADA, BOB = Who("t", "ada"), Who("t", "bob")

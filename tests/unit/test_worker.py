@@ -9,12 +9,12 @@ from typing import NoReturn
 
 import pytest
 
-from holdfast import errors, limits
-from holdfast.engine import cursors, leases
-from holdfast.engine.tasks import Beat, LeaseLost, Task
-from holdfast.engine.worker import Worker
-from holdfast.store.port import Store, StoredEvent
-from holdfast.store.volatile import VolatileStore
+from limpet import errors, limits
+from limpet.engine import cursors, leases
+from limpet.engine.tasks import Beat, LeaseLost, Task
+from limpet.engine.worker import Worker
+from limpet.store.port import Store, StoredEvent
+from limpet.store.volatile import VolatileStore
 from tests.unit.backstage import Clock, Scripted, engine_over, happen
 
 
@@ -59,7 +59,7 @@ def test_a_failure_hinders_nobody_and_is_tried_again_later(caplog: pytest.LogCap
     bad = Scripted("bad", ValueError("the secret of ada"), errors.Unavailable("down"), True, False)
     good = Scripted("good")
     working = worker(store, clock, bad, good)
-    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+    with caplog.at_level(logging.WARNING, "limpet.worker"):
         assert working.run_once().failures == 1
         assert working.run_once().failures == 0, "it is too early"
         assert len(good.tenants) == 2

@@ -1,8 +1,8 @@
 """A sixth backend, whole: the worked example of the backend handbook (docs/internals/store-guide.md).
 
 Everything that a store keeps is in one file, which is written anew with every change. It is for a few conversations,
-not for many; but it keeps every promise of the port, for many processes, and the suite of `holdfast.testing` says so.
-Registered in pyproject.toml, it is opened by `holdfast.connect("pocket:///path/to/file")`.
+not for many; but it keeps every promise of the port, for many processes, and the suite of `limpet.testing` says so.
+Registered in pyproject.toml, it is opened by `limpet.connect("pocket:///path/to/file")`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from holdfast import errors
-from holdfast.store.port import Store
-from holdfast.store.remote.store import RemoteStore
+from limpet import errors
+from limpet.store.port import Store
+from limpet.store.remote.store import RemoteStore
 from pocket.driver import PocketDriver
 
 

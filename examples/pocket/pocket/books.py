@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.store.remote.driver import (
+from limpet.store.remote.driver import (
     Change,
     Head,
     Kept,

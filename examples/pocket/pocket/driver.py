@@ -1,4 +1,4 @@
-"""The verbs of a driver over the file. What they mean is in `holdfast.store.remote.driver`."""
+"""The verbs of a driver over the file. What they mean is in `limpet.store.remote.driver`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import errors
-from holdfast.store import port
-from holdfast.store.remote import marks
-from holdfast.store.remote.driver import (
+from limpet import errors
+from limpet.store import port
+from limpet.store.remote import marks
+from limpet.store.remote.driver import (
     Change,
     Driver,
     Head,
@@ -27,7 +27,7 @@ from holdfast.store.remote.driver import (
     Taken,
     Verdict,
 )
-from holdfast.values.frozen import Json
+from limpet.values.frozen import Json
 from pocket.books import Books, Everything
 from pocket.file import PocketFile
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import errors
+from limpet import errors
 from pocket.books import Everything
 
 _decoder = msgspec.msgpack.Decoder(Everything)

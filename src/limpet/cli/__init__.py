@@ -1,0 +1,36 @@
+"""The `limpet` command. `program` declares it, one module per command does the work, `surface` prints.
+
+Starting must be quick, so cyclopts and rich are imported only where they are needed. The rules that
+every command keeps (three faces, errors of three lines, exit codes) live in `surface` and `exits`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from limpet.cli import helptexts
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+    app: App
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code. `limpet help exit-codes` lists the codes."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    from limpet.cli import boundary  # noqa: PLC0415 - costs nothing but keeps this module light
+
+    if given in ([], ["--help"], ["-h"], ["help"]):
+        return boundary.guarded(lambda: print(helptexts.ROOT), as_json=False)
+    return boundary.run(given)
+
+
+def __getattr__(name: str) -> App:
+    if name == "app":
+        from limpet.cli import program  # noqa: PLC0415 - cyclopts is slow to import
+
+        return program.app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

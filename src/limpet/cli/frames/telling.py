@@ -1,0 +1,110 @@
+"""What an event says, in a few words: one line of the log for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from limpet.cli.showing import flat
+from limpet.values import event as s
+from limpet.values import frame_event as e
+
+if TYPE_CHECKING:
+    from limpet.engine.admin import Fact
+
+
+Naming = Callable[[str], str]
+"""How an id is shown."""
+
+
+def told(fact: Fact, dot: str, named: Naming = str) -> str:
+    """Return what happened, without its kind and whom it happened to."""
+    return f" {dot} ".join(part for part in _parts(fact, named) if part)
+
+
+def _parts(fact: Fact, named: Naming) -> Iterator[str]:
+    match fact.event:
+        case s.SessionCreated(user_id=user, title=title):
+            yield user or ""
+            yield title or ""
+        case s.MessageAdded(message=message):
+            yield f"{message.role}: {flat(message)}"
+        case s.WindowRecorded(selection=selection):
+            yield f"a window of {selection.tokens:,} tokens"
+        case s.WindowCut(cut=cut):
+            yield f"windows begin at #{cut.first:,}"
+        case s.SessionContinued(to=to):
+            yield f"goes on in {named(to)}"
+        case s.SessionForked(source=source, version=version):
+            yield f"from {named(source)} at event {version:,}"
+        case s.SessionRewound(to=to_version):
+            yield f"to event {to_version:,}"
+        case s.SessionEnded(reason=reason):
+            yield str(reason)
+        case s.SessionOffloaded(generation=generation):
+            yield f"generation {generation:,}"
+        case s.SessionUpdated(title=title) if isinstance(title, str):
+            yield f"title {title}"
+        case (
+            s.SessionSummarized()
+            | s.SessionUpdated()
+            | s.SessionReset()
+            | s.SessionErased()
+            | s.Erased()
+        ):
+            pass
+        case _:
+            yield from _of_frame(fact.event, named)
+
+
+def _of_frame(event: e.FrameEvent, named: Naming) -> Iterator[str]:
+    match event:
+        case e.FramePushedEvent():
+            yield event.goal
+            yield f"{event.budget.total:,} tokens"
+            yield f"under {named(event.parent_frame_id)}" if event.parent_frame_id else ""
+        case e.FrameUpdatedEvent():
+            yield from _updated(event, named)
+        case e.FramePoppedEvent():
+            yield str(event.status)
+            yield event.result_summary or event.reason
+        case e.FrameSuspendedEvent():
+            yield f"{named(event.suspension_id)} {event.purpose}".strip()
+            yield event.reason
+        case e.FrameResumedEvent():
+            yield f"{named(event.suspension_id)} {event.decision}" + (
+                f", {event.by}" if event.by else ""
+            )
+            yield event.reason
+        case e.HandleAddedEvent():
+            yield f"{event.handle.handle_id} {event.handle.description}".strip()
+        case e.ResultAddedEvent():
+            yield f"{event.result.result_type} {event.result.ref_id}"
+            yield event.result.summary
+        case e.FrameCompactedEvent():
+            yield f"{len(event.removed):,} handles removed, {len(event.replaced):,} replaced"
+        case e.ActorResumedEvent():
+            yield event.scope.actor_id
+            yield f"{len(event.unknown):,} tools of unknown outcome" if event.unknown else ""
+        case e.TreeErased():
+            yield f"{event.events:,} events"
+
+
+def _updated(event: e.FrameUpdatedEvent, named: Naming) -> Iterator[str]:
+    if isinstance(event.goal, str):
+        yield f"goal {event.goal}"
+    if event.status is not None:
+        yield str(event.status)
+    if event.used:
+        yield f"{event.used:,} tokens used"
+    for purpose, amount in event.reserved.items():
+        yield f"{amount:,} tokens reserved {purpose}".rstrip()
+    for purpose, amount in event.released.items():
+        yield f"{amount:,} tokens released {purpose}".rstrip()
+    if event.tool is not None:
+        yield f"tool {event.tool.name} {event.tool.status}, {named(event.tool.tool_id)}"
+    if event.suspension is not None:
+        yield f"suspension {event.suspension}" + (f", {event.by}" if event.by else "")
+    for child in event.handled:
+        yield f"{named(child)} dealt with"
+    yield event.reason

@@ -1,0 +1,101 @@
+"""Help that is written by hand: the first screen, and the topics of `limpet help`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+ROOT: Final = """\
+limpet: durable conversations for LLM agents. Begin here: limpet demo
+  demo         watch what survives kill -9: offline, no key, about 20 seconds
+  status       where the store is, how durable, what it holds     limpet status state.db
+  sessions     list, show: a page at a time; one session          limpet sessions show @last
+  context      what a model sees of a session, what not, and why  limpet context @last
+  search       what a user ever said or was told                  limpet search Oslo --user ada
+  memory       profile, list, why, search, forget, queue          limpet memory profile ada
+  worker       indexes, learns, summarises, times out, erases     limpet worker --once
+  frames       list, tree, show, pack, pending, resolve, cancel: work in progress, its tokens
+  suspensions  list, show, approve, edit, reject, revoke: what waits for your word
+  events       tail: the log, a line for each event               limpet events tail --follow
+  verify       is everything as it was written?                   limpet verify state.db
+  backup       a consistent copy, while others write              limpet backup monday.db
+  restore      a backup into a new store, on any backend          limpet restore monday.db new.db
+  migrate      a store into another, on any backend, checked      limpet migrate state.db URL
+  rebuild      make all that is derived from the log again
+  export       sessions as one file, verbatim: a conversation, a user's, or all
+  import       sessions from such a file, from Penguin's files, from OpenAI chats
+  retention    what ended long ago goes, and why the rest stays   limpet retention --keep 90d
+  erase        a session, a message, or what was deleted: out of every file, for good
+  version      versions of Limpet, Python and SQLite
+  help         help on a command or a topic: exit-codes, environment, json, ids
+
+Store: STORE, --url, LIMPET_URL or ./state.db; looking makes none. Each takes --help, most --json."""
+
+ENVIRONMENT: Final = """\
+LIMPET_URL     the store, if neither STORE nor --url is given: a path or a URL
+LIMPET_ASCII   set: symbols and tables in ASCII
+LIMPET_DEBUG   set: a defect of Limpet shows its whole trace
+NO_COLOR         set: no colour
+FORCE_COLOR      set: a pipe gets what a terminal gets
+TERM=dumb        no colour, no moving bars
+COLUMNS          the width of tables"""
+
+JSON: Final = """\
+With --json a command prints one valid document on stdout: whole values, moments as ISO 8601 UTC,
+everything that the table shows and more. Fields are added, never renamed or removed, within a
+major version. An error leaves stdout empty and prints one line of problem+json on stderr: type,
+title, detail, next, code, exit_code, facts. The answers of `verify` and `frames tree` are their
+documents, damage included. `events tail` prints one object a line. Nobody is asked: see --yes.
+
+Without --json a pipe gets TSV without a header; control characters in stored text become symbols
+(a newline is ␊). Its columns:
+  sessions list   id, user, status, messages, tokens, open calls, last active, title
+  sessions show   position, time, role, tokens, id, text
+  context         first, last, fate, tokens, tokens used, category, rule
+    --recorded    event, answer's number, messages, budget, tokens, level, hash, answer's id, time
+    --diff        = - or +, first, last, messages, tokens, role, text
+  frames list     id, actor, session, status, depth, total, used, reserved, lent, free, begun, goal
+  frames tree     depth, id, parent, actor, status, total, used, own, used with all below, reserved,
+                  lent, free, overdrawn, goal
+  frames pack     handle, how many, fate, tokens, tokens used, priority, rule
+  frames pending  frame, type, what names it, tool's status and effect, description
+  frames resolve  how, frame, tool, its name, event
+  frames cancel   "cancelled", frame
+  suspensions list  id, status, frame, actor, session, purpose, since, expires, reason
+    approve, edit, reject, revoke  what was done, id, by whom, event, frame, its status
+  events tail     position, time, kind, session or frame, what happened
+  search          session, number, role, time, score, message's id, excerpt
+  memory list     id, kind, about, since, until, session, message's id, text
+    why           session, number, role, time, message's id, text
+    search        kind, score, time, session, message's id, text
+    queue         key, waiting or dead, session, generation, tries, next try, error
+    profile       the text; forget and erase: name, value
+  worker --once   steps, failures; --status: tenant, task, worked on by, failures, error, told
+  status          name, value; so do frames show and suspensions show
+  verify          ok or damage, events, faults, store; then lines "fault" and "note"
+  rebuild         events, rows, claims, store
+  retention       gone, would go or stays; session, why it stays, because of which other
+  backup          file, bytes
+  migrate, restore  target, tenants, events, events copied just now, events that the source got since
+  export          file, sessions, events, messages, bytes
+  import          file, format, sessions, messages, already here, skipped; then lines of these"""
+
+IDS: Final = """\
+A session is named by its id, by any beginning of it that no other has, by @last (the one last
+active), or by @last~2 (the second before that). So are frames and suspensions, of which @last is
+the newest, and also as a terminal shows them: frm_…07ab, typed as frm_...07ab. A fact of a
+user is named by any beginning of its id, with or without fact_.
+Messages are numbered from 1 as they are shown. Events are numbered from 1 in each session: its
+messages, and what else happened to it. A session's version is the number of its last event. The
+positions of `events tail` count all events of a tenant."""
+
+
+def exit_codes() -> str:
+    """Return the table of exit codes."""
+    from limpet.cli import exits  # noqa: PLC0415 - the first screen does not need it
+
+    return "\n".join(f"{code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
+
+
+TOPICS: Final[Mapping[str, str]] = {"environment": ENVIRONMENT, "ids": IDS, "json": JSON}
+"""Topics beside exit-codes, which is made from its table."""

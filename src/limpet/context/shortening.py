@@ -1,0 +1,92 @@
+"""Making messages shorter without changing what they are: same id, same role, same calls, same pairing.
+
+Only texts are touched, and what is missing is counted in its place. Arguments of calls and reasoning
+stay as they are: a provider checks the one, and would reject the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import msgspec
+
+from limpet import limits
+from limpet.values.frozen import Json, freeze
+from limpet.values.message import Message
+
+_BLANKS = re.compile(r"[ \t]+$|(?<=\n)\n{2,}", re.MULTILINE)
+_TEXTUAL = frozenset(("text", "input_text", "output_text"))
+
+Shorter = Callable[[str], str]
+
+
+def lighter(text: str) -> str:
+    """Return the text without trailing and repeated blank space, its middle counted if it is long."""
+    return abbreviated(_BLANKS.sub("", text), limits.LIGHT_CHARS)
+
+
+def abbreviated(text: str, chars: int) -> str:
+    """Return a text of at most about so many characters: its head and tail, and how much is missing."""
+    if len(text) <= chars + limits.ABBREVIATION_CHARS:
+        return text
+    head, tail = chars * 2 // 3, chars - chars * 2 // 3
+    missing = len(text) - head - tail
+    return f"{text[:head]}\n[… {missing:,} characters left out …]\n{text[len(text) - tail :]}"
+
+
+def light(message: Message) -> Message:
+    """Return the message with long texts shortened; the message itself if nothing is."""
+    return _with_texts(message, lighter)
+
+
+def stubbed(message: Message) -> Message:
+    """Return a tool message whose results are only named by their size; any other is shortened."""
+    return _with_texts(message, _stub if message.role == "tool" else lighter)
+
+
+def _stub(text: str) -> str:
+    stub = f"[{len(text):,} characters of output left out]"
+    return stub if len(stub) < len(text) else text
+
+
+def _with_texts(message: Message, shorter: Shorter) -> Message:
+    content = _content(message.content, shorter)
+    results = tuple(
+        msgspec.structs.replace(result, result=_content(result.result, shorter))
+        for result in message.tool_results
+    )
+    if content == message.content and results == tuple(message.tool_results):
+        return message
+    if message.anthropic is not None and message.role == "assistant":
+        # Its blocks may be signed as a whole, and a provider refuses them altered.
+        return message
+    raw = message.openai
+    if raw is not None:
+        # For a tool message the provider's content is its one result.
+        said = results[0].result if results else content
+        raw = freeze({**raw, "content": said}) if raw.get("content") is not None else raw
+    return msgspec.structs.replace(
+        message, content=content, tool_results=results, openai=raw, anthropic=None
+    )
+
+
+def _content(content: Json, shorter: Shorter) -> Json:
+    if isinstance(content, str):
+        return shorter(content)
+    if not isinstance(content, list):
+        return content
+    before = cast("list[Json]", content)
+    after = [_part(part, shorter) for part in before]
+    return before if after == before else freeze(after)
+
+
+def _part(part: Json, shorter: Shorter) -> Json:
+    if not isinstance(part, Mapping):
+        return part
+    fields = cast("Mapping[str, Json]", part)
+    text, kind = fields.get("text"), fields.get("type")
+    if isinstance(kind, str) and kind in _TEXTUAL and isinstance(text, str):
+        return {**fields, "text": shorter(text)}
+    return fields

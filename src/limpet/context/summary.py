@@ -1,0 +1,204 @@
+"""A summary without a model: sentences taken out of what was said, the same ones every time.
+
+It keeps what is hard to guess again: decisions, names, numbers, identifiers, open questions. Whatever
+it says was said, word for word, by whom it names.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Final, cast
+
+from msgspec.structs import replace
+
+from limpet import errors, limits
+from limpet.context import shortening
+from limpet.values.frozen import Json
+from limpet.values.message import Message
+from limpet.values.policy import PREFIXES, Summary
+
+
+class _Patterns:
+    """What sentences are found and weighed by. Made with the first summary: compiling takes a while."""
+
+    def __init__(self) -> None:
+        self.sentence = re.compile(r"[^\n.!?。！？]*[\n.!?。！？]+|[^\n.!?。！？]+$")
+        self.decision = re.compile(
+            r"\b(?:decid\w*|agreed?|chos\w*|choose|must|will|won't|never|always|because|instead|confirm\w*"
+            r"|cancel\w*|fail\w*|error|cannot|can't|done|prefer\w*|need\w*|want\w*|please|todo|deadline)\b"
+            r"|決定|決め|必要|失敗|完了|決定|需要|必须|失败|完成",
+            re.IGNORECASE,
+        )
+        self.number = re.compile(r"\d")
+        self.identifier = re.compile(
+            r"\b\w+[_/.@:#-]\w[\w_/.@:#-]*|\b[a-z]+[A-Z]\w*|\b[A-Z]{2,}\b|`[^`]+`|\"[^\"]{2,40}\""
+        )
+        self.range = re.compile(r"\(messages [0-9–, ]+(?: and earlier ones)?\)$")
+        self.name = re.compile(r"(?<=[\w,;] )[A-Z][a-z]+")
+
+
+_patterns = functools.cache(_Patterns)
+
+_ROLE_WEIGHT: Final = {"user": 3.0, "assistant": 2.0, "system": 2.0, "tool": 1.0}
+_SENTENCE_CHARS: Final = 400
+
+
+def text_of(message: Message) -> str:
+    """Return what a message says, as text: content, calls by name, results."""
+    pieces = [_plain(message.content)]
+    pieces += [f"calls {c.name}({c.arguments or dict(c.args)})." for c in message.tool_calls]
+    pieces += [_plain(result.result) for result in message.tool_results]
+    return "\n".join(piece for piece in pieces if piece)
+
+
+def _plain(content: Json) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(filter(None, map(_part, cast("list[Json]", content))))
+    return str(content)
+
+
+def _part(part: Json) -> str:
+    text = cast("dict[str, Json]", part).get("text") if isinstance(part, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+def extract(messages: Sequence[Message], chars: int, before: str = "", prefix: str = "") -> str:
+    """Return at most so many characters of what the messages say, the weightiest, in order.
+
+    `before` is an earlier summary; its lines are weighed along with the rest, and may go. `prefix` is what
+    it may begin with, beside the words of a language.
+    """
+    sentences = [*_lines(before, prefix), *_sentences(messages)]
+    return _weightiest(
+        [(_weight(role, sentence), f"{role}: {sentence}") for role, sentence in sentences], chars
+    )
+
+
+def extract_named(texts: Sequence[tuple[str, str]], chars: int) -> str:
+    """Return at most so many characters of what some texts say, each line after the name of its text."""
+    found = [
+        (_weight("tool", sentence), f"{name}: {sentence}")
+        for name, text in texts
+        for sentence in _split(text)
+    ]
+    return _weightiest(found, chars)
+
+
+def _weightiest(lines: Sequence[tuple[float, str]], chars: int) -> str:
+    found = [(weight, number, line) for number, (weight, line) in enumerate(lines)]
+    taken: dict[str, int] = {}
+    room = min(chars, limits.SUMMARY_CHARS_MAX)
+    for _, number, line in sorted(found, key=lambda one: (-one[0], -one[1])):
+        # What was said twice is kept once, where it was said last.
+        if len(line) + 1 <= room and line not in taken:
+            taken[line] = number
+            room -= len(line) + 1
+    return "\n".join(sorted(taken, key=taken.__getitem__))
+
+
+def _lines(before: str, prefix: str) -> list[tuple[str, str]]:
+    """Return the sentences of an earlier summary, without the words around them."""
+    prefix = next(
+        (each for each in (prefix, *PREFIXES.values()) if each and before.startswith(each)), ""
+    )
+    found: list[tuple[str, str]] = []
+    first, *lines = before.removeprefix(prefix).split("\n")
+    # Whatever words it begins with, the line that only names its messages says nothing.
+    for line in lines if _patterns().range.search(first) else [first, *lines]:
+        role, colon, sentence = line.partition(": ")
+        if colon and role in _ROLE_WEIGHT:
+            found.append((role, sentence))
+        elif line.strip():
+            # Whatever a model wrote is the assistant's.
+            found.append(("assistant", shortening.abbreviated(line, _SENTENCE_CHARS)))
+    return found
+
+
+def _sentences(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for message in messages:
+        found += [(message.role, sentence) for sentence in _split(text_of(message))]
+    return found
+
+
+def _split(text: str) -> list[str]:
+    # A huge output is looked at from both ends only: the cost follows what is kept.
+    near = shortening.abbreviated(text, limits.SUMMARY_CHARS_MAX)
+    plain = (" ".join(sentence.split()) for sentence in _patterns().sentence.findall(near))
+    return [shortening.abbreviated(sentence, _SENTENCE_CHARS) for sentence in plain if sentence]
+
+
+def _weight(role: str, sentence: str) -> float:
+    found, weight = _patterns(), _ROLE_WEIGHT.get(role, 1.0)
+    weight += 3.0 * bool(found.decision.search(sentence))
+    weight += 2.0 * bool(found.number.search(sentence))
+    weight += 2.0 * bool(found.identifier.search(sentence))
+    weight += 1.0 * bool(found.name.search(sentence))
+    weight += 2.0 * (role == "user" and sentence.endswith(("?", "？")))
+    return weight
+
+
+def summary_of(
+    messages: Sequence[Message],
+    numbers: Sequence[tuple[int, int]],
+    *,
+    chars: int,
+    language: str = "en",
+    prefix: str | None = None,
+    before: Summary | None = None,
+) -> Summary:
+    """Return what stands for some messages, and for those of the summary before; it names them by their numbers.
+
+    It begins with `prefix`, or with the words of the language. Its timestamp is that of the last of them, so
+    that it is the same every time.
+    """
+    prefix = prefix or PREFIXES[language]
+    ranges = [(before.first, before.last)] if before and before.last else list[tuple[int, int]]()
+    for first, last in numbers:
+        if ranges and ranges[-1][0] <= first <= ranges[-1][1] + 1:
+            # The summary before may stand for some of them: a larger window looks behind its cut.
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
+        else:
+            ranges.append((first, last))
+    named = ", ".join(f"{first}–{last}" if last > first else f"{first}" for first, last in ranges)
+    if before and not before.last:
+        named = f"{named} and earlier ones"
+    text = extract(messages, chars, before.text if before else "", prefix)
+    return Summary(
+        ranges[0][0],
+        ranges[-1][1],
+        f"{prefix}(messages {named})\n{text}".rstrip(),
+        messages[-1].timestamp,
+    )
+
+
+def worded(text: str, language: str, prefix: str | None = None) -> str:
+    """Return a summary that somebody else wrote, with the words that say what it is."""
+    prefix = prefix or PREFIXES[language]
+    return text if text.startswith(prefix) else f"{prefix}{text}"
+
+
+def shortened(message: Message, chars: int) -> Message:
+    """Return a summary with about so many characters: its head and tail."""
+    return replace(message, content=shortening.abbreviated(str(message.content), max(0, chars)))
+
+
+def is_summary(message: Message, prefix: str | None = None) -> bool:
+    """Whether a message is a summary of others, by how it begins: with the words of a language, or a prefix."""
+    text, known = message.content, (*PREFIXES.values(), *([prefix] if prefix else []))
+    return message.role == "system" and isinstance(text, str) and text.startswith(known)
+
+
+def checked_language(language: str) -> str:
+    """Return the language of a summary; raise InvalidRequest if there are no words for it."""
+    if language not in PREFIXES:
+        raise errors.InvalidRequest(
+            f"a summary's language is one of {', '.join(PREFIXES)}, not {language!r}."
+        )
+    return language

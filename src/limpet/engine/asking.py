@@ -1,0 +1,425 @@
+"""Arguments in, commands about frames out: every check and every default, once for both faces."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.history import framing
+from limpet.values import frame_command as c
+from limpet.values import ids
+from limpet.values.budget import TokenBudget, checked_tokens
+from limpet.values.frame import (
+    Decision,
+    Frame,
+    FrameStatus,
+    Scope,
+    Suspension,
+    SuspensionStatus,
+    SuspensionToken,
+    ToolEffect,
+    ToolRun,
+)
+from limpet.values.frozen import Json, freeze
+from limpet.values.handle import ContextHandle, ResultRef, bounded, one_of
+from limpet.values.message import checked_id
+
+UNSET = msgspec.UNSET
+
+_GIVEN: Final = re.compile(r"\.[0-9]+\Z")
+"""How the ids of children end that callers leave to Limpet."""
+
+DECISIONS: Final[Mapping[str, Decision]] = {
+    "approve": Decision.APPROVED,
+    "approved": Decision.APPROVED,
+    "edit": Decision.EDITED,
+    "edited": Decision.EDITED,
+    "reject": Decision.REJECTED,
+    "rejected": Decision.REJECTED,
+}
+
+
+def _frame_id(value: str) -> str:
+    return checked_id("a frame's id", value)
+
+
+def _own_id(value: str) -> str:
+    """Return the id that a caller gives a frame; raise InvalidRequest if it is not for callers."""
+    frame_id = _frame_id(value)
+    if len(frame_id.encode()) > limits.FRAME_ID_BYTES_MAX:
+        raise errors.InvalidRequest(
+            f"a frame's id has at most {limits.FRAME_ID_BYTES_MAX} bytes.",
+            hint="Its children's ids begin with it.",
+        )
+    if _GIVEN.search(frame_id):
+        raise errors.InvalidRequest(
+            "ids that end in a dot and a number are given by Limpet.",
+            hint="Choose another frame_id, or leave it out.",
+        )
+    return frame_id
+
+
+def _json(what: str, value: Json) -> Json:
+    frozen = freeze(value)
+    size = len(msgspec.json.encode(frozen))
+    if size > limits.FRAME_JSON_BYTES_MAX:
+        raise errors.TooLarge(
+            f"{what} has {size:,} bytes; at most {limits.FRAME_JSON_BYTES_MAX:,} are kept.",
+            hint="Put large content into a handle.",
+            facts={"bytes": size, "bytes_max": limits.FRAME_JSON_BYTES_MAX},
+        )
+    return frozen
+
+
+def _goal(goal: str) -> str:
+    text = bounded("a frame's goal", goal, limits.FRAME_TEXT_BYTES_MAX)
+    if not text.strip():
+        raise errors.InvalidRequest(
+            "a frame has a goal.", hint="Say in a few words what it is for."
+        )
+    return text
+
+
+def flag(what: str, value: object) -> bool:
+    """Return a yes or no; raise InvalidRequest if it is neither."""
+    if type(value) is not bool:
+        raise errors.InvalidRequest(f"{what} is True or False, not {value!r}.")
+    return value
+
+
+def _told(what: str, text: str) -> str:
+    return bounded(what, text, limits.FRAME_TEXT_BYTES_MAX)
+
+
+class Asking:
+    """Makes commands; ids and secrets come from its factory."""
+
+    def __init__(self, factory: ids.Factory) -> None:
+        self._factory = factory
+
+    def push(
+        self, scope: Scope, *, goal: str, budget: TokenBudget | int, inputs: Json,
+        parent_frame_id: str | None, frame_id: str | None, waits: bool,
+    ) -> c.PushFrame:  # fmt: skip
+        """A command that begins a frame."""
+        if not isinstance(cast("object", scope), Scope):
+            raise errors.InvalidRequest(
+                f"a scope is a Scope, not {type(scope).__name__}.",
+                hint='For example Scope(actor_id="planner", session_id=session.id).',
+            )
+        if isinstance(budget, int) and not isinstance(cast("object", budget), bool):
+            budget = TokenBudget(total=budget)
+        if not isinstance(cast("object", budget), TokenBudget):
+            raise errors.InvalidRequest(
+                f"a budget is a TokenBudget, not {type(budget).__name__}.",
+                hint="For example TokenBudget(total=8_000).",
+            )
+        return c.PushFrame(
+            frame_id="" if frame_id is None else _own_id(frame_id),
+            scope=scope,
+            goal=_goal(goal),
+            budget=cast("TokenBudget", budget),
+            parent_frame_id=None if parent_frame_id is None else _frame_id(parent_frame_id),
+            inputs=_json("the inputs of a frame", inputs),
+            waits=flag("parent_waits", waits),
+            named=frame_id is not None,
+        )
+
+    def update(
+        self,
+        frame_id: str,
+        goal: str | msgspec.UnsetType,
+        inputs: Json | msgspec.UnsetType,
+        status: FrameStatus | None,
+        handled: Sequence[str],
+    ) -> c.UpdateFrame:
+        """A command that changes what is named."""
+        return c.UpdateFrame(
+            frame_id=_frame_id(frame_id),
+            goal=goal if goal is UNSET else _goal(goal),
+            inputs=inputs if inputs is UNSET else _json("the inputs of a frame", inputs),
+            status=None if status is None else _status(status),
+            handled=_handled(handled),
+        )
+
+    def pop(
+        self, frame_id: str, status: FrameStatus, summary: str, reason: str, *, cascade: bool
+    ) -> c.PopFrame:
+        """A command that closes a frame."""
+        final = _status(status)
+        if not final.final:
+            raise errors.InvalidRequest(
+                f"a frame is popped as completed, failed or cancelled, not {final}."
+            )
+        return c.PopFrame(
+            frame_id=_frame_id(frame_id),
+            final_status=final,
+            result_summary=_told("the summary of a result", summary),
+            reason=_told("a reason", reason),
+            cascade=flag("cascade", cascade),
+        )
+
+    def spend(
+        self, frame_id: str, purpose: str, *, reserve: int = 0, release: int | None = 0
+    ) -> c.SpendTokens:
+        """A command that sets tokens aside, or gives them back."""
+        return c.SpendTokens(
+            frame_id=_frame_id(frame_id),
+            purpose=_purpose(purpose),
+            reserve=checked_tokens("amount", reserve),
+            release=None if release is None else checked_tokens("amount", release),
+        )
+
+    def use(self, frame_id: str, amount: int, settles: str | None) -> c.SpendTokens:
+        """A command that records what was spent."""
+        return c.SpendTokens(
+            frame_id=_frame_id(frame_id),
+            purpose="" if settles is None else _purpose(settles),
+            use=checked_tokens("amount", amount),
+            settle=settles is not None,
+        )
+
+    def handle(self, frame_id: str, handle: ContextHandle) -> c.AddHandle:
+        """A command that gives a frame a handle."""
+        if not isinstance(cast("object", handle), ContextHandle):
+            raise errors.InvalidRequest(
+                f"a handle is a ContextHandle, not {type(handle).__name__}."
+            )
+        if handle.content_hash is not None:
+            raise errors.InvalidRequest(
+                "content_hash is set by Limpet.", hint="Give the content."
+            )
+        return c.AddHandle(frame_id=_frame_id(frame_id), handle=handle)
+
+    def removal(self, frame_id: str, handle_id: str) -> c.CompactFrame:
+        """A command that takes a handle from a frame."""
+        named = checked_id("a handle's id", handle_id)
+        return c.CompactFrame(
+            frame_id=_frame_id(frame_id), removed=(named,), strategy=framing.REMOVE
+        )
+
+    def result(self, frame_id: str, result: ResultRef) -> c.AddResult:
+        """A command that notes a result."""
+        if not isinstance(cast("object", result), ResultRef):
+            raise errors.InvalidRequest(f"a result is a ResultRef, not {type(result).__name__}.")
+        return c.AddResult(frame_id=_frame_id(frame_id), result=result)
+
+    def secret(self) -> str:
+        """Return 256 random bits as text."""
+        return base64.urlsafe_b64encode(self._factory.random(32)).decode().rstrip("=")
+
+    def suspend(
+        self, tenant: str, frame_id: str, secret: str, *, reason: str, purpose: str,
+        payload: Json, expires_in_s: float | None,
+    ) -> c.SuspendFrame:  # fmt: skip
+        """A command that suspends a frame."""
+        frame_id, purpose = _frame_id(frame_id), _purpose(purpose)
+        if expires_in_s is not None and (
+            not isinstance(cast("object", expires_in_s), (int, float))
+            or isinstance(expires_in_s, bool)
+            or not 0 < expires_in_s <= limits.SUSPENSION_S_MAX
+        ):
+            raise errors.InvalidRequest(
+                f"expires_in_s is a number of seconds above 0, at most {limits.SUSPENSION_S_MAX:,.0f}, or None.",
+                hint="None is no expiry.",
+            )
+        told = _told("a reason", reason)
+        if not told.strip():
+            raise errors.InvalidRequest("a frame is suspended for a reason.")
+        return c.SuspendFrame(
+            frame_id=frame_id,
+            suspension_id=ids.new_id("sus", self._factory),
+            token_hash=token_hash(tenant, frame_id, purpose, secret),
+            reason=told,
+            purpose=purpose,
+            payload=_json("what a suspension asks about", payload),
+            expires_in_us=None if expires_in_s is None else int(expires_in_s * 1_000_000),
+        )
+
+    def revocation(self, found: Suspension, by: str, reason: str) -> c.RevokeSuspension:
+        """A command that makes a token void."""
+        return c.RevokeSuspension(
+            frame_id=found.frame_id,
+            suspension_id=found.suspension_id,
+            by=_told("by", by),
+            reason=_told("a reason", reason),
+        )
+
+    def begin(
+        self, frame_id: str, name: str, *, effect: ToolEffect, call_id: str | None,
+        message_id: str | None, tool_id: str | None, summary: str, intent: bool,
+    ) -> c.BeginTool:  # fmt: skip
+        """A command that begins a tool."""
+        made = ids.new_id("tol", self._factory)
+        named = made if tool_id is None else checked_id("a tool's id", tool_id)
+        return c.BeginTool(
+            frame_id=_frame_id(frame_id),
+            tool_id=named,
+            name=checked_id("a tool's name", name),
+            key=f"idk_{hashlib.sha256(named.encode()).hexdigest()[:32]}",
+            effect=ToolEffect(one_of("an effect", ToolEffect, effect)),
+            call_id=None if call_id is None else checked_id("a call's id", call_id),
+            message_id=None if message_id is None else checked_id("a message's id", message_id),
+            summary=bounded("a tool's summary", summary, limits.TITLE_BYTES_MAX),
+            intent=flag("intent", intent),
+            named=tool_id is not None,
+        )
+
+    def end(
+        self, frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool,
+        max_messages: int,
+    ) -> c.EndTool:  # fmt: skip
+        """A command that notes a tool's result."""
+        kept = freeze(output)
+        size = len(msgspec.json.encode(kept))
+        if size > limits.MESSAGE_BYTES_MAX:
+            raise errors.TooLarge(
+                f"the output has {size:,} bytes; at most {limits.MESSAGE_BYTES_MAX:,} are kept.",
+                hint="Keep it outside, and give where it is.",
+                facts={"bytes": size, "bytes_max": limits.MESSAGE_BYTES_MAX},
+            )
+        return c.EndTool(
+            frame_id=_frame_id(frame_id),
+            tool_id=checked_id("a tool's id", tool_id),
+            output=kept,
+            is_error=flag("is_error", is_error),
+            abandon=abandon,
+            max_messages=max_messages,
+        )
+
+    def retry(self, frame_id: str, tool_id: str) -> c.RetryTool:
+        """A command that runs a tool once more."""
+        return c.RetryTool(frame_id=_frame_id(frame_id), tool_id=checked_id("a tool's id", tool_id))
+
+
+def _handled(children: Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(cast("object", children), (list, tuple, set, frozenset)):
+        raise errors.InvalidRequest(
+            "handled is a list of frames' ids.", hint="For one: handled=[child_id]."
+        )
+    return tuple(map(_frame_id, children))
+
+
+def _status(status: FrameStatus) -> FrameStatus:
+    return FrameStatus(one_of("a frame's status", FrameStatus, status))
+
+
+def _purpose(purpose: str) -> str:
+    return bounded("a purpose", purpose, limits.ID_BYTES_MAX)
+
+
+def begun(frame: Frame, command: c.BeginTool) -> ToolRun:
+    """Return the tool that a command began, or meant."""
+    for tool in reversed(frame.tools):
+        same_call = command.call_id is not None and (tool.message_id, tool.call_id) == (
+            command.message_id,
+            command.call_id,
+        )
+        if tool.tool_id == command.tool_id or same_call:
+            return tool
+    raise errors.UnknownTool(
+        f"the tool {command.name!r} of that key is through already.",
+        facts={"frame": frame.frame_id},
+    )
+
+
+def token_hash(tenant: str, frame_id: str, purpose: str, secret: str) -> str:
+    """Return what is kept of a token: bound to whose frame it resumes, and what for."""
+    bound = msgspec.json.encode([tenant, frame_id, purpose, secret])
+    return hashlib.sha256(bound).hexdigest()
+
+
+def token(standing: Suspension, secret: str) -> SuspensionToken:
+    """Return the right to end a suspension."""
+    return SuspensionToken(
+        token_id=f"{standing.suspension_id}.{secret}",
+        frame_id=standing.frame_id,
+        suspended_at=standing.suspended_at,
+        expires_at=standing.expires_at,
+        suspension_id=standing.suspension_id,
+    )
+
+
+def reissued(
+    tenant: str, command: c.SuspendFrame, standing: Suspension, secret: str
+) -> c.SuspendFrame:
+    """Return the command that replaces the token of a suspension."""
+    return msgspec.structs.replace(
+        command,
+        suspension_id=standing.suspension_id,
+        token_hash=token_hash(tenant, command.frame_id, standing.purpose, secret),
+        again=True,
+    )
+
+
+def parsed(value: SuspensionToken | str) -> tuple[str, str]:
+    """Return the suspension that a token names, and its secret; raise InvalidSuspensionToken if it is none."""
+    text = value.token_id if isinstance(value, SuspensionToken) else value
+    if (
+        not isinstance(cast("object", text), str)
+        or not text.isascii()
+        or len(text) > limits.ID_BYTES_MAX
+    ):
+        raise errors.InvalidSuspensionToken
+    suspension_id, _, secret = text.partition(".")
+    if not suspension_id or not secret:
+        raise errors.InvalidSuspensionToken
+    return suspension_id, secret
+
+
+def resumption(
+    tenant: str,
+    found: Suspension,
+    secret: str,
+    payload: Json | msgspec.UnsetType,
+    purpose: str | None,
+) -> c.EndSuspension:
+    """Return the command that uses a token."""
+    wanted = found.purpose if purpose is None else _purpose(purpose)
+    return c.EndSuspension(
+        frame_id=found.frame_id,
+        suspension_id=found.suspension_id,
+        decision=Decision.RESUMED,
+        token_hash=token_hash(tenant, found.frame_id, found.purpose, secret),
+        purpose=wanted,
+        payload=payload if payload is UNSET else _json("a payload", payload),
+    )
+
+
+def decision(
+    found: Suspension, how: str, *, by: str, reason: str, payload: Json | msgspec.UnsetType
+) -> c.EndSuspension:
+    """Return the command that decides a suspension."""
+    if not isinstance(cast("object", how), str) or how not in DECISIONS:
+        raise errors.InvalidRequest(
+            f"a suspension is decided by 'approve', 'reject' or 'edit', not {how!r}.",
+            hint="To decide later, do nothing.",
+        )
+    return c.EndSuspension(
+        frame_id=found.frame_id,
+        suspension_id=found.suspension_id,
+        decision=DECISIONS[how],
+        payload=payload if payload is UNSET else _json("a payload", payload),
+        by=checked_id("who decides", by),
+        reason=_told("a reason", reason),
+    )
+
+
+def decided_before(found: Suspension) -> errors.AlreadyDecided:
+    """Return the error for a suspension that somebody else has ended."""
+    at = ids.iso(found.decided_us) if found.decided_us is not None else None
+    who = f" by {found.decided_by}" if found.decided_by else ""
+    when = f" at {at}" if at else ""
+    what = "was revoked" if found.status is SuspensionStatus.REVOKED else f"was {found.status}"
+    return errors.AlreadyDecided(
+        f"the suspension {found.suspension_id!r} {what}{who}{when}. Nothing was done.",
+        facts={
+            "suspension": found.suspension_id, "status": str(found.status), "by": found.decided_by, "at": at,
+        },
+    )  # fmt: skip

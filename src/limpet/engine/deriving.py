@@ -1,0 +1,69 @@
+"""Everything the store keeps beside the log, made from the log alone: one function for each kind of stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+from limpet import errors
+from limpet.engine import listed, trees
+from limpet.engine.states import PREFIX, recorded, texts_of
+from limpet.history import sessions
+from limpet.store.port import Blobs, Derived, Projection, Rebuilt, Store, StoredEvent
+from limpet.values.event import MessageAdded, SessionEnded
+from limpet.values.session import SessionState, SessionStatus
+
+
+def rebuild(store: Store, tell: Callable[[int], None] = lambda _: None) -> Rebuilt:
+    """Have a store make all of it again; return what was made. `tell` hears how many events were gone through.
+
+    Raises Corrupt, and changes nothing, if the log is not as it was written.
+    """
+    made = Rebuilt()
+    try:
+        with closing(store.rebuild(derived)) as steps:
+            for step in steps:
+                if isinstance(step, Rebuilt):
+                    made = step
+                else:
+                    tell(step)
+    finally:
+        # An interrupt can come before the turn was given back.
+        store.leave_turn()
+    return made
+
+
+def derived(stream: str, events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
+    """Return the claims, projections and blobs of a stream; raise Corrupt if a blob is not there."""
+    if stream.startswith(PREFIX):
+        return _of_session(events, fetch)
+    if stream.startswith(trees.PREFIX):
+        return trees.derived(events, fetch)
+    raise errors.NewerStore(
+        f"the store has a stream {stream!r}, which this Limpet knows nothing of.",
+        hint="Nothing was changed. In an up-to-date clone of Limpet: pip install .",
+        facts={"stream": stream},
+    )
+
+
+def _of_session(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
+    state: SessionState | None = None
+    claims: list[tuple[str, int]] = []
+    blobs: list[tuple[bytes, int]] = []
+    rows: list[Projection] = []
+    for stored in events:
+        texts = texts_of((stored,), fetch)
+        blobs += [(hash_, stored.version) for hash_ in texts]
+        fact = recorded(stored, texts)
+        state = sessions.evolve(state, fact)
+        if isinstance(fact.event, MessageAdded):
+            claims.append((fact.event.message.id, stored.version))
+        if stored.kind == SessionEnded.kind and not stored.erased and _deleted(state):
+            rows.append(listed.deleted_row(state))
+    if state is not None and not state.gone:
+        rows.append(listed.projection(state))
+    return Derived(tuple(claims), tuple(rows), tuple(blobs))
+
+
+def _deleted(state: SessionState) -> bool:
+    return state.status is SessionStatus.DELETED

@@ -1,0 +1,413 @@
+"""Erasing: which streams and events have to go for a user, a session, a message, or for all that was deleted.
+
+What goes is found before the turn; under it, nothing may have been written since but what has no part in it. First it is gone for every
+reader, in one transaction; then whoever keeps something beside the store is told (`hooks`), and the store's
+files are scrubbed. A process that dies in between leaves the rest to the next one: it stays pending.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.engine import arriving, deriving, salvaging, stand_ins, tracing, trees
+from limpet.engine.engine import Engine
+from limpet.engine.lineage import Lineage
+from limpet.engine.listed import DELETED, KIND, rows
+from limpet.engine.openings import Goes, Openings, session_of
+from limpet.engine.pending import Todo, encoded, todos, unfinished
+from limpet.engine.states import stream_of
+from limpet.engine.telling import Elsewhere, Heard, Hook, Telling
+from limpet.history import sessions as rules
+from limpet.store import port
+from limpet.store.erasure import Erased, Erasure, Share, StandIn
+from limpet.values import command as c
+from limpet.values.erasure import Receipt
+from limpet.values.frame_event import FramePushedEvent
+from limpet.values.message import checked_id
+from limpet.values.session import EndReason, SessionState, SessionStatus
+from limpet.wire import frames
+
+
+class Handles(Protocol):
+    """Whoever holds on to sessions in memory."""
+
+    def settle(self) -> None:
+        """See to it that what was written to them is in the store, or refused."""
+        ...
+
+    def forgotten(self, session_ids: Sequence[str]) -> None:
+        """Let go of sessions that are not there any more."""
+        ...
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to go: sessions whole, of others what was deleted earlier, and what the hooks are told.
+
+    `owners` are users who have other sessions that may have been told of it. `hide`: what forks still need is hidden
+    until it can go; otherwise it just stays.
+    """
+
+    what: str
+    whole: frozenset[str] = frozenset()
+    earlier: frozenset[str] = frozenset()
+    todo: tuple[Todo, ...] = ()
+    owners: frozenset[str] = frozenset()
+    hide: bool = True
+
+    def todo_of(self, gone: Collection[str]) -> tuple[Todo, ...]:
+        """Return what the hooks are told once some sessions have gone: nothing of one that just stays."""
+        if self.hide:
+            return self.todo
+        return tuple(each for each in self.todo if each.session_id in gone)
+
+
+class Done(NamedTuple):
+    """An erasure that took place: its receipt, and which of the sessions went that were to go whole."""
+
+    receipt: Receipt
+    gone: frozenset[str]
+
+
+class Erasing:
+    """Erases of one tenant. `hooks` may be called again for what they have dropped already.
+
+    `words` are those of the hooks that drop what was said, and leave what long-term memory has learnt from it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: str,
+        hooks: Sequence[Hook] = (),
+        handles: Handles | None = None,
+        elsewhere: Elsewhere | None = None,
+        *,
+        words: Sequence[Hook] = (),
+    ) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._tenant = tenant
+        self._telling = Telling(tenant, hooks, elsewhere, words)
+        self._handles = handles
+        self._looked_at: set[str] = set()
+
+    def user(self, user_id: str) -> Receipt:
+        """Erase everything of a user: sessions, living and deleted, their frames, and what the hooks keep."""
+        named = checked_id("a user's id", user_id)
+        return self._carried_out(lambda: self._of_user(named)).receipt
+
+    def session(self, session_id: str) -> Receipt:
+        """Erase a session and the frames that were about it; raise UnknownSession if there is none, nor was."""
+        named = checked_id("a session's id", session_id)
+        return self._carried_out(lambda: self._of_session(named)).receipt
+
+    def deleted(self, limit: int | None = None, waiting: Collection[str] = ()) -> Receipt:
+        """Erase what delete_session has hidden, of so many sessions at most; leave out rows that still wait."""
+        return self._carried_out(lambda: self._of_deleted(limit, waiting)).receipt
+
+    def outlived(
+        self, may_go: Callable[[], Iterable[SessionState]], *, finish: bool = True
+    ) -> Done:
+        """Erase sessions that are kept no longer, those that may go by now; memory keeps what it has learnt.
+
+        What somebody needs by the time that it would go just stays, and nobody is told of it. Unless it is to `finish`,
+        what is left to do of it stays pending: for one who goes on, and finishes at the end.
+        """
+        return self._carried_out(lambda: self._of_outlived(list(may_go())), finish=finish)
+
+    def message(self, session_id: str, message_id: str) -> Receipt:
+        """Erase one message and what was made from its words; raise UnknownSession, UnknownMessage."""
+        self._begin()
+        found = tracing.traced(
+            self._engine,
+            self._tenant,
+            checked_id("a session's id", session_id),
+            checked_id("a message's id", message_id),
+        )
+        for _ in range(limits.RETRIES_MAX):
+            head = self._store.head(self._tenant)
+            found.go_on()
+            gone, said = found.stand_ins(), found.copies()
+            who = found.state.user_id or ""
+            if who:
+                said |= self._unsay(gone, who, _among(gone))
+            todo = [Todo(self._tenant, who, name, at) for at, name in said.items()]
+            outcome = self._erase(head, tuple(self._shares(gone)), todo)
+            if isinstance(outcome, Erased):
+                return self._finished(self._receipt("message", outcome))
+        raise _overtaken()
+
+    def _shares(self, gone: dict[str, list[StandIn]]) -> Iterator[Share]:
+        for stream, found in gone.items():
+            version = self._store.version(self._tenant, stream)
+            kind = stand_ins.notice_kind(stream)
+            yield Share(stream=stream, expected=version, kind=kind, stand_ins=tuple(found))
+
+    def _unsay(
+        self,
+        found: dict[str, list[StandIn]],
+        user_id: str,
+        goes: Goes,
+        without: Collection[str] = (),
+    ) -> dict[int, str]:
+        """Add what a user's new sessions were told of what goes; return where, by position and session."""
+        openings = Openings(self._engine, self._tenant, goes)
+        for stream, made in openings.stand_ins(user_id, without).items():
+            known = {each.position for each in found.get(stream, ())}
+            fresh = [each for each in made if each.position not in known]
+            found.setdefault(stream, []).extend(fresh)
+        return openings.prompts
+
+    def _of_user(self, user_id: str) -> Wish:
+        living = {row.id for row in self._rows(port.Query(kind=KIND, owner=user_id))}
+        hidden = {row.lookup for row in self._rows(port.Query(kind=DELETED, owner=user_id))}
+        todo = (Todo(self._tenant, user_id),)
+        return Wish(
+            what="user", whole=frozenset(living), earlier=frozenset(hidden - living), todo=todo
+        )
+
+    def _of_session(self, session_id: str) -> Wish:
+        user_id = self._owner(session_id)
+        owners = frozenset({user_id} if user_id is not None else ())
+        todo = Todo(self._tenant, user_id or "", session_id)
+        return Wish(what="session", whole=frozenset({session_id}), todo=(todo,), owners=owners)
+
+    def _owner(self, session_id: str) -> str | None:
+        try:
+            state = self._engine.states.current(self._tenant, session_id)
+        except errors.Corrupt:
+            return salvaging.owner(self._store, self._tenant, session_id)
+        if state is None:
+            raise rules.unknown(session_id)
+        return state.user_id
+
+    def _of_outlived(self, states: Sequence[SessionState]) -> Wish:
+        todo = (msgspec.structs.replace(self._todo(state), learnt=True) for state in states)
+        whole = frozenset(state.id for state in states)
+        return Wish(what="retention", whole=whole, todo=tuple(todo), hide=False)
+
+    def _of_deleted(self, limit: int | None, waiting: Collection[str]) -> Wish:
+        found: dict[str, set[str]] = {}
+        self._looked_at.clear()
+        for row in self._rows(port.Query(kind=DELETED)):
+            if limit is not None and len(found) >= limit and row.lookup not in found:
+                break
+            if row.id not in waiting or self._can_go(row.lookup):
+                found.setdefault(row.lookup, set()).add(row.owner)
+                self._looked_at.add(row.id)
+        owners = frozenset(owner for every in found.values() for owner in every if owner)
+        todo = tuple(self._hidden(found))
+        return Wish(what="deleted", earlier=frozenset(found), todo=todo, owners=owners)
+
+    def waiting(self, known: Collection[str]) -> set[str]:
+        """Return the rows of deleted sessions that are still there, of those `known` and of those looked at last."""
+        asked = {*known, *self._looked_at}
+        return {row.id for row in self._rows(port.Query(kind=DELETED)) if row.id in asked}
+
+    def _can_go(self, session_id: str) -> bool:
+        lineage = Lineage(self._engine, self._tenant, (), (session_id,))
+        return bool(lineage.going or lineage.earlier())
+
+    def _hidden(self, sessions: Mapping[str, set[str]]) -> Iterator[Todo]:
+        """Yield what is to be told of deleted sessions, given with whose they were."""
+        earlier = Lineage(self._engine, self._tenant, (), sessions).earlier()
+        for session_id, owners in sorted(sessions.items()):
+            state = self._state(session_id)
+            lives = state is not None and state.status is not SessionStatus.DELETED
+            for owner in sorted(owners):
+                if lives and state is not None and owner == (state.user_id or ""):
+                    # By its names alone it can't be told apart from the one that has them now.
+                    gone = earlier.get(stream_of(session_id), ())
+                    yield from (
+                        Todo(self._tenant, owner, session_id, each.position) for each in gone
+                    )
+                else:
+                    yield Todo(self._tenant, owner, session_id)
+
+    def _todo(self, state: SessionState) -> Todo:
+        return Todo(self._tenant, state.user_id or "", state.id)
+
+    def _state(self, session_id: str) -> SessionState | None:
+        """Return the state of a session; None if there is none, or one that can't be read any more."""
+        with contextlib.suppress(errors.Corrupt):
+            return self._engine.states.current(self._tenant, session_id)
+        return None
+
+    def _rows(self, query: port.Query) -> Iterator[port.Projection]:
+        return rows(self._store, self._tenant, query)
+
+    def _begin(self) -> None:
+        self._engine.check()
+        arriving.refuse(self._store, self._tenant)
+        if self._handles is not None:
+            self._handles.settle()
+
+    def _carried_out(self, wished: Callable[[], Wish], *, finish: bool = True) -> Done:
+        self._begin()
+        for _ in range(limits.RETRIES_MAX):
+            head = self._store.head(self._tenant)
+            wish = wished()
+            lineage = Lineage(self._engine, self._tenant, wish.whole, wish.earlier)
+            waiting = lineage.waiting if wish.hide else []
+            self._hide(waiting)
+            gone = tuple(lineage.going)
+            roots = self._roots({*gone, *(wish.whole if wish.hide else ())})
+            shares = [*map(self._session, gone)]
+            shares += map(self._whole, map(trees.stream_of, roots))
+            left, told_of = self._left(wish, lineage)
+            shares += self._shares(left)
+            shares += self._mentions({*gone, *waiting}, roots)
+            count = sum(map(self._frames, roots))
+            wanted = wish.todo_of(gone)
+            todo = (*wanted, *told_of)
+            outcome = self._erase(head, tuple(shares), todo) if shares else _nothing()
+            told = 0 if shares else self._tell(wanted)
+            if isinstance(outcome, Erased):
+                receipt = msgspec.structs.replace(
+                    self._receipt(wish.what, outcome),
+                    sessions=len(gone),
+                    frames=count,
+                    waiting=len(waiting),
+                    rows=told,
+                    pending=not finish,
+                )
+                if self._handles is not None:
+                    self._handles.forgotten([*gone, *waiting])
+                done = self._finished(receipt) if finish else receipt
+                return Done(done, wish.whole.intersection(gone))
+        raise _overtaken()
+
+    def _left(self, wish: Wish, lineage: Lineage) -> tuple[dict[str, list[StandIn]], list[Todo]]:
+        """Return what stands in for what goes of sessions that stay, and what is to be told of it."""
+        found, away = lineage.earlier(), {*lineage.going, *lineage.waiting}
+        earlier, todo = _among(found), list[Todo]()
+
+        def goes(event: port.StoredEvent) -> bool:
+            return earlier(event) or session_of(event) in away
+
+        for owner in sorted(wish.owners):
+            said = self._unsay(found, owner, goes, lineage.going)
+            todo += (Todo(self._tenant, owner, name, at) for at, name in said.items())
+        return found, todo
+
+    def _hide(self, sessions: Sequence[str]) -> None:
+        for session_id in sessions:
+            command = c.EndSession(session_id=session_id, reason=EndReason.DELETED)
+            with contextlib.suppress(errors.UnknownSession):
+                self._engine.run(c.Request(tenant=self._tenant, command=command))
+
+    def _whole(self, stream: str) -> Share:
+        version = self._store.version(self._tenant, stream)
+        kind = stand_ins.notice_kind(stream)
+        return Share(stream=stream, expected=version, kind=kind, whole=True)
+
+    def _session(self, session_id: str) -> Share:
+        """Return a session as what goes whole, with its rows: its events may be damaged."""
+        hidden = self._rows(port.Query(kind=DELETED, lookup=session_id))
+        rows = ((KIND, session_id), *((row.kind, row.id) for row in hidden))
+        return msgspec.structs.replace(self._whole(stream_of(session_id)), rows=rows)
+
+    def _roots(self, sessions: set[str]) -> list[str]:
+        """Return the trees in which any frame is about one of the sessions."""
+        found: dict[str, None] = {}
+        for session_id in sorted(sessions):
+            term = f"session:{session_id}"
+            for row in self._rows(port.Query(kind=trees.TREE, terms=(term,))):
+                found[row.id] = None
+            for row in self._rows(port.Query(kind=trees.FRAME, lookup=term)):
+                found[frames.decode_frame(row.document).root_id] = None
+        return list(found)
+
+    def _frames(self, root_id: str) -> int:
+        found, after = 0, 0
+        stream = trees.stream_of(root_id)
+        while page := self._store.read(self._tenant, stream, after=after, limit=limits.READ_CHUNK):
+            found += sum(event.kind == FramePushedEvent.kind for event in page)
+            after = page[-1].version
+        return found
+
+    def _mentions(self, sessions: set[str], roots: Sequence[str]) -> Iterator[Share]:
+        """Give what other trees hold of the sessions: packs and handles."""
+        if sessions and self._store.query(self._tenant, port.Query(kind=trees.TREE, limit=1)):
+            known = frozenset(map(trees.stream_of, roots))
+            yield from self._shares(tracing.mentions(self._store, self._tenant, sessions, known))
+
+    def _erase(
+        self, head: int, shares: tuple[Share, ...], todo: Sequence[Todo]
+    ) -> Erased | port.Stale:
+        """Erase what was found when the feed was at `head`, if nothing came since that has a part in it."""
+        erasure = Erasure(
+            tenant=self._tenant, shares=shares, time_us=self._engine.now_us(), head=head,
+            todo=encoded(todo),
+        )  # fmt: skip
+        streams = {share.stream for share in shares}
+        outcome = self._store.erase(erasure, deriving.derived)
+        for _ in range(limits.RETRIES_MAX):
+            if isinstance(outcome, Erased) or outcome.stream:
+                break
+            passed = tracing.passed(self._store, self._tenant, erasure.head or 0, streams)
+            if passed is None:
+                break
+            erasure = msgspec.structs.replace(erasure, head=passed)
+            outcome = self._store.erase(erasure, deriving.derived)
+        return outcome
+
+    def _receipt(self, what: str, gone: Erased) -> Receipt:
+        name = hashlib.sha256(gone.link).hexdigest()[:24] if gone.link else "none"
+        return Receipt(
+            id=f"erasure_{name}", what=what, erased_us=self._engine.now_us(), events=gone.events,
+            blobs=gone.blobs, keys=gone.keys,
+        )  # fmt: skip
+
+    def _finished(self, receipt: Receipt) -> Receipt:
+        try:
+            return msgspec.structs.replace(receipt, rows=receipt.rows + self.finish())
+        except errors.Error as error:
+            left = msgspec.structs.replace(receipt, pending=True)
+            error.facts |= {"pending": True, "receipt": left.to_dict()}
+            raise
+
+    def finish(self) -> int:
+        """Do what is left of erasures, of whichever tenant and process; return how much the hooks dropped.
+
+        What fails stays pending and hinders nothing else. It is raised at the end, if it was this tenant's.
+        """
+        return self._through(ask=True).result()
+
+    def finish_here(self) -> None:
+        """Do the same as far as it can be done here: no engine elsewhere is asked, and what fails is left."""
+        self._through(ask=False)
+
+    def _through(self, *, ask: bool) -> Heard:
+        pending = self._store.pending()
+        if pending is None:
+            return Heard()
+        todo = list(todos(pending))
+        told = self._telling.told(todo, ask=ask)
+        if unfinished(pending) or told.left != todo:
+            self._store.scrub(pending, encoded(told.left))
+        return told
+
+    def _tell(self, every: Iterable[Todo]) -> int:
+        return self._telling.told(every, ask=True).result()
+
+
+def _among(found: Mapping[str, Sequence[StandIn]]) -> Goes:
+    places = {each.position for every in found.values() for each in every}
+    return lambda event: event.position in places
+
+
+def _nothing() -> Erased:
+    return Erased(events=0, blobs=0, keys=0, claims=0, rows=0, link=b"")
+
+
+def _overtaken() -> errors.Conflict:
+    return errors.Conflict(
+        "others wrote to what is to be erased every time.", hint="Nothing was erased. Retry."
+    )

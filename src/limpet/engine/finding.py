@@ -1,0 +1,76 @@
+"""Events of a session by their kind, found without reading the messages between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from limpet import limits
+from limpet.engine.states import facts, stream_of
+from limpet.store import port
+from limpet.values.event import SessionCreated, WindowRecorded
+from limpet.values.session import SessionState
+
+CHUNK = 64
+"""Events that are read at once where some of them are no messages."""
+
+
+class Log:
+    """One session's events up to a state of it."""
+
+    def __init__(self, store: port.Store, tenant: str, state: SessionState) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._stream = stream_of(state.id)
+        self.state = state
+
+    def read(self, after: int, until: int) -> list[port.StoredEvent]:
+        """Return the events after < version <= until, of which there are few."""
+        return self._store.read(
+            self._tenant, self._stream, after=after, until=until, limit=until - after, at=self.state.version
+        )  # fmt: skip
+
+    def _last(self, version: int) -> tuple[int, int]:
+        """Return version and ordinal of the last event up to a version; a rewind may have left that one out."""
+        found = self._store.read(
+            self._tenant, self._stream, until=version, limit=1, at=self.state.version, newest=True
+        )
+        return (found[0].version, found[0].ordinal) if found else (0, 0)
+
+    def versions(self, kind: str, low: int, high: int, *, newest: bool) -> Iterator[int]:
+        """Yield the versions of events of a kind, no messages, with low < version <= high.
+
+        Every message has the next ordinal. So a stretch with as many ordinals as events has nothing
+        but messages, and is not read.
+        """
+        if high - low <= CHUNK:
+            found = (
+                [e.version for e in self.read(low, high) if e.kind == kind] if high > low else []
+            )
+            yield from reversed(found) if newest else found
+            return
+        (high, after), (_, before) = self._last(high), self._last(low)
+        if after - before < high - low:
+            middle = (low + high) // 2
+            halves = ((low, middle), (middle, high))
+            for first, last in reversed(halves) if newest else halves:
+                yield from self.versions(kind, first, last, newest=newest)
+
+    def recorded_for(self, version: int) -> tuple[int, WindowRecorded] | None:
+        """Return the window that was recorded with the message of an event, and its own event; None if none was."""
+        low = max(self.floor(), version - 1 - limits.BATCH_MESSAGES_MAX)
+        near = next(self.versions(WindowRecorded.kind, low, version - 1, newest=True), 0)
+        found = self.read(near - 1, near) if near else []
+        event = facts(self._store, self._tenant, found)[0].event if found else None
+        if not isinstance(event, WindowRecorded) or version - near > event.messages:
+            return None
+        return near, event
+
+    def floor(self) -> int:
+        """Return the version before the session was created: what is older was deleted with another one.
+
+        A reset begins a generation too, and deletes nothing.
+        """
+        if not self.state.generation:
+            return self.state.began - 1
+        created = self.versions(SessionCreated.kind, 0, self.state.began, newest=True)
+        return next(created, 1) - 1

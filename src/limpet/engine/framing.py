@@ -1,0 +1,305 @@
+"""From a command about a frame to an append: load its tree, decide, evolve, encode.
+
+What a tool's result means to a conversation is appended in the same step as what it means to its frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from limpet import errors
+from limpet.engine import trees
+from limpet.engine.trees import Trees
+from limpet.history import framing, tooling
+from limpet.history.frames import Made, evolve_one
+from limpet.store import port
+from limpet.values import command as c
+from limpet.values import frame_command as f
+from limpet.values import frame_event as e
+from limpet.values import ids
+from limpet.values.frame import Frame, FrameStatus, ToolRun, TreeState
+from limpet.values.message import Message, ToolCallResult
+from limpet.values.session import SessionState, SessionStatus
+from limpet.wire import frames as wire
+
+replace = msgspec.structs.replace
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What a command makes of a tree: the write, the tree after it, and the frame that answers."""
+
+    write: port.StreamWrite | None
+    tree: TreeState | None
+    frame: Frame
+    projections: tuple[port.Projection, ...] = ()
+    snapshots: tuple[port.Snapshot, ...] = ()
+    saying: tuple[c.AddMessages, ...] = ()
+
+
+class Framing:
+    """Commands about frames decided together, each on the trees that those before it lead to."""
+
+    def __init__(
+        self,
+        store: port.Store,
+        known: Trees,
+        factory: ids.Factory,
+        last: Callable[[str, str], SessionState | None],
+    ) -> None:
+        """`last` gives the session where a conversation goes on, from tenant and id."""
+        self._store = store
+        self._known = known
+        self._factory = factory
+        self._last = last
+        self._trees: dict[tuple[str, str], TreeState] = {}
+        self._roots: dict[tuple[str, str], str] = {}
+        self._closed: dict[tuple[str, str], Frame] = {}
+
+    def plan(self, tenant: str, command: f.FrameCommand) -> Step:
+        """Decide a command; raise what the rules say against it. Nothing is kept before `accept`."""
+        if isinstance(command, f.PushFrame):
+            present = self._find(tenant, command.frame_id) if command.named else None
+            if present is not None:
+                return Step(None, None, self._pushed_before(tenant, command, present))
+            tree = self._parent_tree(tenant, command)
+            command = replace(command, frame_id=self._id(command, tree))
+        else:
+            tree = self._tree(tenant, command)
+        time_us = max(self._factory.now_us(), tree.updated_us if tree else 0)
+        made = framing.decide(tree, command, now_us=time_us)
+        if isinstance(command, f.BeginTool):
+            self._check_new(tenant, tree, command, made)
+        if not made:
+            assert tree is not None, "a push always makes something"
+            return Step(None, None, tree.frames[command.frame_id])
+        saying: tuple[c.AddMessages, ...] = ()
+        if isinstance(command, f.EndTool) and tree is not None:
+            made, saying = self._answered(tenant, tree.frames[command.frame_id], command, made[0])
+        elif isinstance(command, (f.PopFrame, f.ExpireTree)) and tree is not None:
+            saying = self._given_up(tenant, tree, made)
+        return self._step(tree, command.frame_id, made, saying, time_us)
+
+    def _id(self, command: f.PushFrame, tree: TreeState | None) -> str:
+        """Return the id of a new frame. A child's begins with its root's: so its tree is found without a row."""
+        if command.named:
+            return command.frame_id
+        return f"{tree.root_id}.{tree.version + 1}" if tree else ids.new_id("frm", self._factory)
+
+    def accept(self, tenant: str, step: Step) -> None:
+        """Have later commands decided on what this one leads to, now that nothing of it is refused."""
+        if step.tree is not None:
+            self._trees[tenant, step.tree.root_id] = step.tree
+            self._roots[tenant, step.frame.frame_id] = step.tree.root_id
+            if not step.frame.open:
+                self._closed[tenant, step.frame.frame_id] = step.frame
+
+    def _open_tree(self, tenant: str, frame_id: str) -> TreeState | None:
+        """Return the tree in which a frame is open."""
+        if not self._trees:
+            tree = self._known.tree_in_turn(tenant, frame_id)
+            if tree is not None and frame_id in tree.frames:
+                return tree
+        root = self._root(tenant, frame_id)
+        tree = self._state(tenant, root) if root is not None else None
+        return tree if tree is not None and frame_id in tree.frames else None
+
+    def _state(self, tenant: str, root_id: str) -> TreeState | None:
+        found = self._trees.get((tenant, root_id))
+        return found if found is not None else self._known.in_turn(tenant, root_id)
+
+    def _root(self, tenant: str, frame_id: str) -> str | None:
+        return self._roots.get((tenant, frame_id)) or self._known.root(tenant, frame_id)
+
+    def _find(self, tenant: str, frame_id: str) -> Frame | None:
+        root = self._root(tenant, frame_id)
+        if root is None:
+            return None
+        tree = self._state(tenant, root)
+        found = tree.frames.get(frame_id) or tree.closed_frame(frame_id) if tree else None
+        found = found or self._closed.get((tenant, frame_id))
+        return found or self._known.shelved(tenant, frame_id)
+
+    def _tree(self, tenant: str, command: f.FrameCommand) -> TreeState:
+        frame_id = command.frame_id
+        tree = self._open_tree(tenant, frame_id)
+        if tree is not None:
+            return tree
+        frame = self._find(tenant, frame_id)
+        if frame is None:
+            raise trees.unknown(frame_id)
+        if isinstance(command, f.EndSuspension) and command.token_hash is not None:
+            raise errors.InvalidSuspensionToken
+        raise framing.refused(frame, "change any more", "Push a new one.")
+
+    def _parent_tree(self, tenant: str, command: f.PushFrame) -> TreeState | None:
+        parent_id = command.parent_frame_id
+        if parent_id is None:
+            return None
+        tree = self._open_tree(tenant, parent_id)
+        if tree is not None:
+            return tree
+        parent = self._find(tenant, parent_id)
+        if parent is None:
+            raise errors.ParentFrameNotFound(
+                f"there is no frame {parent_id!r} to be the parent.",
+                hint="Push it first, or leave parent_frame_id out.",
+                facts={"frame": parent_id},
+            )
+        raise framing.refused(parent, "get children", "Push under a frame that is open.")
+
+    def _pushed_before(self, tenant: str, command: f.PushFrame, present: Frame) -> Frame:
+        """Return the frame of a push that was made before; raise DuplicateFrame if it was another."""
+        pushed = None
+        stream, claim = trees.stream_of(present.root_id), f"frame:{present.frame_id}"
+        version = self._store.find_claim(tenant, stream, claim)
+        if version:
+            found = self._store.read(tenant, stream, after=version - 1, until=version, limit=1)
+            pushed = trees.recorded(found[0]).event if found else None
+        wanted = framing.decide(None, replace(command, parent_frame_id=None), now_us=0)[0].event
+        if (
+            not isinstance(pushed, e.FramePushedEvent)
+            or wire.encode_event(replace(pushed, parent_frame_id=None)) != wire.encode_event(wanted)
+            or pushed.parent_frame_id != command.parent_frame_id
+        ):
+            raise errors.DuplicateFrame(
+                f"another frame has the id {command.frame_id!r}.",
+                hint="Give the new one its own id, or leave the id out.",
+                facts={"frame": command.frame_id},
+            )
+        return present
+
+    def _check_new(
+        self, tenant: str, tree: TreeState | None, command: f.BeginTool, made: Sequence[Made]
+    ) -> None:
+        frame = tree.frames[command.frame_id] if tree else None
+        if tree is None or frame is None or not made or frame.tool(command.tool_id):
+            return
+        self._check_call(tenant, frame, command)
+        stream, claim = trees.stream_of(tree.root_id), f"tool:{command.tool_id}"
+        if self._store.find_claim(tenant, stream, claim):
+            raise errors.InvalidTransition(
+                f"the tool {command.tool_id!r} is through already.",
+                hint="Give a new call its own tool_id, or leave it out.",
+                facts={"tool": command.tool_id},
+            )
+
+    def _check_call(self, tenant: str, frame: Frame, command: f.BeginTool) -> None:
+        """Refuse a call that the frame's conversation does not wait for: its result would go nowhere."""
+        if command.call_id is None or frame.scope.session_id is None:
+            return
+        session = self._last(tenant, frame.scope.session_id)
+        if session is not None and not _waits(session, command):
+            raise errors.UnknownCall(
+                f"no open call of the session has the id {command.call_id!r} and that message.",
+                hint="Add the assistant's message first, and take both ids from it.",
+                facts={
+                    "call": command.call_id, "message": command.message_id,
+                    "open": [call.call_id for call in session.open_calls],
+                },
+            )  # fmt: skip
+
+    def _answered(
+        self, tenant: str, frame: Frame, command: f.EndTool, made: Made
+    ) -> tuple[tuple[Made, ...], tuple[c.AddMessages, ...]]:
+        """Put a tool's result into the conversation that asked for it, if one waits for it."""
+        tool = tooling.find(frame, command.tool_id)
+        session = self._waiting_session(tenant, frame, tool)
+        if session is None or tool.call_id is None:
+            return (made,), ()
+        result = ToolCallResult(
+            tool.call_id,
+            tooling.result_text(tooling.outcome(tool, command)),
+            is_error=command.is_error,
+        )
+        message = self._message([result], abandoned=command.abandon)
+        event = made.event
+        assert isinstance(event, e.FrameUpdatedEvent), "that is how tools end"
+        here = replace(event, output=None, output_hash=None, recorded_in=(session.id, message.id))
+        saying = c.AddMessages(
+            session_id=session.id, messages=(message,), max_messages=command.max_messages
+        )
+        return (Made(here),), (saying,)
+
+    def _waiting_session(self, tenant: str, frame: Frame, tool: ToolRun) -> SessionState | None:
+        """Return the session in which a tool's call waits: that very call, for providers reuse their ids."""
+        if tool.call_id is None or frame.scope.session_id is None:
+            return None
+        session = self._last(tenant, frame.scope.session_id)
+        if session is None or session.status is not SessionStatus.ACTIVE:
+            return None
+        return session if _waits(session, tool) else None
+
+    def _given_up(
+        self, tenant: str, tree: TreeState, made: Iterable[Made]
+    ) -> tuple[c.AddMessages, ...]:
+        """Tell conversations the truth about calls whose frames are closed before they were answered."""
+        results: dict[str, dict[str, ToolCallResult]] = {}
+        for one in made:
+            event = one.event
+            if not isinstance(event, e.FramePoppedEvent) or event.status is FrameStatus.COMPLETED:
+                continue
+            frame = tree.frames[event.frame_id]
+            for tool in frame.tools:
+                session = self._waiting_session(tenant, frame, tool)
+                if session is not None and tool.call_id is not None:
+                    result = ToolCallResult(tool.call_id, tooling.abandoned(tool), is_error=True)
+                    # Two frames may have run one call; it gets one result.
+                    results.setdefault(session.id, {})[tool.call_id] = result
+        return tuple(
+            c.AddMessages(
+                session_id=session_id,
+                messages=(self._message(list(told.values()), abandoned=True),),
+            )
+            for session_id, told in results.items()
+        )
+
+    def _message(self, results: Sequence[ToolCallResult], *, abandoned: bool) -> Message:
+        metadata: Mapping[str, str] = {"type": "outcome_unknown"} if abandoned else {}
+        with ids.using(self._factory):
+            return Message("tool", tool_results=list(results), metadata=metadata)
+
+    def _step(
+        self,
+        before: TreeState | None,
+        frame_id: str,
+        made: Sequence[Made],
+        saying: tuple[c.AddMessages, ...],
+        time_us: int,
+    ) -> Step:
+        tree = before
+        after: list[TreeState] = []
+        facts: list[e.FrameEvent] = []
+        events: list[port.NewEvent] = []
+        claims: list[tuple[str, int]] = []
+        for one in made:
+            fact = one.event
+            for claim in trees.claims_of(fact, tree):
+                claims.append((claim, len(events)))
+            tree = evolve_one(tree, fact, time_us=time_us)
+            after.append(tree)
+            facts.append(fact)
+            blobs = tuple({text.encode(): None for text in one.texts}) if one.texts else ()
+            payload = wire.encode_event(fact)
+            events.append(port.NewEvent(fact.kind, wire.SCHEMA, time_us, payload, blobs=blobs))
+        assert tree is not None, "something was made"
+        stream = trees.stream_of(tree.root_id)
+        write = port.StreamWrite(
+            stream, before.version if before else 0, tuple(events), tuple(claims)
+        )
+        snapshots: tuple[port.Snapshot, ...] = ()
+        if before is not None and tree.due != before.due:
+            snapshots = (port.Snapshot(stream, tree.version, wire.FOLD, wire.encode_tree(tree)),)
+        frame = tree.frames.get(frame_id) or tree.closed_frame(frame_id)
+        assert frame is not None, "a frame that is not open any more was closed here"
+        rows = trees.rows(before, facts, after)
+        return Step(write, tree, frame, tuple(rows), snapshots, saying)
+
+
+def _waits(session: SessionState, of: ToolRun | f.BeginTool) -> bool:
+    """Whether a session waits for the result of that very call."""
+    return any(
+        call.call_id == of.call_id and of.message_id in (None, call.message_id)
+        for call in session.open_calls
+    )

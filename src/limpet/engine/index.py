@@ -1,0 +1,392 @@
+"""The state index for blocking callers: frames, their accounts, handles, tools and suspensions.
+
+Verbs that change a frame take an optional idempotency `key`: repeated with the same key, a verb has one
+effect. What a verb returns is on disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.engine import asking, trees
+from limpet.engine.commits import Answer
+from limpet.engine.contexts import Contexts
+from limpet.engine.engine import Engine
+from limpet.engine.requests import Settings, When, microseconds
+from limpet.engine.resolving import bound
+from limpet.engine.resuming import checked_limit, checked_scope
+from limpet.history.suspending import waits
+from limpet.values import frame_command as c
+from limpet.values import ids
+from limpet.values.budget import TokenBudget
+from limpet.values.command import Request
+from limpet.values.frame import (
+    Frame,
+    FrameStatus,
+    Scope,
+    Suspension,
+    SuspensionToken,
+    ToolEffect,
+    ToolRun,
+    TreeState,
+)
+from limpet.values.frozen import Json
+from limpet.values.handle import ContextHandle, ResultRef
+from limpet.values.message import checked_id
+from limpet.wire import frames as wire
+
+UNSET = msgspec.UNSET
+
+
+class StateIndex(Contexts):
+    """Frames of one tenant: pushed, changed, suspended, resumed and popped."""
+
+    def __init__(
+        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM
+    ) -> None:
+        super().__init__(engine, settings)
+        self._asking = asking.Asking(factory)
+
+    def _run(self, command: c.FrameCommand, key: str | None = None) -> Answer:
+        if key is not None:
+            key = checked_id("an idempotency key", key)
+        return self._engine.run(Request(tenant=self._tenant, command=command, key=key))
+
+    def push_frame(
+        self,
+        scope: Scope,
+        *,
+        goal: str,
+        budget: TokenBudget | int,
+        inputs: Json = None,
+        parent_frame_id: str | None = None,
+        frame_id: str | None = None,
+        parent_waits: bool = True,
+        key: str | None = None,
+    ) -> Frame:
+        """Begin a frame. Under a parent, its total comes out of the parent's account, or nothing happens.
+
+        The parent waits until its last child is popped, unless `parent_waits` is False. A child may belong
+        to another actor. With a `frame_id` of the caller's own, asking again gives the same frame.
+        Raises ParentFrameNotFound, MaxDepthExceeded, InsufficientTokens, TimeLimitExceeded,
+        InvalidTransition, DuplicateFrame.
+        """
+        command = self._asking.push(
+            scope, goal=goal, budget=budget, inputs=inputs, parent_frame_id=parent_frame_id,
+            frame_id=frame_id, waits=parent_waits,
+        )  # fmt: skip
+        return self._run(command, key).frame
+
+    def get_frame(self, frame_id: str) -> Frame:
+        """Return a frame, open or closed; raise FrameNotFound if there is none."""
+        self._engine.check()
+        found = self._engine.trees.find(self._tenant, checked_id("a frame's id", frame_id))
+        if found is None:
+            raise trees.unknown(frame_id)
+        return found
+
+    def update_frame(
+        self,
+        frame_id: str,
+        *,
+        goal: str | msgspec.UnsetType = UNSET,
+        inputs: Json | msgspec.UnsetType = UNSET,
+        status: FrameStatus | None = None,
+        handled: Sequence[str] = (),
+        key: str | None = None,
+    ) -> Frame:
+        """Change what is named: the goal, the inputs, or whether it works or waits.
+
+        `handled` are failed children that somebody has dealt with. Raises InvalidTransition.
+        """
+        command = self._asking.update(frame_id, goal, inputs, status, handled)
+        return self._run(command, key).frame
+
+    def pop_frame(
+        self,
+        frame_id: str,
+        final_status: FrameStatus = FrameStatus.COMPLETED,
+        *,
+        result_summary: str = "",
+        reason: str = "",
+        cascade: bool = False,
+        key: str | None = None,
+    ) -> Frame:
+        """Close a frame: what it spent is charged to its parent, what is left goes back.
+
+        With `cascade` open descendants are cancelled first. Calls that a frame leaves unanswered are closed
+        in their conversation with a result that says so. Raises OpenChildren, InvalidTransition.
+        """
+        command = self._asking.pop(frame_id, final_status, result_summary, reason, cascade=cascade)
+        return self._run(command, key).frame
+
+    def find_top_of_stack(self, scope: Scope) -> Frame | None:
+        """Return the frame that a scope works on: the deepest open one, then the newest; None if there is none.
+
+        What a scope does not name may be anything: Scope("planner") finds the frames of all its sessions.
+        """
+        leaves = self.leaves(scope)
+        return leaves[0] if leaves else None
+
+    def get_frame_ancestry(self, frame_id: str) -> list[Frame]:
+        """Return the frames from the root down to one, itself included. Raises FrameNotFound."""
+        self._engine.check()
+        tree = self._engine.trees.open_tree(self._tenant, checked_id("a frame's id", frame_id))
+        if tree is not None:
+            return list(tree.ancestry(frame_id))
+        found = [self.get_frame(frame_id)]
+        while found[0].parent_frame_id is not None:
+            found.insert(0, self.get_frame(found[0].parent_frame_id))
+        return found
+
+    def get_tree(self, frame_id: str) -> TreeState:
+        """Return the open frames of the tree that a frame belongs to. Raises FrameNotFound."""
+        root = self.get_frame(frame_id).root_id
+        tree = self._engine.trees.current(self._tenant, root)
+        assert tree is not None, "a frame is in a tree"
+        return tree
+
+    def reserve(
+        self, frame_id: str, amount: int, *, purpose: str = "", key: str | None = None
+    ) -> Frame:
+        """Set tokens of a frame aside. Raises InsufficientTokens if fewer are available."""
+        return self._run(self._asking.spend(frame_id, purpose, reserve=amount), key).frame
+
+    def release_reservation(
+        self, frame_id: str, amount: int | None = None, *, purpose: str = "", key: str | None = None
+    ) -> Frame:
+        """Give back what was set aside for a purpose: all of it, or some. Raises BudgetError."""
+        return self._run(self._asking.spend(frame_id, purpose, release=amount), key).frame
+
+    def record_usage(
+        self, frame_id: str, amount: int, *, settles: str | None = None, key: str | None = None
+    ) -> Frame:
+        """Record what a frame spent, available or not: `frame.budget.overdrawn` says what was not.
+
+        `settles` names a reservation that this was for: it ends, and what is left of it is free again.
+        """
+        return self._run(self._asking.use(frame_id, amount, settles), key).frame
+
+    def add_context_handle(
+        self, frame_id: str, handle: ContextHandle, *, key: str | None = None
+    ) -> Frame:
+        """Give a frame a pointer to content that it may need. The same handle again changes nothing.
+
+        One to messages stays with those that have the numbers now, whatever becomes of the session; its
+        target says so by the version "at". Raises DuplicateHandle if another one has its id.
+        """
+        self._engine.check()
+        command = bound(self._engine, self._tenant, self._asking.handle(frame_id, handle))
+        return self._run(command, key).frame
+
+    def remove_handle(self, frame_id: str, handle_id: str, *, key: str | None = None) -> Frame:
+        """Take a handle from a frame. Raises UnknownHandle if it has none by that id."""
+        return self._run(self._asking.removal(frame_id, handle_id), key).frame
+
+    def add_result(self, frame_id: str, result: ResultRef, *, key: str | None = None) -> Frame:
+        """Note what a frame produced."""
+        return self._run(self._asking.result(frame_id, result), key).frame
+
+    def suspend_frame(
+        self,
+        frame_id: str,
+        *,
+        reason: str,
+        purpose: str = "",
+        payload: Json = None,
+        expires_in_s: float | None = limits.SUSPENSION_S,
+        key: str | None = None,
+    ) -> SuspensionToken:
+        """Have a frame stand still; return the right to resume it, once, from any process.
+
+        `payload` is what is asked about, for example a tool call's arguments; whoever decides may edit it.
+        Only a hash of the token is kept. Asked again with the same key, a new token replaces the first.
+        Raises AlreadySuspended, InvalidTransition, and AlreadyDecided if that suspension was ended.
+        """
+        secret = self._asking.secret()
+        command = self._asking.suspend(
+            self._tenant, frame_id, secret, reason=reason, purpose=purpose,
+            payload=payload, expires_in_s=expires_in_s,
+        )  # fmt: skip
+        answer = self._run(command, key)
+        standing = answer.frame.suspension
+        if answer.replayed:
+            if standing is None or not self._still_waits(standing, key):
+                raise errors.AlreadyDecided("the suspension was ended meanwhile.")
+            again = asking.reissued(self._tenant, command, standing, secret)
+            standing = self._run(again).frame.suspension
+        assert standing is not None, "a frame that was just suspended is"
+        return asking.token(standing, secret)
+
+    def resume_frame(
+        self,
+        token: SuspensionToken | str,
+        *,
+        payload: Json | msgspec.UnsetType = UNSET,
+        purpose: str | None = None,
+        key: str | None = None,
+    ) -> Frame:
+        """Let a suspended frame go on where it was, once; `frame.resumption` has what it is handed.
+
+        `purpose` given must be the one that the frame was suspended for. Raises InvalidSuspensionToken for
+        a token that is unknown, used, revoked or of elsewhere; SuspensionExpired.
+        """
+        suspension_id, secret = asking.parsed(token)
+        found = self._suspension(suspension_id)
+        if found is None:
+            raise errors.InvalidSuspensionToken
+        command = asking.resumption(self._tenant, found, secret, payload, purpose)
+        return self._run(command, key).frame
+
+    def decide_suspension(
+        self,
+        suspension_id: str,
+        decision: str,
+        *,
+        by: str,
+        reason: str = "",
+        payload: Json | msgspec.UnsetType = UNSET,
+        key: str | None = None,
+    ) -> Frame:
+        """Decide a suspension without its token: "approve", "reject", or "edit" with the edited payload.
+
+        The frame goes on in each case; `frame.resumption` tells it how. Raises UnknownSuspension,
+        AlreadyDecided (with who and when), SuspensionExpired.
+        """
+        found = self.get_suspension(suspension_id)
+        command = asking.decision(found, decision, by=by, reason=reason, payload=payload)
+        try:
+            return self._run(command, key).frame
+        except (errors.AlreadyDecided, errors.InvalidTransition) as error:
+            raise asking.decided_before(self.get_suspension(suspension_id)) from error
+
+    def get_suspension(self, suspension_id: str) -> Suspension:
+        """Return a suspension, waiting or ended. Raises UnknownSuspension."""
+        self._engine.check()
+        found = self._suspension(checked_id("a suspension's id", suspension_id))
+        if found is None:
+            raise errors.UnknownSuspension(
+                f"there is no suspension {suspension_id!r}.", facts={"suspension": suspension_id}
+            )
+        return found
+
+    def _suspension(self, suspension_id: str) -> Suspension | None:
+        row = self._engine.store.find(self._tenant, trees.SUSPENSION, suspension_id)
+        return wire.decode_suspension(row.document) if row else None
+
+    def list_suspensions(
+        self, scope: Scope | None = None, *, waiting: bool = True, limit: int = 100
+    ) -> list[Suspension]:
+        """Return suspensions, newest first: those that can still be resumed or decided, or all."""
+        self._engine.check()
+        checked_limit(limit)
+        checked_scope(scope, optional=True)
+        rows = self._rows(
+            trees.SUSPENSION,
+            lookup=trees.WAITING if waiting else None,
+            owner=scope.actor_id if scope else None,
+        )
+        every = (wire.decode_suspension(row.document) for row in rows)
+        now = self._engine.now_us()
+        found = (
+            one
+            for one in every
+            if (scope is None or scope.covers(one.scope)) and (not waiting or waits(one, now))
+        )
+        return list(itertools.islice(found, limit))
+
+    def revoke_suspension(
+        self, suspension_id: str, *, by: str = "", reason: str = "", key: str | None = None
+    ) -> Frame:
+        """Make a token void. The frame stays suspended until it is suspended anew and resumed."""
+        found = self.get_suspension(suspension_id)
+        return self._run(self._asking.revocation(found, by, reason), key).frame
+
+    def begin_tool(
+        self,
+        frame_id: str,
+        name: str,
+        *,
+        effect: ToolEffect = ToolEffect.DESTRUCTIVE,
+        call_id: str | None = None,
+        message_id: str | None = None,
+        tool_id: str | None = None,
+        summary: str = "",
+        intent: bool = False,
+        key: str | None = None,
+    ) -> ToolRun:
+        """Note that a tool runs from here on; hand `.key` of what is returned to the tool.
+
+        With `intent` it is only meant to run; the same call again starts it. `call_id` and `message_id`
+        name the call in the session's conversation. Raises ToolLimitExceeded, TimeLimitExceeded, and
+        InvalidTransition if the call has begun already.
+        """
+        command = self._asking.begin(
+            frame_id, name, effect=effect, call_id=call_id, message_id=message_id, tool_id=tool_id,
+            summary=summary, intent=intent,
+        )  # fmt: skip
+        return asking.begun(self._run(command, key).frame, command)
+
+    def end_tool(
+        self,
+        frame_id: str,
+        tool_id: str,
+        output: Json = None,
+        *,
+        is_error: bool = False,
+        key: str | None = None,
+    ) -> Frame:
+        """Note a tool's result. A conversation that waits for it gets it in the same step. Raises UnknownTool."""
+        return self._run(self._ended(frame_id, tool_id, output, is_error=is_error), key).frame
+
+    def _ended(
+        self, frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool = False
+    ) -> c.EndTool:
+        return self._asking.end(
+            frame_id, tool_id, output, is_error=is_error, abandon=abandon,
+            max_messages=self._settings.max_messages_per_session,
+        )  # fmt: skip
+
+    def resolve_tool(
+        self,
+        frame_id: str,
+        tool_id: str,
+        how: str,
+        *,
+        output: Json = None,
+        is_error: bool = False,
+        key: str | None = None,
+    ) -> Frame:
+        """Settle a tool of unknown outcome: "retry" (it runs again under the same key), "result", or "abandon".
+
+        An abandoned call gets a result that tells the model that its outcome is unknown, or, if it was only
+        meant to run, that it was not run.
+        """
+        if how == "retry" and output is not None:
+            raise errors.InvalidRequest("a tool that is retried has no output yet.")
+        if how == "retry":
+            command: c.FrameCommand = self._asking.retry(frame_id, tool_id)
+        elif how == "result":
+            command = self._ended(frame_id, tool_id, output, is_error=is_error)
+        elif how == "abandon":
+            command = self._ended(frame_id, tool_id, output, is_error=True, abandon=True)
+        else:
+            raise errors.InvalidRequest(
+                f"a tool is resolved by 'retry', 'result' or 'abandon', not {how!r}."
+            )
+        return self._run(command, key).frame
+
+    def expire(self, now: When | None = None) -> list[str]:
+        """Fail frames whose time is up or whose session has ended, expire suspensions; return their frames.
+
+        Time that a frame, or anything below it, is suspended does not count.
+        """
+        self._engine.check()
+        given = microseconds(now)
+        return self._expire(self._engine.now_us() if given is None else given)
+
+    add_handle = add_context_handle

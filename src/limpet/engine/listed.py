@@ -1,0 +1,61 @@
+"""The rows by which sessions are listed and found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from limpet import limits
+from limpet.store import port
+from limpet.values.frozen import Json
+from limpet.values.session import SessionState, info
+from limpet.wire import codec
+
+KIND: Final = "session"
+DELETED: Final = "deleted"
+
+
+def projection(state: SessionState) -> port.Projection:
+    """Return the row by which a session is listed and found."""
+    return port.Projection(
+        kind=KIND,
+        id=state.id,
+        owner=state.user_id or "",
+        status=str(state.status),
+        time_us=state.active_us,
+        lookup=state.root_id or "",
+        terms=terms(state.metadata),
+        document=codec.encode_info(info(state)),
+    )
+
+
+def deleted_row(state: SessionState) -> port.Projection:
+    """Return the row by which a session that was just deleted is found until it is erased, by its user too."""
+    return port.Projection(
+        kind=DELETED,
+        id=f"{state.version}/{state.id}",
+        owner=state.user_id or "",
+        time_us=state.active_us,
+        lookup=state.id,
+    )
+
+
+def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
+    """Return the texts that stand for metadata in a listing filter: one for each plain value."""
+    if not metadata:
+        return ()
+    plain = {
+        k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))
+    }
+    texts = (codec.canonical([key, value]).decode() for key, value in plain.items())
+    return tuple(sorted(text for text in texts if len(text) <= limits.TERM_CHARS_MAX))
+
+
+def rows(store: port.Store, tenant: str, query: port.Query) -> Iterator[port.Projection]:
+    """Yield all rows of a query, of whatever kind, page by page."""
+    page = msgspec.structs.replace(query, limit=limits.PAGE_SIZE_MAX)
+    while found := store.query(tenant, page):
+        yield from found
+        page = msgspec.structs.replace(page, after=(found[-1].time_us, found[-1].id))

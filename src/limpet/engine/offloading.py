@@ -1,0 +1,262 @@
+"""Handing the histories of ended sessions to long-term memory: found in the log, tried until they are taken.
+
+First what ended is noted, then the cursor moves on; first the engine has taken a history, then the log says so, then
+the note goes. Whoever dies in between leaves everything to be done again, which the engine knows by the key.
+
+What the log says was taken can be lost with the files of an engine that keeps it beside the store (`Kept`). Then the
+log is read from its beginning, and what was taken is handed over again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from limpet import errors
+from limpet.engine import engines, histories
+from limpet.engine.attempts import Failed, attempt
+from limpet.engine.cursors import Follower
+from limpet.engine.engine import Engine
+from limpet.engine.finding import Log
+from limpet.engine.jobs import TASK, Job, Jobs, Noted
+from limpet.engine.states import PREFIX, facts, stream_of
+from limpet.engine.tasks import Beat, Task
+from limpet.history import offloading as rules
+from limpet.history.sessions import follows
+from limpet.memory.port import MemoryEngine
+from limpet.store import port
+from limpet.values import command as c
+from limpet.values import event as e
+from limpet.values.frozen import Json
+from limpet.values.memory import Who
+from limpet.values.session import EndReason, SessionState, SessionStatus
+
+_ENDS = (e.SessionEnded.kind, e.SessionReset.kind)
+
+_log = logging.getLogger("limpet.memory")
+
+
+class Kept(Protocol):
+    """Whether an engine still has what it has taken."""
+
+    def lost(self, tenant: str) -> bool:
+        """Whether something of a tenant's may be gone."""
+        ...
+
+    def begin(self, tenant: str) -> None:
+        """Note that it is handed over again from the beginning."""
+        ...
+
+    def learnt(self, tenant: str) -> None:
+        """Note that one more was taken."""
+        ...
+
+    def has(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether a history was taken and is not gone."""
+        ...
+
+    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether rules stood in for a model when a history was taken."""
+        ...
+
+
+class Offloading:
+    """The task that hands over every generation that ended of every session that somebody owns."""
+
+    def __init__(self, engine: Engine, memory: MemoryEngine, kept: Kept | None = None) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._memory = memory
+        self._kept = kept
+        self._feed = Follower(engine.store, self.name)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return TASK
+
+    def due(self, tenant: str) -> bool:
+        """Whether the log has gone on, a job's time has come, or what was taken is lost."""
+        if self._feed.news(tenant):
+            return True
+        if self._kept is not None and self._kept.lost(tenant):
+            return True
+        return Jobs(self._store, tenant).due(self._engine.now_us()) is not None
+
+    def told(self, tenant: str) -> Mapping[str, Json]:
+        """Return how far the log was read, and how many histories wait or were given up."""
+        waiting, dead = Jobs(self._store, tenant).counts()
+        return {**self._feed.told(tenant), "waiting": waiting, "dead": dead}
+
+    def step(self, tenant: str, beat: Beat) -> bool:
+        """Read on in the log, or hand one history over."""
+        if self._kept is not None and self._kept.lost(tenant):
+            self._feed.begin_again(tenant)
+            self._kept.begin(tenant)
+            return True
+        if self._feed.follow(tenant, lambda page: self._note(tenant, page)):
+            return True
+        jobs = Jobs(self._store, tenant)
+        noted = jobs.due(self._engine.now_us())
+        if noted is None:
+            return False
+        if jobs.given_up(noted.job) or not self._waits(tenant, noted.job):
+            jobs.done(noted)
+            return True
+        outcome = attempt(lambda: self._hand_over(tenant, jobs, noted.job, beat))
+        if isinstance(outcome, Failed):
+            self._failed(tenant, jobs, noted, outcome)
+        else:
+            jobs.done(noted)
+        return True
+
+    def _note(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
+        """Note what ended in a part of the log."""
+        jobs = Jobs(self._store, tenant)
+        for stored in page:
+            job = None
+            if stored.kind in _ENDS:
+                job = self._job(tenant, stored)
+            elif stored.kind == e.SessionOffloaded.kind and self._kept is not None:
+                job = self._lost(tenant, stored, self._kept)
+            if job is not None:
+                jobs.add(job)
+
+    def _job(self, tenant: str, stored: port.StoredEvent) -> Job | None:
+        """Return the job of an event that ended a generation; None if nobody owns it, or it is to be forgotten."""
+        session_id = stored.stream.removeprefix(PREFIX)
+        state = self._engine.states.current(tenant, session_id)
+        if state is None or state.user_id is None or stored.payload is None:
+            return None
+        (fact,) = facts(self._store, tenant, [stored])
+        if isinstance(fact.event, e.SessionEnded) and fact.event.reason is EndReason.DELETED:
+            return None
+        ended = self._ended(tenant, state, stored)
+        if ended is None or rules.taken(state, ended.generation):
+            return None
+        return Job(
+            session_id=session_id,
+            generation=ended.generation,
+            begin=self._begin(tenant, ended),
+            version=stored.version - 1,
+            position=stored.position,
+            ended_us=stored.time_us,
+        )
+
+    def _lost(self, tenant: str, stored: port.StoredEvent, kept: Kept) -> Job | None:
+        """Return the job of a generation that was taken, and is not there any more."""
+        session_id = stored.stream.removeprefix(PREFIX)
+        now = self._engine.states.current(tenant, session_id)
+        if now is None or now.status is SessionStatus.DELETED or stored.payload is None:
+            return None
+        (fact,) = facts(self._store, tenant, [stored])
+        if not isinstance(fact.event, e.SessionOffloaded):
+            return None
+        if stored.version <= Log(self._store, tenant, now).floor():
+            # Another had the id then, and was deleted.
+            return None
+        state = self._engine.states.at(tenant, session_id, stored.version - 1)
+        while state is not None and state.generation > fact.event.generation:
+            state = self._engine.states.at(tenant, session_id, state.began - 1)
+        if state is None or state.user_id is None or not state.own_count:
+            return None
+        job = Job(
+            session_id=session_id,
+            generation=fact.event.generation,
+            begin=self._begin(tenant, state),
+            version=state.version,
+            position=stored.position,
+            ended_us=state.active_us,
+        )
+        return None if kept.has(Who(tenant, state.user_id), session_id, job.key) else job
+
+    def _ended(
+        self, tenant: str, now: SessionState, stored: port.StoredEvent
+    ) -> SessionState | None:
+        """Return a state in the generation that an event has ended."""
+        if stored.version > now.began:
+            return now
+        return self._engine.states.at(tenant, now.id, stored.version - 1)
+
+    def _begin(self, tenant: str, state: SessionState) -> int:
+        """Return the position at which the session's own part of a generation begins: no other has the same."""
+        forked = state.forked_from[1] if state.forked_from else 0
+        after = max(state.began - 1, forked)
+        found = self._store.read(
+            tenant, stream_of(state.id), after=after, until=state.version, limit=1,
+            at=state.version,
+        )  # fmt: skip
+        if not found:
+            raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
+        return found[0].position
+
+    def _waits(self, tenant: str, job: Job) -> bool:
+        state = self._engine.states.current(tenant, job.session_id)
+        if state is None or state.status is SessionStatus.DELETED:
+            return False
+        if not rules.taken(state, job.generation):
+            return True
+        # The log says that it was taken: it is only here if that is lost.
+        return (
+            self._kept is not None
+            and state.user_id is not None
+            and not self._kept.has(Who(tenant, state.user_id), job.session_id, job.key)
+        )
+
+    def _hand_over(self, tenant: str, jobs: Jobs, job: Job, beat: Beat) -> None:
+        state = self._engine.states.at(tenant, job.session_id, job.version)
+        if state is None or state.generation != job.generation or state.user_id is None:
+            raise errors.Corrupt(
+                "the log does not have a history that ended.", facts={"key": job.key}
+            )
+        self._before(tenant, jobs, job, state)
+        if state.own_count:
+            history = histories.history(tenant, job, state)
+            engines.remember(self._store, tenant, self._memory.name)
+            self._memory.ingest(history, histories.said(self._store, tenant, state, beat))
+            if self._kept is not None:
+                self._kept.learnt(tenant)
+                if self._kept.stood_in(history.who, history.session_id, history.key):
+                    jobs.stood_in(job)
+        beat()
+        command = c.OffloadSession(
+            session_id=job.session_id, generation=job.generation, engine=self._memory.name
+        )
+        try:
+            self._engine.run(c.Request(tenant=tenant, command=command))
+        except errors.UnknownSession:
+            # Deleted or erased meanwhile: whoever told the engine to forget it may have been too early.
+            self._memory.forget(Who(tenant, state.user_id), job.session_id)
+
+    def _before(self, tenant: str, jobs: Jobs, job: Job, state: SessionState) -> None:
+        """Note the session that this one goes on from: its part of the conversation is over too."""
+        if state.continued_from is None:
+            return
+        source = self._engine.states.current(tenant, state.continued_from)
+        if source is not None and follows(state, source):
+            jobs.add(
+                Job(
+                    session_id=source.id,
+                    generation=source.generation,
+                    begin=self._begin(tenant, source),
+                    version=source.version,
+                    position=job.position,
+                    ended_us=job.ended_us,
+                )
+            )
+
+    def _failed(self, tenant: str, jobs: Jobs, noted: Noted, failed: Failed) -> None:
+        useless = isinstance(failed.error, errors.Refused)
+        dead = jobs.again(noted, failed.code, self._engine.now_us(), useless=useless)
+        _log.warning(
+            "a history was not taken",
+            extra={
+                "action": "offload.dead" if dead else "offload.failed", "tenant": tenant,
+                "session": noted.job.session_id, "generation": noted.job.generation,
+                "tries": noted.job.tries + 1, "error": failed.code,
+            },
+        )  # fmt: skip
+
+
+_: type[Task] = Offloading

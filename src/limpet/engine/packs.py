@@ -1,0 +1,316 @@
+"""From a frame to its pack and its compaction: ancestry, conversation, counter and content, brought together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.context import compacting, finishing, pack, repacking
+from limpet.context import window as windows
+from limpet.context.compacting import Planned
+from limpet.context.items import Item
+from limpet.context.pack import Wanted
+from limpet.context.packed import ContextPack, Talked
+from limpet.engine import trees
+from limpet.engine.engine import Engine
+from limpet.engine.parts import Measure, Parts
+from limpet.engine.resolving import Moments, Resolvers, Resolving, living
+from limpet.engine.windows import Asked, Spoken
+from limpet.history import sessions as rules
+from limpet.store import port
+from limpet.values import frame_event as e
+from limpet.values import ids
+from limpet.values.budget import insufficient
+from limpet.values.compaction import CompactionStrategy
+from limpet.values.context import CompactionLevel
+from limpet.values.frame import Frame, Scope, TreeState
+from limpet.values.frame_command import RecordPack
+from limpet.values.handle import ContextHandle, HandleType
+from limpet.values.message import Message, checked_id
+from limpet.values.pack import BriefContext, PackSelection
+from limpet.values.session import SessionState
+
+if TYPE_CHECKING:
+    from limpet import tokens
+
+
+class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks of a pack."""
+
+    brief: BriefContext
+    budget_tokens: int | None = None
+    include_handles: frozenset[str] = frozenset()
+    exclude_handles: frozenset[str] = frozenset()
+    min_compaction: CompactionLevel = CompactionLevel.NONE
+    model: str | None = None
+    counter: str | tokens.Counter | None = None
+    overflow: str = "raise"
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        if self.overflow not in ("raise", "flag"):
+            raise errors.InvalidRequest(f"overflow is 'raise' or 'flag', not {self.overflow!r}.")
+        if type(cast("object", self.strict)) is not bool:
+            raise errors.InvalidRequest("strict is True or False.")
+
+
+def named(what: str, handles: Collection[str]) -> frozenset[str]:
+    """Return ids of handles as they are hinted at; raise InvalidRequest if they are none."""
+    if isinstance(cast("object", handles), (str, bytes)) or not isinstance(
+        cast("object", handles), Collection
+    ):
+        raise errors.InvalidRequest(f"{what} is a list of handles' ids.")
+    return frozenset(checked_id("a handle's id", each) for each in handles)
+
+
+class Packing:
+    """Makes packs of one tenant's frames."""
+
+    def __init__(self, engine: Engine, tenant: str, resolvers: Resolvers) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._resolving = Resolving(engine, tenant, resolvers)
+
+    def open_tree(self, frame_id: str) -> TreeState:
+        """Return the tree of an open frame; raise FrameNotFound, or InvalidTransition for a closed one."""
+        tree = self._engine.trees.open_tree(self._tenant, frame_id)
+        if tree is not None:
+            return tree
+        frame = self._engine.trees.find(self._tenant, frame_id)
+        if frame is None:
+            raise trees.unknown(frame_id)
+        raise errors.InvalidTransition(
+            f"the frame {frame_id!r} is {frame.status}: no context is assembled for it.",
+            hint="pack_of gives back what was recorded.",
+            facts={"frame": frame_id, "status": str(frame.status)},
+        )
+
+    def assemble(self, scope: Scope, frame_id: str, request: PackRequest) -> ContextPack:
+        """Return the pack of an open frame."""
+        tree = self.open_tree(frame_id)
+        frame = tree.frames[frame_id]
+        if not scope.covers(frame.scope):
+            raise errors.InvalidRequest(
+                f"the frame {frame_id!r} is not of that scope.",
+                hint="Give its own: frame.scope. Handles bring in what others found.",
+                facts={"frame": frame_id, "actor": frame.scope.actor_id},
+            )
+        budget = self._budget(tree, frame, request)
+        return self._assembled(tree, scope, frame_id, request, budget)
+
+    def _assembled(
+        self, tree: TreeState, scope: Scope, frame_id: str, request: PackRequest, budget: int
+    ) -> ContextPack:
+        ancestry = tree.ancestry(frame_id)
+        session_id = scope.session_id or ancestry[-1].scope.session_id
+        state = self._conversation(session_id) if session_id is not None else None
+        measure = self._measure(request, state, budget)
+        talk, talked = self._talk(state, measure, budget)
+        wanted = Wanted(
+            ancestry=ancestry,
+            scope=scope,
+            brief=request.brief,
+            budget=budget,
+            assembled_at=ids.iso(self._engine.now_us()),
+            conversation=talk,
+            talked=talked,
+            include=request.include_handles,
+            exclude=request.exclude_handles,
+            least=request.min_compaction,
+            flag=request.overflow == "flag",
+        )
+        fetch = self._resolving.fetch
+        return finishing.assemble(wanted, fetch, count=measure.count, counted=measure.counted)
+
+    def _budget(self, tree: TreeState, frame: Frame, request: PackRequest) -> int:
+        """Return the budget of a pack: what was asked for, or what the frame and its limits leave."""
+        free, asked = frame.budget.available(), request.budget_tokens
+        if asked is None:
+            most = tree.limit(frame.frame_id, "max_context_tokens")
+            return pack.checked_budget(free if most is None else min(free, most))
+        if type(cast("object", asked)) is not int or asked > limits.TOKENS_MAX:
+            raise errors.InvalidRequest(
+                f"budget_tokens is a number of tokens, not {asked!r}.",
+                hint="For example budget_tokens=4_000.",
+            )
+        pack.checked_budget(asked)
+        if request.strict and asked > free:
+            raise insufficient(asked, free)
+        return asked
+
+    def _measure(self, request: PackRequest, state: SessionState | None, budget: int) -> Measure:
+        """Return the counter at work: the caller's, the session's own, or the default one."""
+        model, counter = request.model, request.counter
+        policy = state.policy if state else None
+        if model is None and counter is None and policy is not None:
+            model, counter = policy.model, policy.counter
+        asked = Asked(
+            budget=budget, model=model, counter=counter, reserve=limits.PACK_OVERHEAD, within=True,
+            least=request.min_compaction,
+        )  # fmt: skip
+        return asked.measure(state.corrections if state else ())
+
+    def _conversation(self, session_id: str) -> SessionState | None:
+        """Return the session where a conversation goes on; None if nobody has said anything in it yet."""
+        state = living(self._engine, self._tenant, session_id)
+        while state is not None:
+            found = (
+                living(self._engine, self._tenant, each) for each in reversed(state.continuations)
+            )
+            here = state
+            following = next((s for s in found if s and rules.follows(s, here)), None)
+            if following is None:
+                return state
+            state = following
+        return None
+
+    def _talk(
+        self, state: SessionState | None, measure: Measure, budget: int
+    ) -> tuple[tuple[Item, ...], Talked | None]:
+        if state is None or not state.message_count:
+            return (), None
+        parts = Parts(self._engine.tails.of(self._tenant, state), state, measure, budget)
+        items = windows.items(parts.upto(stable=False), known=parts.known)
+        return tuple(items), Talked(state.id, state.version, state.ordinal_began)
+
+    def recording(self, made: ContextPack) -> RecordPack:
+        """Return the command that records a pack."""
+        chosen, texts = repacking.selection(made)
+        return RecordPack(frame_id=made.metadata.frame_id, selection=chosen, texts=texts)
+
+    def planned(
+        self, frame_id: str, target: int, strategy: CompactionStrategy, request: PackRequest
+    ) -> Planned:
+        """Return what a strategy does to an open frame's handles."""
+        if not isinstance(cast("object", strategy), CompactionStrategy):
+            raise errors.InvalidRequest(
+                f"strategy is a CompactionStrategy, not {type(strategy).__name__}.",
+                hint="For example CompactionStrategy.PRIORITY_BASED.",
+            )
+        tree = self.open_tree(frame_id)
+        frame = tree.frames[frame_id]
+        return compacting.plan(
+            frame,
+            target,
+            strategy,
+            together=self._together(frame.context_handles),
+            contents=self._contents,
+            whole=partial(self._assembled, tree, frame.scope, frame_id, request, limits.TOKENS_MAX),
+        )
+
+    def _contents(self, handles: Sequence[ContextHandle]) -> dict[str, str]:
+        found = self._resolving.fetch(handles, must=False)
+        return {name: one.text for name, one in found.items() if one.text is not None}
+
+    def _together(self, handles: Sequence[ContextHandle]) -> dict[str, int]:
+        """Return which handles point at messages of one tool call, by a number of their own."""
+        groups, moments = _Groups(), Moments(self._engine, self._tenant)
+        for handle in handles:
+            if handle.handle_type is HandleType.MESSAGE_RANGE and handle.target:
+                target = handle.target
+                state = moments.of(target["session_id"], handle.at)
+                if state is not None:
+                    edges = {target["first"], target["last"]}
+                    groups.join(handle.handle_id, [self._group(state, n) for n in edges])
+        return groups.numbers()
+
+    def _group(self, state: SessionState, number: int) -> tuple[str, int]:
+        """Return the group of a message by its session and the version of its first message."""
+        if not 1 <= number <= state.message_count:
+            return state.id, -number
+        tail = self._engine.tails.of(self._tenant, state)
+        version = tail.version_of(number)
+        group = tail.group(version, state.version)
+        return state.id, group[0].version if group else version
+
+
+class _Groups:
+    """Handles that share a group of messages, directly or through others."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, int], int] = {}
+        self._members: dict[int, list[str]] = {}
+
+    def join(self, handle_id: str, keys: Sequence[tuple[str, int]]) -> None:
+        """Take note of the groups that a handle points at."""
+        known = {self._of[key] for key in keys if key in self._of}
+        number = min(known, default=len(self._of) + 1)
+        members = [name for each in known for name in self._members.pop(each)]
+        self._members[number] = [*members, handle_id]
+        for key, each in list(self._of.items()) if len(known) > 1 else ():
+            if each in known:
+                self._of[key] = number
+        self._of |= dict.fromkeys(keys, number)
+
+    def numbers(self) -> dict[str, int]:
+        """Return the number of each handle that is not alone."""
+        return {
+            name: number
+            for number, names in self._members.items()
+            if len(names) > 1
+            for name in names
+        }
+
+
+def check_talk(engine: Engine, tenant: str, chosen: PackSelection) -> None:
+    """Raise NotFound if a session was deleted whose messages are in a recorded pack, said or as evidence."""
+    found = list(chosen.sessions)
+    talked = chosen.about.get("talked")
+    if talked is not None:
+        moment = msgspec.convert(talked, Talked)
+        found.append((moment.session_id, moment.version))
+    for session_id, version in found:
+        if living(engine, tenant, session_id, version) is None:
+            raise errors.NotFound(
+                f"the session {session_id!r}, whose messages are in the pack, was deleted.",
+                facts={"session": session_id, "context_hash": chosen.digest},
+            )
+
+
+def rebuilt_pack(store: port.Store, tenant: str, chosen: PackSelection) -> ContextPack:
+    """Return the pack of a record, byte for byte; raise Corrupt if it can't be made again as it was."""
+
+    def texts(hashes: Sequence[str]) -> dict[str, str]:
+        found = store.blobs(tenant, {bytes.fromhex(each) for each in hashes})
+        return {key.hex(): content.decode() for key, content in found.items()}
+
+    def said(moment: Talked, first: int, last: int) -> list[Message]:
+        return Spoken(store, tenant, moment).read(first, last)
+
+    return repacking.rebuilt(chosen, texts, said)
+
+
+def recorded(
+    store: port.Store, tenant: str, frame: Frame, context_hash: str | None, version: int | None
+) -> PackSelection:
+    """Return what was recorded of a frame's pack: at a version of its tree, by hash, or the last; raise NotFound."""
+    if version is not None and (type(cast("object", version)) is not int or version < 1):
+        raise errors.InvalidRequest(
+            "version is that of an event in the frame's tree: an int from 1 on."
+        )
+    wanted = frame.context_hash if context_hash is None and version is None else context_hash
+    stream = trees.stream_of(frame.root_id)
+    high = store.version(tenant, stream) if version is None else version
+    while high > 0:
+        low = max(0, high - limits.READ_CHUNK) if version is None else high - 1
+        page = store.read(tenant, stream, after=low, until=high, limit=high - low)
+        for stored in reversed(page):
+            if stored.kind != e.FrameUpdatedEvent.kind:
+                continue
+            event = trees.recorded(stored).event
+            if not isinstance(event, e.FrameUpdatedEvent) or event.pack is None:
+                continue
+            if event.frame_id == frame.frame_id and wanted in (None, event.pack.digest):
+                return event.pack
+        if version is not None:
+            break
+        high = low
+    raise errors.NotFound(
+        f"no such pack was recorded for the frame {frame.frame_id!r}.",
+        hint="assemble_context_pack records one; frame.context_hash names the last.",
+        facts={"frame": frame.frame_id, "context_hash": context_hash, "version": version},
+    )

@@ -1,0 +1,360 @@
+"""What a window of a session is made from: the newest messages, what stays from before, gaps, the summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
+
+from limpet import errors, limits
+from limpet.context import summary as summaries
+from limpet.context.window import Counted, Gap, Part, Piece, Recap
+from limpet.engine.tails import Said, Tail
+from limpet.values.context import standing
+from limpet.values.frozen import Json, freeze
+from limpet.values.message import Message, MessageCategory
+from limpet.values.policy import Correction
+from limpet.values.session import SessionState
+
+if TYPE_CHECKING:
+    from limpet import tokens
+
+
+DEFAULT_COUNTER = "o200k_base"
+
+NEWEST, NEWEST_MAX = 256, 4_096
+"""Messages that are looked at first, at least and at most."""
+
+
+def counter_of(model: str | None, counter: str | None) -> tokens.Counter:
+    """Return the counter of a model, or the one of a name; the default one if neither is given."""
+    # Imported here: whoever makes no window does not pay for what counts tokens.
+    from limpet import tokens  # noqa: PLC0415
+
+    if model is not None:
+        return tokens.for_model(model)
+    return tokens.named(DEFAULT_COUNTER if counter is None else counter)
+
+
+def _is_known(counter: tokens.Counter) -> bool:
+    """Whether a counter is the one that its name stands for."""
+    from limpet import tokens  # noqa: PLC0415
+
+    try:
+        return tokens.named(counter.name) == counter
+    except errors.UnknownCounter:
+        return False
+
+
+class Measure:
+    """A counter at work: corrected by what was reported, and with its margin, so that what fits by it fits."""
+
+    def __init__(
+        self,
+        counter: tokens.Counter,
+        *,
+        tools: Sequence[Mapping[str, Json]] = (),
+        reserve: int = 0,
+        within: bool = False,
+        corrections: Sequence[Correction] = (),
+    ) -> None:
+        """`within`: the reserve is for tools and reply too, which otherwise come on top of it."""
+        self._counter = counter
+        self.key = self.name = counter.name
+        self.shared = _is_known(counter)
+        self._factor = 1.0
+        for known in corrections:
+            if known.counter == counter.name and not counter.exact:
+                # In thousandths, as the name says it, so that the same name is the same count.
+                self._factor = round(known.factor * 1000) / 1000
+                self.name = f"{counter.name}*{self._factor:.3f}"
+        self.ratio = self._factor if counter.exact else self._factor * (1 + counter.margin)
+        self.besides = counter.reply + (counter.tools(freeze(list(tools))) if tools else 0)
+        taken = self.sized(self.besides)
+        overhead = max(reserve, taken) if within else reserve + taken
+        self.counted = Counted(self.name, counter.exact, overhead)
+
+    def plain(self, message: Message) -> int:
+        """Return what the counter says of a message."""
+        return self._checked(self._counter.message(message))
+
+    def _checked(self, size: int) -> int:
+        if type(cast("object", size)) is not int or size < 0:
+            raise errors.InvalidRequest(
+                f"the counter {self.key!r} gave {size!r}; a count is an int, 0 or more."
+            )
+        return size
+
+    def sized(self, plain: int) -> int:
+        """Return what so many tokens of the counter are at most."""
+        return plain if self.ratio == 1.0 else math.ceil(self._checked(plain) * self.ratio)
+
+    def unsized(self, size: int) -> int:
+        """Return of how many tokens of the counter a size was made, about."""
+        return size if self.ratio == 1.0 else int(size / self.ratio)
+
+    def count(self, message: Message) -> int:
+        """Return what a message takes, at most."""
+        return self.sized(self.plain(message))
+
+
+class Parts:
+    """What a window of one session is made from, at one state."""
+
+    def __init__(self, tail: Tail, state: SessionState, measure: Measure, budget: int) -> None:
+        self._state = state
+        self._measure = measure
+        self._own: dict[int, dict[str, int]] = {}
+        self._tail = tail
+        # A larger window than the cut was made for looks behind it.
+        self.cut = state.cut if state.cut and budget <= state.cut.budget else None
+        self._floor = self.cut.first if self.cut else 1
+        self._stubs = self.cut.stubs if self.cut else 0
+        # Where a count is just what was counted before, it is looked up under this key.
+        plain = measure.shared and measure.ratio == 1.0 and self.cut is None
+        self._key = measure.key if plain else ""
+        kept = [tail.group(version, state.version) for version in (*state.kept, *state.pins)]
+        if self.cut and self.cut.asked:
+            kept.append(tail.group(tail.version_of(self.cut.asked), state.version))
+        # Two of one group bring it once.
+        self._always = {said.version: said for group in kept for said in group}
+        self._stay = list(self._always.values())
+        self._budget = budget
+        # As many as there is room for, if they are of the usual size; a few more, so that it is enough.
+        usual = max(1, state.tokens // max(1, state.message_count))
+        self._newest = max(NEWEST, min(budget // usual * 3 // 2, NEWEST_MAX))
+        way = (measure.name, self._stubs, self.cut and self.cut.asked)
+        self.known = tail.items(way) if measure.shared else None
+
+    def upto(self, *, stable: bool, shared: bool = False) -> list[Part]:
+        """Return the newest messages, with those that stay from before, and gaps between.
+
+        `shared`: categories have shares of the window, so those that stay may not take all of it.
+        """
+        free = self._budget - self._measure.counted.overhead
+        free -= 0 if shared else sum(map(self._count, self._stay))
+        told = self._told(free)
+        free -= told.tokens if told else 0
+        said, start = self._newest_within(free)
+        if stable and start and said[start].number > self._floor:
+            said, start = self._with_marks(said, start)
+            start = self._mark_after(said, start, max(1.0, free * limits.WINDOW_STEP))
+        newest = said[start or 0 :]
+        return self._with_gaps([*self._before(newest), *newest], told)
+
+    def live(self, most: int) -> tuple[list[Piece], int]:
+        """Return the messages that a cut may take out, and the size of those that stay.
+
+        No more are looked at than have `most` tokens; what is older would go in any case.
+        """
+        asked = self.cut.asked if self.cut else 0
+        fixed = sum(self._count(said) for said in self._stay if said.number != asked)
+        said, start = self._newest_within(most)
+        newest = [s for s in said[start or 0 :] if s.version not in self._always]
+        question = [s for s in self._stay if s.number == asked]
+        return [self._piece(one) for one in [*question, *newest]], fixed
+
+    def _said(self) -> list[Said]:
+        return self._tail.upto(self._state, self._newest)
+
+    def _more(self) -> bool:
+        """Look further back, in memory first; False if there is nothing before."""
+        if self._newest >= len(self._tail) and not self._tail.older():
+            return False
+        self._newest *= 4
+        return True
+
+    def _told(self, free: int) -> Recap | None:
+        summary = self._state.summary
+        if summary is None:
+            return None
+        message = summary.message()
+        size = self._measure.count(message)
+        if size > min(free, self._budget * limits.SUMMARY_SHARE_MAX):
+            # It was written for larger windows: it must not drive out all that was said since.
+            chars = int(max(0, free) * limits.SUMMARY_SHARE) * 2
+            message = summaries.shortened(message, chars)
+            size = self._measure.count(message)
+        return Recap(summary.first, summary.last, message, size)
+
+    def _with_marks(self, said: list[Said], start: int) -> tuple[list[Said], int]:
+        """Read on until the marks after an index can be told, whatever was in memory."""
+        while not _both_speak(said, start):
+            if not self._more():
+                break
+            before, said = len(said), self._said()
+            start += len(said) - before
+        return said, start
+
+    def _newest_within(self, room: float) -> tuple[list[Said], int | None]:
+        """Return the newest messages, and where those begin that there is room for; None if there is for all."""
+        said, start = self._said(), None
+        spare = room
+        rest: Sequence[Said] = said
+        while True:
+            start, room, spare = self._start(said, rest, room, spare)
+            seen = len(said)
+            if start is not None or not self._more():
+                return said, start
+            said = self._said()
+            rest = said[: len(said) - seen]
+
+    def _start(
+        self, said: Sequence[Said], rest: Sequence[Said], room: float, spare: float
+    ) -> tuple[int | None, float, float]:
+        """Return where the newest begin that there is room for, None if all of the rest goes in, and what is left."""
+        count, key, turn = self._count, self._key, self._state.turn
+        floor, always, output = self._floor, self._always, MessageCategory.SYSTEM_OUTPUT
+        kept, at = max(always, default=0), len(rest)
+        for one in reversed(rest):
+            at -= 1
+            if one.number < floor:
+                return at + 1, room, spare
+            version, message = one.version, one.message
+            if version > kept or version not in always:
+                size = one.counts.get(key) or count(one)
+                if message.role == "tool":
+                    # A large result of the current turn is shortened rather than left out.
+                    room -= min(size, limits.LIGHT_CHARS // 3) if version > turn else size
+                elif message.category is output and _low(message):
+                    # It goes before anything of the conversation does, so it takes no room from that.
+                    spare -= size
+                else:
+                    room -= size
+            if room < 0 or spare < 0:
+                start = self._whole(said, at)
+                if start is not None:
+                    return start, room, spare
+                break
+        return None, room, spare
+
+    @staticmethod
+    def _whole(said: Sequence[Said], at: int) -> int | None:
+        """Return where the first group begins after an index; the newest group is looked at in any case."""
+        for index in range(at + 1, len(said)):
+            if said[index].message.role != "tool":
+                return index
+        while at and said[at].message.role == "tool":
+            at -= 1
+        return at if said[at].message.role != "tool" else None
+
+    def _mark_after(self, said: Sequence[Said], start: int, step: float) -> int:
+        """Return the first mark of the conversation at or after an index, where a stable window may begin.
+
+        A window that loses one message for each new one shares no beginning with the one before, and a
+        provider's prompt cache is of no use. So a window begins at a mark: the first question after
+        every so many tokens, as they were counted when they came. It moves to the next only when it is
+        full, and every process finds the same marks. A long turn has them at its calls.
+        """
+        spoken, always = self._state.tokens - sum(one.tokens for one in self._stay), self._always
+        newest_kept = max(always, default=0)
+        for role in ("user", "assistant"):
+            before, mark, kept = spoken, -1, 0
+            cell, last, after = -1.0, -1, 0
+            first = (start, 0)
+            for at in range(len(said) - 1, -1, -1):
+                one = said[at]
+                if one.version > newest_kept or one.version not in always:
+                    before -= one.tokens
+                if one.message.role != role:
+                    continue
+                if last >= start and before // step != cell:
+                    mark, kept = last, after
+                if at < start:
+                    break
+                cell, last, after = before // step, at, spoken - before
+                first = (at, after)
+            if mark >= 0:
+                # One behind a turn that takes most of the window would leave next to nothing.
+                return mark if kept >= first[1] * (1 - 2 * limits.WINDOW_STEP) else first[0]
+        return start
+
+    def _count(self, said: Said) -> int:
+        if said.number < self._stubs and said.message.role == "tool":
+            return min(self._count_stub(said), self._count_whole(said))
+        return self._count_whole(said)
+
+    def _counts(self, said: Said) -> dict[str, int]:
+        # Two counters of callers' own may have one name, so theirs are kept for this window only.
+        return said.counts if self._measure.shared else self._own.setdefault(said.version, {})
+
+    def _count_whole(self, said: Said) -> int:
+        measure = self._measure
+        counts = said.counts if measure.shared else self._counts(said)
+        plain = counts.get(measure.key)
+        if plain is None:
+            plain = counts[measure.key] = measure.plain(said.message)
+        return plain if measure.ratio == 1.0 else measure.sized(plain)
+
+    def _count_stub(self, said: Said) -> int:
+        counts, key = self._counts(said), f"{self._measure.key} stub"
+        plain = counts.get(key)
+        if plain is None:
+            plain = counts[key] = self._measure.plain(self._tail.stub(said))
+        return self._measure.sized(plain)
+
+    def _piece(self, said: Said) -> Piece:
+        size = said.counts.get(self._key)
+        if size is not None:
+            return Piece(said.number, said.message, size)
+        if said.number < self._stubs and said.message.role == "tool":
+            stub, whole = self._count_stub(said), self._count_whole(said)
+            if stub < whole:
+                return Piece(said.number, self._tail.stub(said), stub, whole)
+        asked = self.cut is not None and said.number == self.cut.asked
+        return Piece(said.number, said.message, self._count_whole(said), asked=asked)
+
+    def _before(self, newest: Sequence[Said]) -> list[Said]:
+        first = newest[0].version if newest else self._state.version + 1
+        stay = dict(self._always)
+        if self._tail.began < self._state.turn < first:
+            stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
+        return [stay[version] for version in sorted(stay) if version < first]
+
+    def _with_gaps(self, said: Iterable[Said], told: Recap | None) -> list[Part]:
+        parts: list[Part] = []
+        found, number, key = list(said), 0, self._key
+        for one in found:
+            if one.number > number + 1:
+                missing = self._state.message_count - len(found)
+                size = self._state.tokens - sum([one.tokens for one in found])
+                parts += _gaps(number + 1, one.number - 1, max(0, size) / max(1, missing), told)
+            number = one.number
+            known = one.counts.get(key)
+            parts.append(
+                Piece(number, one.message, known) if known is not None else self._piece(one)
+            )
+        if told and (not told.last or any(isinstance(part, Gap) and part.told for part in parts)):
+            first = parts[0] if parts else None
+            prompt = isinstance(first, Piece) and first.message.role == "system"
+            parts.insert(1 if prompt else 0, told)
+        return parts
+
+
+def _low(message: Message) -> bool:
+    """Whether output is less important than the conversation: it answers no call, and nobody said otherwise."""
+    return not message.tool_calls and standing(message.metadata) is None
+
+
+def _both_speak(said: Sequence[Said], before: int) -> bool:
+    """Whether there are a question and an answer before an index."""
+    missing = {"user", "assistant"}
+    for at in range(before - 1, -1, -1):
+        missing.discard(said[at].message.role)
+        if not missing:
+            return True
+    return False
+
+
+def _gaps(first: int, last: int, each: float, told: Recap | None) -> list[Part]:
+    """Return the gap between two messages, in pieces where the summary begins and ends."""
+    cuts = {first, last + 1}
+    if told:
+        cuts |= {at for at in (told.first, told.last + 1) if first < at <= last}
+    edges = sorted(cuts)
+    return [
+        # Nobody has counted them by this counter: their share of what was counted when they came.
+        Gap(a, b - a, int(each * (b - a)), bool(told and told.first <= a <= told.last))
+        for a, b in pairwise(edges)
+    ]

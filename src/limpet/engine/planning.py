@@ -1,0 +1,449 @@
+"""From a request to an append: load, decide, evolve, encode. The store's outcome comes afterwards.
+
+A `Round` decides several requests one after another, each on the state that those before it lead
+to; none of that is true until the store says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TypeGuard
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.engine import forking, listed, replaying, sourcing
+from limpet.engine.framing import Framing, Step
+from limpet.engine.policies import NotYet, Policies
+from limpet.engine.states import States, messages_of, stream_of
+from limpet.engine.trees import Trees
+from limpet.history import continuation, sessions
+from limpet.store import port
+from limpet.values import command as c
+from limpet.values import ids
+from limpet.values.event import MessageAdded, SessionEvent
+from limpet.values.frame import Frame, TreeState
+from limpet.values.frame_command import AboutFrame, FrameCommand
+from limpet.values.message import Message
+from limpet.values.session import EndReason, SessionState, SessionStatus
+from limpet.wire import codec, frames
+
+
+class Later(Exception):
+    """The request needs what is decided but not committed yet: take it up in the next round."""
+
+
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """What a request leads to: the append, the states after it, and the session or frame that answers it."""
+
+    append: port.Append | None
+    states: tuple[SessionState, ...]
+    answer: SessionState | Frame
+    tree: TreeState | None = None
+
+
+class Round:
+    """Requests decided together."""
+
+    def __init__(
+        self,
+        store: port.Store,
+        states: States,
+        trees: Trees,
+        policies: Policies,
+        factory: ids.Factory,
+    ) -> None:
+        self._store = store
+        self._trees = trees
+        self._states = states
+        self._policies = policies
+        self._factory = factory
+        self._loaded: dict[tuple[str, str], SessionState | None] = {}
+        self._drafts: set[tuple[str, str]] = set()
+
+    @functools.cached_property
+    def _framing(self) -> Framing:
+        # Most rounds have no frame in them.
+        return Framing(self._store, self._trees, self._factory, self._last)
+
+    def plan(self, request: c.Request) -> Plan:
+        """Decide a request; raise what the rules, or the expected version, say against it."""
+        tenant, command = request.tenant, request.command
+        if isinstance(command, c.AddMessages):
+            state = self.state(tenant, command.session_id)
+            if request.key is None and continuation.is_plain(state, command.max_messages):
+                return self.said(request, command, state)
+        elif isinstance(command, AboutFrame):
+            return self._framed(request, command)
+        elif isinstance(command, c.ReplaySession):
+            return self._replayed(tenant, command)
+        else:
+            state = self.state(tenant, command.session_id)
+        if request.expected_version is not None:
+            _check_version(request.expected_version, state)
+        writings = self._decided(tenant, state, command)
+        if isinstance(writings, SessionState):
+            return Plan(None, (), writings)
+        return self._made(request, writings)
+
+    def said(self, request: c.Request, command: c.AddMessages, state: SessionState) -> Plan:
+        """Decide what most requests are: messages without a key, for which a session `continuation.is_plain`.
+
+        It comes to what `_decided` and `_made` come to, without what only others need: a seventh of a commit's time.
+        """
+        tenant = request.tenant
+        if request.expected_version is not None:
+            _check_version(request.expected_version, state)
+        events = sessions.messages_added(state, command)
+        assert events, "a request to add messages has some"
+        after, write = self._evolved(state, command.session_id, events)
+        append = port.Append(
+            tenant=tenant,
+            writes=(write,),
+            projections=(listed.projection(after),),
+            snapshots=(_snapshot(after),) if _is_due(after, write) else (),
+            time_us=after.active_us,
+        )
+        # Only now, when nothing of it can be refused any more.
+        self._note(tenant, after)
+        return Plan(append, (after,), after)
+
+    def _replayed(self, tenant: str, command: c.ReplaySession) -> Plan:
+        """Append what happened elsewhere, if the session is as it was when that was checked."""
+        _check_version(command.expected, self.state(tenant, command.session_id))
+        after = command.state
+        self._note(tenant, after)
+        self._states.forget_tails()
+        append = port.Append(
+            tenant=tenant,
+            writes=(replaying.write_of(command),),
+            projections=(listed.projection(after),) if command.whole else (),
+            snapshots=(_snapshot(after),),
+            time_us=after.active_us,
+        )
+        return Plan(append, (after,), after)
+
+    def _framed(self, request: c.Request, command: FrameCommand) -> Plan:
+        """Decide a command about a frame, together with what is said in sessions because of it."""
+        tenant = request.tenant
+        step = self._framing.plan(tenant, command)
+        if step.write is None:
+            return Plan(None, (), step.frame)
+        writings: list[sessions.Writing] = []
+        for adding in step.saying:
+            made = self._decided(tenant, self.state(tenant, adding.session_id), adding)
+            assert not isinstance(made, SessionState), "a message always makes something"
+            writings += made
+        return self._made(request, writings, step)
+
+    def _last(self, tenant: str, session_id: str) -> SessionState | None:
+        state = self.state(tenant, session_id)
+        return self.tail(tenant, state) if _exists(state) else None
+
+    def _decided(
+        self, tenant: str, state: SessionState | None, command: c.SessionCommand
+    ) -> Sequence[sessions.Writing] | SessionState:
+        """Return what a command makes in sessions; the session itself if it is so already."""
+        if isinstance(command, c.AddMessages) and state is not None:
+            if state.continuations or state.continued_from is not None:
+                *earlier, state = self.reach(tenant, state.id)
+                for session in earlier:
+                    self._refuse_repeats(tenant, session, command.messages)
+            command = self._continued(tenant, state, command)
+            if state.policy is None and isinstance(command, c.AddMessages):
+                # Nothing counts them anew, and nothing is cut.
+                return sessions.decide(state, command)
+        elif isinstance(command, c.CreateSession) and command.or_get and _exists(state):
+            if self.tail(tenant, state).status is SessionStatus.ACTIVE:
+                return state
+            command = c.ResetSession(
+                session_id=state.id, messages=command.messages, opening=command.opening
+            )
+        elif isinstance(command, c.EndSession) and state and command.reason is EndReason.ENDED:
+            state = self.tail(tenant, state)
+            command = msgspec.structs.replace(command, session_id=state.id)
+        elif isinstance(command, c.ContinueSession):
+            source = sessions.open_state(state, command.session_id)
+            carry = continuation.on_request(source, command.max_messages)
+            command = self.continuing(tenant, source, carry)
+        elif isinstance(command, c.TrimSession):
+            command = self._trimming(
+                tenant, sessions.open_state(state, command.session_id), command
+            )
+        elif isinstance(command, forking.Going):
+            command = self._placed(tenant, sessions.known(state, command.session_id), command)
+        writings = sessions.decide(state, sourcing.sound(self._store, tenant, command))
+        if not writings:
+            return sessions.known(state, command.session_id)
+        return [self._windowed(tenant, each) for each in writings]
+
+    def _windowed(self, tenant: str, writing: sessions.Writing) -> sessions.Writing:
+        state = self.state(tenant, writing.session_id)
+        drafted = (tenant, writing.session_id) in self._drafts
+        try:
+            return self._policies.applied(tenant, state, writing, drafted=drafted)
+        except NotYet:
+            raise Later from None
+
+    def _placed(self, tenant: str, state: SessionState, command: forking.Going) -> forking.Going:
+        if isinstance(command, c.ForkSession) and self.state(tenant, command.fork_id) is not None:
+            # A fork begins a stream: not even one of a session that was deleted can be had again.
+            raise sessions.taken(command.fork_id)
+        if (tenant, state.id) in self._drafts:
+            raise Later
+        return forking.placed(self._store, self._states, tenant, state, command)
+
+    def _trimming(self, tenant: str, state: SessionState, command: c.TrimSession) -> c.TrimSession:
+        if (tenant, state.id) in self._drafts:
+            raise Later
+        cut, summary = self._policies.trimmed(tenant, state, command.policy)
+        return msgspec.structs.replace(command, cut=cut, summary=summary)
+
+    def command_hash(self, request: c.Request) -> bytes:
+        """Return the hash by which a repeated command is known.
+
+        Messages belong to the conversation, whichever of its sessions the caller names.
+        """
+        command = request.command
+        if isinstance(command, AboutFrame):
+            return codec.digest(frames.command_bytes(command))
+        assert not isinstance(command, c.ReplaySession), "an import has no key"
+        if isinstance(command, c.AddMessages):
+            state = self.state(request.tenant, command.session_id)
+            root = (state.root_id if state else None) or command.session_id
+            command = msgspec.structs.replace(command, session_id=root)
+        return codec.digest(codec.command_bytes(command))
+
+    def state(self, tenant: str, session_id: str) -> SessionState | None:
+        """Return a session's state, what this round has decided included."""
+        place = (tenant, session_id)
+        state = self._loaded.get(place)
+        if state is None and place not in self._loaded:
+            state = self._loaded[place] = self._states.in_turn(tenant, session_id)
+        return state
+
+    def tail(self, tenant: str, state: SessionState) -> SessionState:
+        """Return the session where a conversation goes on: itself, or the last that follows it."""
+        last = self._states.tail(tenant, state)
+        tail = self.state(tenant, last) if last else None
+        tail = state if tail is None or tail.gone else tail
+        for _ in range(limits.CHAIN_SESSIONS_MAX):
+            following = self.following(tenant, tail)
+            if following is None:
+                self._states.keep_tail(tenant, state, tail.id)
+                return tail
+            tail = following
+        raise errors.Corrupt("a chain of sessions does not end.", facts={"session": state.id})
+
+    def following(self, tenant: str, state: SessionState) -> SessionState | None:
+        """Return the newest session that goes on from a state and has not been deleted."""
+        for session_id in reversed(state.continuations):
+            found = self.state(tenant, session_id)
+            if sessions.follows(found, state):
+                return found
+        return None
+
+    def reach(self, tenant: str, session_id: str) -> tuple[SessionState, ...]:
+        """Return the sessions in which a repeated message is known: the named one and the last two.
+
+        The last of them is where the conversation goes on.
+        """
+        named = sessions.known(self.state(tenant, session_id), session_id)
+        if not named.continuations and named.continued_from is None:
+            return (named,)
+        tail = self.tail(tenant, named)
+        before = self.state(tenant, tail.continued_from) if tail.continued_from else None
+        earlier = {state.id: state for state in (named, before) if state and state.id != tail.id}
+        return (*earlier.values(), tail)
+
+    def _refuse_repeats(
+        self, tenant: str, session: SessionState, messages: tuple[Message, ...]
+    ) -> None:
+        # A claim holds within one stream only; a conversation goes on in another.
+        for message in messages:
+            version = self._store.find_claim(tenant, stream_of(session.id), message.id)
+            if version > session.began:
+                raise duplicate(message.id)
+
+    def _continued(
+        self, tenant: str, state: SessionState, command: c.AddMessages
+    ) -> c.SessionCommand:
+        here = command
+        if command.session_id != state.id:
+            here = msgspec.structs.replace(command, session_id=state.id)
+        if command.max_messages is None or state.status is not SessionStatus.ACTIVE:
+            return here
+        carry = continuation.due(state, command.messages, command.max_messages)
+        if carry is None:
+            return here
+        going_on = self.continuing(tenant, state, carry, command)
+        self._refuse_repeats(tenant, state, command.messages)
+        return going_on
+
+    def continuing(
+        self,
+        tenant: str,
+        state: SessionState,
+        carry: continuation.Carry,
+        adding: c.AddMessages | None = None,
+    ) -> c.ContinueSession:
+        """Return the command that goes on in a new session, with the messages it carries over."""
+        if (tenant, state.id) in self._drafts:
+            raise Later
+        stream = stream_of(state.id)
+        singles = [self._event(tenant, stream, version) for version in carry.singles]
+        standing = messages_of(self._store, tenant, singles)
+        kept = [message for message in standing if continuation.goes_along(message)]
+        turn: list[Message] = []
+        after = carry.since - 1
+        while carry.since and after < state.version:
+            found = self._store.read(
+                tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK
+            )
+            turn += messages_of(self._store, tenant, found)
+            after = found[-1].version
+        opening = continuation.opening(state, kept, turn, continuation.marker(state))
+        return c.ContinueSession(
+            session_id=state.id,
+            next_id=ids.new_session_id(self._factory),
+            carried=opening,
+            messages=adding.messages if adding else (),
+            window=adding.window if adding else None,
+            usage=adding.usage if adding else None,
+            summary=continuation.summary(state),
+        )
+
+    def _event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:
+        found = self._store.read(tenant, stream, after=version - 1, until=version, limit=1)
+        if not found:
+            raise errors.Corrupt(
+                f"version {version:,} of {stream} is missing.", facts={"stream": stream}
+            )
+        return found[0]
+
+    def _made(
+        self, request: c.Request, writings: Sequence[sessions.Writing], step: Step | None = None
+    ) -> Plan:
+        tenant, key = request.tenant, None
+        if request.key is not None:
+            key = port.KeyUse(request.key, self.command_hash(request))
+        writes: list[port.StreamWrite] = []
+        states: list[SessionState] = []
+        projections: list[port.Projection] = []
+        drops: list[tuple[str, str]] = []
+        snapshots: list[port.Snapshot] = []
+        for writing in writings:
+            before = self.state(tenant, writing.session_id)
+            state, write = self._evolved(before, writing.session_id, writing.events, writing.base)
+            writes.append(write)
+            states.append(state)
+            deleted = state.status is SessionStatus.DELETED
+            if deleted:
+                drops.append((listed.KIND, state.id))
+                projections.append(listed.deleted_row(state))
+            else:
+                projections.append(listed.projection(state))
+            if _is_due(state, write):
+                snapshots.append(_snapshot(state))
+            if deleted or write.base or (state.generation and state.began > write.expected):
+                # It leaves its chain.
+                self._states.forget_tails()
+        # Only now, when nothing of it can be refused any more.
+        for state in states:
+            self._note(tenant, state)
+        tree, answer = None, states[-1] if states else None
+        time_us = answer.active_us if answer else 0
+        if step is not None and step.write is not None and step.tree is not None:
+            self._framing.accept(tenant, step)
+            # Last, so that the last event of a key's command is the frame's.
+            writes.append(step.write)
+            projections += step.projections
+            snapshots += step.snapshots
+            tree, answer, time_us = step.tree, step.frame, step.tree.updated_us
+        assert answer is not None, "something was made"
+        append = port.Append(
+            tenant=tenant,
+            writes=tuple(writes),
+            projections=tuple(projections),
+            drops=tuple(drops),
+            snapshots=tuple(snapshots),
+            key=key,
+            time_us=time_us,
+        )
+        return Plan(append, tuple(states), answer, tree)
+
+    def _note(self, tenant: str, state: SessionState) -> None:
+        """Let what comes later in this round rest on a state that is not in the log yet."""
+        place = (tenant, state.id)
+        self._loaded[place] = state
+        self._drafts.add(place)
+
+    def _evolved(
+        self,
+        state: SessionState | None,
+        session_id: str,
+        facts: Sequence[SessionEvent],
+        base: tuple[str, int] | None = None,
+    ) -> tuple[SessionState, port.StreamWrite]:
+        before = state.version if state else 0
+        time_us = max(self._factory.now_us(), state.active_us if state else 0)
+        events: list[port.NewEvent] = []
+        claims: list[tuple[str, int]] = []
+        for fact in facts:
+            state = sessions.evolve_one(state, fact, time_us=time_us)
+            tokens = counter = None
+            if isinstance(fact, MessageAdded):
+                claims.append((fact.message.id, len(events)))
+                tokens, counter = fact.tokens, fact.counter
+            made = codec.encoded(fact)
+            events.append(
+                port.NewEvent(
+                    fact.kind, made.schema, time_us, made.payload, state.ordinal, tokens, counter,
+                    made.blobs,
+                )
+            )  # fmt: skip
+        assert state is not None
+        origin = base and (stream_of(base[0]), base[1])
+        write = port.StreamWrite(
+            stream_of(session_id), before, tuple(events), tuple(claims), origin
+        )
+        return state, write
+
+
+def _exists(state: SessionState | None) -> TypeGuard[SessionState]:
+    return state is not None and not state.gone
+
+
+def _is_due(state: SessionState, write: port.StreamWrite) -> bool:
+    """Whether a snapshot is to be taken with a write."""
+    every = limits.SNAPSHOT_EVERY
+    return write.base is not None or state.version // every > write.expected // every
+
+
+def _check_version(expected: int, state: SessionState | None) -> None:
+    actual = state.version if state else 0
+    if expected != actual:
+        raise errors.StaleVersion(
+            f"the session is at version {actual:,}, not {expected:,}.",
+            hint="Load it again, look at what changed, then retry.",
+            facts={"expected": expected, "actual": actual},
+        )
+
+
+def duplicate(message_id: str) -> errors.DuplicateMessage:
+    """Return the error for a message whose id another one has."""
+    return errors.DuplicateMessage(
+        f"another message of the session has the id {message_id!r}.",
+        hint="Give the new one its own id, or leave the id out.",
+        facts={"message": message_id},
+    )
+
+
+def _snapshot(state: SessionState) -> port.Snapshot:
+    return port.Snapshot(stream_of(state.id), state.version, codec.FOLD, codec.encode_state(state))
+
+
+def same_message(one: Message, other: Message) -> bool:
+    """Whether two messages say the same; when they were made does not matter."""
+    return codec.canonical(codec.said(one)) == codec.canonical(codec.said(other))

@@ -1,0 +1,192 @@
+"""A session whose part of the log is damaged: whatever is left of it, in a session of its own.
+
+First what can be made again from another copy is made again, once; then the session is as it was. Else there is one
+recovery session for each damaged original. It names it, and holds what the session's file says, or the backup of
+that file, and every message of the log that still verifies. The damaged data stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.engine import deriving, salvaging
+from limpet.engine.engine import Engine
+from limpet.engine.session import Session
+from limpet.engine.states import facts, stream_of
+from limpet.history.repairing import repaired
+from limpet.store.port import StoredEvent
+from limpet.values.event import (
+    MessageAdded,
+    SessionCreated,
+    SessionEnded,
+    SessionEvent,
+    SessionForked,
+    SessionReset,
+    SessionUpdated,
+)
+from limpet.values.frozen import Json
+from limpet.values.message import Message
+from limpet.values.session import EndReason, SessionState
+
+if TYPE_CHECKING:
+    from limpet.engine.session_files import SessionFiles
+    from limpet.engine.sessions import Sessions
+
+DONE: Final = "recovery"
+"""The key of a recovery session's metadata that says that it is complete, and how."""
+
+REPLACED: Final = "recovered_to"
+"""The key of a damaged session's metadata that names its recovery session, as far as it can still be said there."""
+
+
+def recovery_id(session_id: str) -> str:
+    """Return the id of the one recovery session of a session."""
+    return f"recovery_{hashlib.sha256(session_id.encode(errors='surrogatepass')).hexdigest()[:24]}"
+
+
+class Recovering:
+    """Recovers sessions of one tenant."""
+
+    def __init__(
+        self, sessions: Sessions, engine: Engine, tenant: str, files: SessionFiles | None
+    ) -> None:
+        self._sessions = sessions
+        self._engine = engine
+        self._tenant = tenant
+        self._files = files
+
+    def finished(self, session_id: str) -> bool:
+        """Whether a damaged session has its recovery session: then no other copy was of use, and none is looked at again."""
+        present = self._present(recovery_id(session_id))
+        return present is not None and DONE in present.metadata
+
+    def replacement(self, state: SessionState) -> SessionState | None:
+        """Return the recovery session of one that says that it has one; None if that is gone, or not complete."""
+        if state.metadata.get(REPLACED) != recovery_id(state.id):
+            return None
+        present = self._present(recovery_id(state.id))
+        return present.state if present is not None and DONE in present.metadata else None
+
+    def is_sound(self, session_id: str) -> bool:
+        """Whether everything of a session can be read. Reads all of it."""
+        return not self._log(session_id).damaged
+
+    def mended(self) -> bool:
+        """Make everything again from the other copy of the log, if there is one that is whole."""
+        if self._files is None:
+            return False
+        try:
+            deriving.rebuild(self._engine.store)
+        except errors.Corrupt:
+            return False
+        return True
+
+    def recovered(self, session_id: str, error: errors.Corrupt) -> Session:
+        """Return the recovery session of a damaged one, which is begun the first time."""
+        made = recovery_id(session_id)
+        present = self._present(made)
+        if present is not None and DONE in present.metadata:
+            return present
+        document, messages = self._kept(session_id)
+        log = self._log(session_id)
+        known = {message.id for message in messages}
+        whole = [*messages, *(message for message in log.messages if message.id not in known)]
+        session = present or self._begun(
+            made, session_id, document.get("title") or log.title, error
+        )
+        self._fill(session, whole)
+        source = "session file" if messages else "log"
+        done: dict[str, Json] = {
+            "messages": len(whole), "from": source, "damaged_events": log.damaged,
+            "erased_events": log.erased,
+        }  # fmt: skip
+        recovered = self._sessions.update_session(made, metadata={DONE: done})
+        # It may have ended, or be damaged where its state is made from. Nothing goes on in it then.
+        with contextlib.suppress(errors.Corrupt, errors.Refused):
+            self._sessions.update_session(session_id, metadata={REPLACED: made})
+        return recovered
+
+    def _present(self, session_id: str) -> Session | None:
+        try:
+            return self._sessions.get_session(session_id)
+        except errors.UnknownSession:
+            return None
+
+    def _begun(
+        self, made: str, session_id: str, title: str | None, error: errors.Corrupt
+    ) -> Session:
+        notice = (
+            f"This session replaces {session_id}, whose data is damaged ({error.message})"
+            " What could be read of it follows."
+        )
+        return self._sessions.get_or_create_session(
+            made,
+            # Whoever erases all of a user has to find it.
+            user_id=salvaging.owner(self._engine.store, self._tenant, session_id),
+            title=title,
+            system=notice,
+            metadata={"recovered_from": session_id},
+        )
+
+    def _fill(self, session: Session, messages: list[Message]) -> None:
+        # Messages keep their ids, so that whoever begins again after a crash adds none twice.
+        fitting = list(repaired(messages, lambda _: None))
+        for begin in range(0, len(fitting), limits.READ_CHUNK):
+            session.add_messages(fitting[begin : begin + limits.READ_CHUNK])
+
+    def _kept(self, session_id: str) -> tuple[dict[str, Json], list[Message]]:
+        found = self._files.kept(self._tenant, session_id) if self._files else None
+        return found or ({}, [])
+
+    def _log(self, session_id: str) -> _Log:
+        """Return what the log still says of a session's present generation."""
+        found = _Log()
+        for event in salvaging.events(self._engine.store, self._tenant, stream_of(session_id)):
+            if isinstance(event, salvaging.Damage):
+                found.damaged += 1
+            else:
+                self._take(found, event)
+        return found
+
+    def _take(self, found: _Log, stored: StoredEvent) -> None:
+        found.erased += stored.erased
+        try:
+            (fact,) = facts(self._engine.store, self._tenant, (stored,))
+        except errors.Corrupt:
+            found.damaged += 1
+        except errors.Erased:
+            return
+        else:
+            found.take(fact.event)
+
+
+class _Log(msgspec.Struct):
+    """What those events of a session say that can be read: messages and title, and how many others there are.
+
+    Of one that was erased there are at most words that stand in for it: that is no damage.
+    """
+
+    messages: list[Message] = []
+    title: str | None = None
+    damaged: int = 0
+    erased: int = 0
+
+    def take(self, event: SessionEvent) -> None:
+        match event:
+            case MessageAdded():
+                self.messages.append(event.message)
+            case SessionUpdated(title=title) if title is not msgspec.UNSET:
+                self.title = title
+            case SessionCreated():
+                self.messages, self.title = [], event.title
+            case SessionForked():
+                self.title = event.state.title
+            case SessionReset() | SessionEnded(reason=EndReason.DELETED):
+                self.messages = []
+            case _:
+                pass

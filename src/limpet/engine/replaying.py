@@ -1,0 +1,31 @@
+"""From events that happened elsewhere to the write that appends them."""
+
+from __future__ import annotations
+
+from limpet.engine.states import stream_of
+from limpet.store import port
+from limpet.values.command import ReplaySession
+from limpet.values.event import MessageAdded
+from limpet.wire import codec
+
+
+def write_of(command: ReplaySession) -> port.StreamWrite:
+    """Return the write of a replay: each event with its own time."""
+    stream, ordinal = stream_of(command.session_id), command.state.ordinal
+    ordinal -= sum(isinstance(fact, MessageAdded) for fact, _ in command.events)
+    events: list[port.NewEvent] = []
+    claims: list[tuple[str, int]] = []
+    for fact, time_us in command.events:
+        tokens = counter = None
+        if isinstance(fact, MessageAdded):
+            ordinal += 1
+            claims.append((fact.message.id, len(events)))
+            tokens, counter = fact.tokens, fact.counter
+        made = codec.encoded(fact)
+        events.append(
+            port.NewEvent(
+                fact.kind, made.schema, time_us, made.payload, ordinal, tokens, counter, made.blobs
+            )
+        )
+    base = None if command.base is None else (stream, command.base)
+    return port.StreamWrite(stream, command.expected, tuple(events), tuple(claims), base)

@@ -1,0 +1,406 @@
+"""What both faces of a session manager share: arguments in, requests and queries out.
+
+Blocking and async verbs differ only in who waits; every check and every default is here, once.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, Literal, cast
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from limpet import errors, limits
+from limpet.context import selecting
+from limpet.context.window import Window
+from limpet.engine import listed, policies
+from limpet.history import tooling
+from limpet.store import port
+from limpet.values import command as c
+from limpet.values import ids
+from limpet.values.frozen import EMPTY, Json, freeze_object
+from limpet.values.message import Message, ToolCallResult, checked_id
+from limpet.values.policy import Usage, WindowPolicy
+from limpet.values.session import EndReason, OpenCall, SessionStatus
+from limpet.wire import codec, intake
+
+MessageLike = intake.MessageLike
+When = str | datetime | int
+"""ISO 8601 text, a datetime, or microseconds since 1970 UTC."""
+
+Write = Literal["durable", "deferred"]
+
+NUMBER_MAX: Final = 1 << 62
+"""Beyond this a number is no offset and no moment, and a database can't hold it."""
+
+UNKNOWN_OUTCOME: Final = tooling.UNKNOWN_OUTCOME
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a session manager works."""
+
+    tenant: str = "default"
+    max_messages_per_session: int = 5000
+    max_sessions_in_memory: int = 20
+    auto_save_interval: float = 60
+    write: Write = "durable"
+    policy: WindowPolicy | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "tenant", checked_id("a tenant's name", self.tenant))
+        for name in ("max_messages_per_session", "max_sessions_in_memory"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise errors.InvalidRequest(f"{name} must be a whole number of 1 or more.")
+        interval = cast("object", self.auto_save_interval)
+        if not isinstance(interval, (int, float)) or not 0 <= interval < math.inf:
+            raise errors.InvalidRequest("auto_save_interval is a number of seconds; 0 is off.")
+        if self.write not in ("durable", "deferred"):
+            raise errors.InvalidRequest("write is 'durable' or 'deferred'.")
+        checked_policy(self.policy)
+
+
+def checked_policy(policy: WindowPolicy | None) -> WindowPolicy | None:
+    """Return a policy that can be kept to; raise if it is none, or if its counter is not known."""
+    if policy is None:
+        return None
+    if not isinstance(cast("object", policy), WindowPolicy):
+        raise errors.InvalidRequest(
+            f"a policy is a WindowPolicy, not {type(policy).__name__}.",
+            hint="For example WindowPolicy(budget=8_000).",
+        )
+    measure = policies.measure_of(policy, ())
+    if measure.counted.overhead >= policy.budget:
+        raise errors.InvalidRequest(
+            f"the policy's budget of {policy.budget:,} leaves nothing beside the {measure.counted.overhead:,} that a reply takes.",
+            hint="Raise the budget.",
+            facts={"budget": policy.budget, "required": measure.counted.overhead + 1},
+        )
+    return policy
+
+
+def _usage(window: Window | None, usage: int | None) -> Usage | None:
+    if usage is None:
+        return None
+    if type(cast("object", usage)) is not int or not 1 <= usage <= limits.TOKENS_MAX:
+        raise errors.InvalidRequest(
+            f"usage is the number of input tokens that the provider reported, not {usage!r}."
+        )
+    if window is None:
+        raise errors.InvalidRequest(
+            "usage was given without its window.", hint="Give both: add_message(reply, window=w, usage=n)."
+        )  # fmt: skip
+    counter, plain = window.plain
+    # An exact counter needs no correction, and one from a list has nobody to keep it.
+    return None if window.exact or plain < 1 else Usage(counter, plain, usage)
+
+
+class Requests:
+    """Makes requests of one tenant."""
+
+    def __init__(self, settings: Settings, factory: ids.Factory) -> None:
+        self._settings = settings
+        self._factory = factory
+
+    def _request(
+        self, command: c.SessionCommand, key: str | None, expected_version: int | None
+    ) -> c.Request:
+        if key is not None:
+            key = checked_id("an idempotency key", key)
+        if expected_version is not None and type(expected_version) is not int:
+            raise errors.InvalidRequest("expected_version is a session's version: an int.")
+        return c.Request(
+            tenant=self._settings.tenant,
+            command=command,
+            key=key,
+            expected_version=expected_version,
+        )
+
+    def create(
+        self, session_id: str | None, *, user_id: str | None, system: str | None, title: str | None,
+        metadata: Mapping[str, Json] | None, or_get: bool, key: str | None, policy: WindowPolicy | None = None,
+    ) -> c.Request:  # fmt: skip
+        """A request that begins a session."""
+        command = c.CreateSession(
+            session_id=checked_id(
+                "a session's id",
+                session_id if session_id is not None else ids.new_session_id(self._factory),
+            ),
+            user_id=user_id if user_id is None else checked_id("a user's id", user_id),
+            title=title,
+            metadata=freeze_object("metadata", EMPTY if metadata is None else metadata),
+            messages=self.messages(
+                [{"role": "system", "content": system}] if system is not None else []
+            ),
+            or_get=or_get,
+            named=session_id is not None,
+            policy=checked_policy(policy) or self._settings.policy,
+        )
+        return self._request(command, key, None)
+
+    def messages(self, values: Iterable[MessageLike]) -> tuple[Message, ...]:
+        """Messages from whatever a caller hands in."""
+        if type(values) not in (tuple, list) and (
+            not isinstance(cast("object", values), Iterable) or isinstance(values, (str, Mapping))
+        ):
+            raise errors.InvalidRequest(
+                "messages come in a list.", hint="For one, use add_message."
+            )
+        made = tuple(map(intake.accept, values))
+        if len(made) > limits.BATCH_MESSAGES_MAX:
+            raise errors.TooLarge(
+                f"{len(made):,} messages at once; at most {limits.BATCH_MESSAGES_MAX:,} are taken.",
+                hint="Add them in several steps.",
+                facts={"messages": len(made), "messages_max": limits.BATCH_MESSAGES_MAX},
+            )
+        return made
+
+    def add(
+        self,
+        session_id: str,
+        values: Iterable[MessageLike],
+        *,
+        key: str | None,
+        expected_version: int | None,
+        window: Window | None = None,
+        usage: int | None = None,
+    ) -> c.Request:
+        """A request that appends messages, said by a model that had seen `window`, for `usage` tokens."""
+        messages = self.messages(values)
+        if not messages:
+            raise errors.InvalidRequest("there is no message to add.")
+        command = c.AddMessages(
+            session_id=checked_id("a session's id", session_id),
+            messages=messages,
+            max_messages=self._settings.max_messages_per_session,
+            window=None
+            if window is None
+            else selecting.selection(window, self._settings.tenant, session_id),
+            usage=_usage(window, usage),
+        )
+        return self._request(command, key, expected_version)
+
+    def update(
+        self, session_id: str, *, title: str | None | msgspec.UnsetType, metadata: Mapping[str, Json] | None,
+        drop_metadata: Sequence[str], key: str | None, expected_version: int | None,
+        policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET,
+    ) -> c.Request:  # fmt: skip
+        """A request that changes title, metadata or policy."""
+        if not isinstance(cast("object", drop_metadata), (list, tuple, set, frozenset)):
+            raise errors.InvalidRequest(
+                "drop_metadata is a list of keys.", hint='For one: drop_metadata=["team"].'
+            )
+        command = c.UpdateSession(
+            session_id=checked_id("a session's id", session_id),
+            title=title,
+            set_metadata=freeze_object("metadata", EMPTY if metadata is None else metadata),
+            drop_metadata=tuple(checked_id("a metadata key", name) for name in drop_metadata),
+            policy=policy if policy is msgspec.UNSET else checked_policy(policy),
+        )
+        return self._request(command, key, expected_version)
+
+    def end(
+        self,
+        session_id: str,
+        reason: EndReason,
+        *,
+        idle_since_us: int | None = None,
+        key: str | None = None,
+    ) -> c.Request:
+        """A request that ends a session."""
+        named = checked_id("a session's id", session_id)
+        return self._request(
+            c.EndSession(session_id=named, reason=reason, idle_since_us=idle_since_us),
+            key,
+            None,
+        )
+
+    def reset(self, session_id: str, *, system: str | None, key: str | None) -> c.Request:
+        """A request that begins a session's next generation."""
+        messages = self.messages(
+            [{"role": "system", "content": system}] if system is not None else []
+        )
+        return self._request(
+            c.ResetSession(session_id=checked_id("a session's id", session_id), messages=messages),
+            key,
+            None,
+        )
+
+    def fork(
+        self, session_id: str, at: str | int | None, *, new_id: str | None, user_id: str | None, title: str | None,
+        metadata: Mapping[str, Json] | None, key: str | None, version: int | None = None,
+    ) -> c.Request:  # fmt: skip
+        """A request that begins a session as another was at a message, or at a version."""
+        command = c.ForkSession(
+            session_id=checked_id("a session's id", session_id),
+            fork_id=checked_id(
+                "a session's id", ids.new_session_id(self._factory) if new_id is None else new_id
+            ),
+            at=None if at is None else _message(at),
+            version=version,
+            user_id=user_id if user_id is None else checked_id("a user's id", user_id),
+            title=title,
+            metadata=None if metadata is None else freeze_object("metadata", metadata),
+            named=new_id is not None,
+        )
+        return self._request(command, key, None)
+
+    def rewind(
+        self, session_id: str, at: str | int, *, key: str | None, expected_version: int | None
+    ) -> c.Request:
+        """A request that takes a session back to a message."""
+        named = checked_id("a session's id", session_id)
+        command = c.RewindSession(session_id=named, at=_message(at))
+        return self._request(command, key, expected_version)
+
+    def continue_(self, session_id: str, *, key: str | None) -> c.Request:
+        """A request that goes on in a new session."""
+        command = c.ContinueSession(
+            session_id=session_id,
+            max_messages=self._settings.max_messages_per_session,
+        )
+        return self._request(command, key, None)
+
+    def closing(
+        self, calls: Sequence[OpenCall], call_ids: Sequence[str] | None, outcome: str
+    ) -> Message | None:
+        """The tool message that closes open calls with a truthful result; None if there is none to close."""
+        waiting = [call.call_id for call in calls]
+        chosen = waiting if call_ids is None else list(call_ids)
+        for call_id in chosen:
+            if call_id not in waiting:
+                raise errors.UnknownCall(
+                    f"no open call has the id {call_id!r}.", facts={"open": waiting}
+                )
+        if not chosen:
+            return None
+        results = [ToolCallResult(call_id, outcome, is_error=True) for call_id in chosen]
+        return Message("tool", tool_results=results, metadata={"type": "outcome_unknown"})
+
+    def query(
+        self, *, limit: int, offset: int, cursor: str | None, user_id: str | None, status: str | None,
+        active_after: When | None, active_before: When | None, metadata: Mapping[str, Json] | None,
+    ) -> port.Query:  # fmt: skip
+        """A page of the session listing."""
+        if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
+            raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
+        if type(offset) is not int or not 0 <= offset <= NUMBER_MAX:
+            raise errors.InvalidRequest("offset is a number of rows, 0 or more.")
+        if user_id is not None:
+            user_id = checked_id("a user's id", user_id)
+        if status is not None and status not in (SessionStatus.ACTIVE, SessionStatus.ENDED):
+            raise errors.InvalidRequest("status is 'active' or 'ended'.")
+        return port.Query(
+            kind=listed.KIND,
+            owner=user_id,
+            status=status,
+            since_us=microseconds(active_after),
+            until_us=microseconds(active_before),
+            terms=_filter_terms(EMPTY if metadata is None else metadata),
+            after=_from_cursor(cursor) if cursor is not None else None,
+            offset=offset,
+            limit=limit,
+        )
+
+
+def _message(at: str | int) -> str | int:
+    """Return a message's id, or its number in the conversation."""
+    if isinstance(cast("object", at), str):
+        return checked_id("a message's id", cast("str", at))
+    if type(cast("object", at)) is not int or cast("int", at) < 1:
+        raise errors.InvalidRequest(
+            "a message is named by its id, or by its number: a whole number from 1 on."
+        )
+    return at
+
+
+def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
+    frozen = freeze_object("a metadata filter", metadata)
+    made = listed.terms(frozen)
+    if len(made) != len(frozen):
+        raise errors.InvalidRequest(
+            "a metadata filter compares text, numbers, booleans or None of at most 500 bytes."
+        )
+    if len(made) > limits.FILTER_TERMS_MAX:
+        raise errors.InvalidRequest(
+            f"a metadata filter has at most {limits.FILTER_TERMS_MAX} keys."
+        )
+    return made
+
+
+def microseconds(moment: When | None) -> int | None:
+    """Return a moment as microseconds since 1970; raise InvalidRequest if it is none."""
+    if moment is None:
+        return None
+    if type(moment) is int and abs(moment) <= NUMBER_MAX:
+        return moment
+    try:
+        return ids.microseconds(cast("str | datetime", moment))
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise errors.InvalidRequest(
+            "a moment is ISO 8601 text, a datetime, or microseconds since 1970.",
+            hint="For example 2026-01-31T12:00:00+00:00.",
+        ) from error
+
+
+def cutoff(now: When | None, clock: Callable[[], int], idle_s: float) -> int:
+    """Return the moment before which a session's last activity makes it idle."""
+    if not isinstance(cast("object", idle_s), (int, float)) or not 0 <= idle_s < math.inf:
+        raise errors.InvalidRequest("idle_s is a number of seconds, 0 or more.")
+    moment = microseconds(now)
+    idle_us = int(min(idle_s * 1_000_000, NUMBER_MAX))
+    return max((clock() if moment is None else moment) - idle_us, -NUMBER_MAX)
+
+
+def idle(before_us: int) -> port.Query:
+    """A page of active sessions whose last activity is not after a moment."""
+    return port.Query(
+        kind=listed.KIND,
+        status=SessionStatus.ACTIVE,
+        until_us=before_us,
+        limit=limits.PAGE_SIZE_MAX,
+    )
+
+
+class Page(list[dict[str, Json]]):
+    """Rows of a listing. `next_cursor` gets the next page, None on the last."""
+
+    next_cursor: str | None = None
+
+
+def page(rows: Sequence[port.Projection], limit: int) -> Page:
+    """Return a listing page from its projections, of which there may be one more than asked for."""
+    made = Page(_shown(row) for row in rows[:limit])
+    if len(rows) > limit:
+        last = rows[limit - 1]
+        place = msgspec.json.encode((last.time_us, last.id))
+        made.next_cursor = base64.urlsafe_b64encode(place).decode()
+    return made
+
+
+def _shown(row: port.Projection) -> dict[str, Json]:
+    info = codec.decode_info(
+        row.document, id=row.id, user_id=row.owner or None, active_us=row.time_us
+    )
+    return info.to_dict()
+
+
+def _from_cursor(cursor: str) -> tuple[int, str]:
+    try:
+        data = base64.urlsafe_b64decode(cursor.encode())
+        time_us, id_ = msgspec.json.decode(data, type=tuple[int, str])
+    except (ValueError, AttributeError, msgspec.MsgspecError) as error:
+        raise _no_cursor() from error
+    if abs(time_us) > NUMBER_MAX:
+        raise _no_cursor()
+    return time_us, id_
+
+
+def _no_cursor() -> errors.InvalidRequest:
+    return errors.InvalidRequest(
+        "that is not a cursor of a listing.", hint="Take it from next_cursor of the page before."
+    )

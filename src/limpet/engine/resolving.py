@@ -1,0 +1,338 @@
+"""From handles to their content: in the log, beside it, or wherever a caller's resolver finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from types import TracebackType
+from typing import cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.context.pack import Found
+from limpet.context.summary import text_of
+from limpet.engine import forking, trees
+from limpet.engine.engine import Engine
+from limpet.engine.finding import Log
+from limpet.engine.messages import Reader
+from limpet.engine.states import facts, messages_of, stream_of
+from limpet.engine.tails import Said
+from limpet.history.tooling import result_text
+from limpet.store import port
+from limpet.store.erasure import is_notice
+from limpet.values import frame_command as c
+from limpet.values import frame_event as e
+from limpet.values.event import MessageAdded
+from limpet.values.frozen import Json, checked_text
+from limpet.values.handle import AT, ContextHandle, HandleType
+from limpet.values.message import Message
+from limpet.values.session import SessionState
+
+Resolver = Callable[[ContextHandle], str]
+"""Finds the content of a handle. Whatever it raises means that there is none now."""
+
+Resolvers = MutableMapping[HandleType, Resolver]
+
+
+def living(
+    engine: Engine, tenant: str, session_id: str, version: int | None = None
+) -> SessionState | None:
+    """Return a session that was not deleted, and in which the event at a version was not; else None."""
+    state = engine.states.current(tenant, session_id)
+    if state is None or state.gone:
+        return None
+    gone = version is not None and version <= Log(engine.store, tenant, state).floor()
+    return None if gone else state
+
+
+def bound(engine: Engine, tenant: str, command: c.AddHandle) -> c.AddHandle:
+    """Return a command whose handle stays with the messages that have its numbers now.
+
+    A session that is not there yet has no version to be bound to. Raises InvalidRequest for a bad version.
+    """
+    handle = command.handle
+    if handle.handle_type is not HandleType.MESSAGE_RANGE or handle.content is not None:
+        return command
+    if AT in handle.target:
+        if handle.at is None or handle.at < 1:
+            raise errors.InvalidRequest(
+                f"{AT!r} in a handle's target is a version of the session: a whole number from 1 on."
+            )
+        return command
+    state = living(engine, tenant, handle.target["session_id"])
+    return command if state is None else msgspec.structs.replace(command, at=state.version)
+
+
+class Moments:
+    """Sessions as handles see them, each looked up once."""
+
+    def __init__(self, engine: Engine, tenant: str) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._known: dict[tuple[str, int | None], SessionState | None] = {}
+
+    def of(self, session_id: str, at: int | None) -> SessionState | None:
+        """Return a session in which messages have the numbers that they had at a version; None if it is gone.
+
+        It is the present one as long as messages were only added since. Else the session is folded up to
+        there, which costs its events.
+        """
+        key = (session_id, at)
+        if key not in self._known:
+            self._known[key] = self._found(session_id, at)
+        return self._known[key]
+
+    def _found(self, session_id: str, at: int | None) -> SessionState | None:
+        state = living(self._engine, self._tenant, session_id)
+        if state is None or at is None or max(state.began, state.rebased) <= at <= state.version:
+            return state
+        try:
+            return forking.past(self._engine.store, self._engine.states, self._tenant, state, at)
+        except errors.NotFound:
+            return None
+
+
+class _Known:
+    """What is looked up once for all handles that are asked for together."""
+
+    def __init__(self, blobs: Mapping[bytes, bytes], moments: Moments) -> None:
+        self.blobs = blobs
+        self.moments = moments
+        self.tails: dict[tuple[str, int], list[Said]] = {}
+
+
+class Resolving:
+    """Finds the content of handles of one tenant."""
+
+    def __init__(self, engine: Engine, tenant: str, resolvers: Resolvers) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._tenant = tenant
+        self._resolvers = resolvers
+
+    def fetch(self, handles: Sequence[ContextHandle], must: bool) -> dict[str, Found]:
+        """Return the content of handles by their ids; `must`: raise HandleUnresolved if there is none."""
+        kept = [bytes.fromhex(h.content_hash) for h in handles if h.content_hash is not None]
+        blobs = self._store.blobs(self._tenant, set(kept)) if kept else {}
+        known = _Known(blobs, Moments(self._engine, self._tenant))
+        found: dict[str, Found] = {}
+        for handle in handles:
+            try:
+                content = _bounded(handle, self._content(handle, known, limits.HANDLE_STEPS_MAX))
+            except errors.HandleUnresolved as error:
+                why = str(error.facts["why"])
+                if must and error.facts["handle"] == handle.handle_id:
+                    raise
+                if must:
+                    raise unresolved(handle, why) from error
+                found[handle.handle_id] = Found(None, why)
+            else:
+                found[handle.handle_id] = content
+        return found
+
+    def _content(self, handle: ContextHandle, known: _Known, steps: int) -> Found:
+        if handle.content is not None:
+            return Found(handle.content)
+        if handle.content_hash is not None:
+            return Found(self._blob(handle, handle.content_hash, known))
+        match handle.handle_type:
+            case HandleType.EVENT_REF:
+                return self._event(handle, known, steps)
+            case HandleType.MESSAGE_RANGE:
+                return self._messages(handle, known)
+            case HandleType.TOOL_OUTPUT:
+                return self._output(handle)
+            case HandleType.WORKER_FINDING | HandleType.WORKER_LEARNING:
+                return Found(self._finding(handle))
+            case _:
+                return Found(self._asked(handle))
+
+    def _blob(self, handle: ContextHandle, name: str, known: _Known | None = None) -> str:
+        key = bytes.fromhex(name)
+        found = known.blobs.get(key) if known else None
+        if found is None:
+            found = self._store.blobs(self._tenant, (key,)).get(key)
+        if found is None:
+            raise errors.Corrupt(
+                f"the content of the handle {handle.handle_id!r} is missing.", facts={"blob": name}
+            )
+        return found.decode()
+
+    def _asked(self, handle: ContextHandle) -> str:
+        resolver = self._resolvers.get(handle.handle_type)
+        if resolver is None:
+            raise unresolved(handle, f"no resolver is registered for the type {handle.handle_type}")
+        with _Asked(handle):
+            text = cast("object", resolver(handle))
+        if not isinstance(text, str):
+            raise unresolved(handle, f"its resolver gave {type(text).__name__}, not text")
+        try:
+            return checked_text(text)
+        except errors.BadEncoding as error:
+            raise unresolved(handle, "its resolver gave text that no encoding can carry") from error
+
+    def _event(self, handle: ContextHandle, known: _Known, steps: int) -> Found:
+        position = cast("int", handle.target["position"])
+        found = self._store.feed(self._tenant, after=max(0, position - 1), limit=1)
+        if not found or found[0].position != position or found[0].payload is None:
+            raise unresolved(handle, f"the log has no event at position {position:,}")
+        if is_notice(found[0].kind):
+            raise unresolved(handle, f"an event of kind {found[0].kind} has no text")
+        if found[0].stream.startswith(trees.PREFIX):
+            event = trees.recorded(found[0]).event
+            if isinstance(event, e.HandleAddedEvent):
+                return self._followed(handle, event.handle, known, steps)
+            return self._of_frame(handle, event)
+        event = facts(self._store, self._tenant, found)[0].event
+        if not isinstance(event, MessageAdded):
+            raise unresolved(handle, f"an event of kind {event.kind} has no text")
+        session_id = found[0].stream.removeprefix(stream_of(""))
+        if living(self._engine, self._tenant, session_id, found[0].version) is None:
+            raise unresolved(handle, f"the session of event {position:,} was deleted")
+        return Found(spoken([event.message]), session=(session_id, found[0].version))
+
+    def _followed(
+        self, handle: ContextHandle, other: ContextHandle, known: _Known, steps: int
+    ) -> Found:
+        if not steps:
+            raise unresolved(
+                handle, f"more than {limits.HANDLE_STEPS_MAX} handles point at one another"
+            )
+        return self._content(other, known, steps - 1)
+
+    def _of_frame(self, handle: ContextHandle, event: e.FrameEvent) -> Found:
+        match event:
+            case e.ResultAddedEvent():
+                result = event.result
+                return Found(f"{result.result_type} {result.ref_id}: {result.summary}")
+            case e.FramePoppedEvent():
+                return Found(f"{event.status}: {event.result_summary or event.reason}")
+            case e.FrameUpdatedEvent() if event.tool is not None:
+                return self._ended(handle, event)
+            case _:
+                raise unresolved(handle, f"an event of kind {event.kind} has no text")
+
+    def _messages(self, handle: ContextHandle, known: _Known) -> Found:
+        target, at = handle.target, handle.at
+        session_id, first, last = target["session_id"], target["first"], target["last"]
+        state = known.moments.of(session_id, at)
+        if state is None:
+            when = "" if at is None else f" that had version {at:,}"
+            raise unresolved(handle, f"there is no session {session_id!r}{when}")
+        if not 1 <= first <= last <= state.message_count:
+            raise unresolved(
+                handle, f"the session has messages 1 to {state.message_count:,}, not {first:,} to {last:,}"
+            )  # fmt: skip
+        if last - first >= limits.BATCH_MESSAGES_MAX:
+            raise unresolved(
+                handle, f"at most {limits.BATCH_MESSAGES_MAX:,} messages are one handle"
+            )
+        said = self._numbered(state, first, last, known)
+        return Found(spoken(said), session=(session_id, state.version))
+
+    def _numbered(
+        self, state: SessionState, first: int, last: int, known: _Known
+    ) -> Sequence[Message]:
+        key = (state.id, state.version)
+        if key not in known.tails:
+            tail = self._engine.tails.of(self._tenant, state)
+            known.tails[key] = tail.upto(state, limits.TAIL_MESSAGES_MAX)
+        tail = known.tails[key]
+        if tail and tail[0].number <= first:
+            at = first - tail[0].number
+            return [said.message for said in tail[at : at + last - first + 1]]
+        return Reader(self._engine, self._tenant, state).slice(slice(first - 1, last))
+
+    def _output(self, handle: ContextHandle) -> Found:
+        frame_id, tool_id = handle.target["frame_id"], handle.target["tool_id"]
+        root = self._engine.trees.root(self._tenant, frame_id)
+        if root is None:
+            raise unresolved(handle, f"there is no frame {frame_id!r}")
+        stream = trees.stream_of(root)
+        version = self._store.find_claim(self._tenant, stream, f"end:{tool_id}")
+        found = self._read(stream, version)
+        event = trees.recorded(found).event if found is not None else None
+        if not isinstance(event, e.FrameUpdatedEvent) or event.frame_id != frame_id:
+            raise unresolved(handle, f"the frame has no finished tool {tool_id!r}")
+        return self._ended(handle, event)
+
+    def _read(self, stream: str, version: int) -> port.StoredEvent | None:
+        if not version:
+            return None
+        found = self._store.read(self._tenant, stream, after=version - 1, until=version, limit=1)
+        return found[0] if found else None
+
+    def _ended(self, handle: ContextHandle, event: e.FrameUpdatedEvent) -> Found:
+        """Return a tool's output, wherever it was put."""
+        if event.output_hash is not None:
+            return Found(_plain(msgspec.json.decode(self._blob(handle, event.output_hash))))
+        if event.recorded_in is None:
+            return Found(_plain(event.output))
+        session_id, message_id = event.recorded_in
+        stream = stream_of(session_id)
+        version = self._store.find_claim(self._tenant, stream, message_id)
+        alive = living(self._engine, self._tenant, session_id, version) is not None
+        found = self._read(stream, version) if alive else None
+        for message in messages_of(self._store, self._tenant, [found] if found else []):
+            for result in message.tool_results:
+                if event.tool is None or result.tool_call_id == event.tool.call_id:
+                    return Found(_plain(result.result), session=(session_id, version))
+        raise unresolved(handle, "the message with the tool's result is not there")
+
+    def _finding(self, handle: ContextHandle) -> str:
+        frame_id = handle.target.get("frame_id")
+        if not isinstance(frame_id, str):
+            return self._asked(handle)
+        frame = self._engine.trees.find(self._tenant, frame_id)
+        if frame is None:
+            raise unresolved(handle, f"there is no frame {frame_id!r}")
+        lines = [frame.result_summary] if frame.result_summary else []
+        lines += [f"{ref.result_type} {ref.ref_id}: {ref.summary}" for ref in frame.result_refs]
+        if not lines:
+            raise unresolved(handle, f"the frame {frame_id!r} has no result yet")
+        return "\n".join(lines)
+
+
+def spoken(messages: Sequence[Message]) -> str:
+    """Return what messages say, each after the role that said it."""
+    return "\n".join(f"{message.role}: {text_of(message)}" for message in messages)
+
+
+def _plain(output: Json) -> str:
+    """Return a tool's output as text: that of its parts, or its JSON."""
+    return text_of(Message("user", output)) if isinstance(output, list) else result_text(output)
+
+
+def _bounded(handle: ContextHandle, content: Found) -> Found:
+    size = len(content.text or "")
+    if size > limits.MESSAGE_BYTES_MAX:
+        raise unresolved(handle, f"it has {size:,} characters")
+    return content
+
+
+def unresolved(handle: ContextHandle, why: str) -> errors.HandleUnresolved:
+    """Return the error for content that can't be found."""
+    return errors.HandleUnresolved(
+        f"the content of the handle {handle.handle_id!r} can't be found: {why}.",
+        hint="Exclude the handle, remove it, or register a resolver for its type.",
+        facts={"handle": handle.handle_id, "type": str(handle.handle_type), "why": why},
+    )
+
+
+class _Asked:
+    """Whatever a caller's resolver raises means that a handle has no content now; the cause is kept."""
+
+    def __init__(self, handle: ContextHandle) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            raise unresolved(self._handle, f"its resolver raised {type(error).__name__}") from error

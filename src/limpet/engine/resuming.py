@@ -1,0 +1,275 @@
+"""Coming back to frames: an actor's stack and pending work, and what nobody came back to."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+from limpet import errors, limits
+from limpet.engine import trees
+from limpet.engine.engine import Engine
+from limpet.engine.requests import Settings
+from limpet.history import framing, pending, sessions
+from limpet.store import port
+from limpet.values import frame_command as c
+from limpet.values import frame_event as e
+from limpet.values.command import Request
+from limpet.values.frame import (
+    Frame,
+    Scope,
+    Suspension,
+    SuspensionStatus,
+    ToolStatus,
+    TreeState,
+)
+from limpet.values.resume import ActorResumeState, RecoverySummary
+from limpet.values.session import SessionState, SessionStatus
+from limpet.wire import frames as wire
+
+
+class Resuming:
+    """Finds open frames of one tenant."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._tenant = settings.tenant
+
+    def _rows(
+        self,
+        kind: str,
+        *,
+        lookup: str | None = None,
+        terms: tuple[str, ...] = (),
+        owner: str | None = None,
+    ) -> Iterator[port.Projection]:
+        """Yield rows of a kind, newest first, page by page."""
+        after: tuple[int, str] | None = None
+        while True:
+            query = port.Query(
+                kind=kind,
+                lookup=lookup,
+                owner=owner,
+                terms=terms,
+                after=after,
+                limit=limits.PAGE_SIZE_MAX,
+            )
+            page = self._engine.store.query(self._tenant, query)
+            yield from page
+            if len(page) < limits.PAGE_SIZE_MAX:
+                return
+            after = (page[-1].time_us, page[-1].id)
+
+    def _still_waits(self, standing: Suspension, key: str | None) -> bool:
+        """Whether a suspension waits, and is the one that a command with this key began."""
+        used = None if key is None else self._engine.store.find_key(self._tenant, key)
+        made = used and self._engine.store.feed(self._tenant, after=used.last - 1, limit=1)
+        began = trees.recorded(made[0]).event if made else None
+        return (
+            isinstance(began, e.FrameSuspendedEvent)
+            and began.suspension_id == standing.suspension_id
+            and standing.status is SuspensionStatus.WAITING
+        )
+
+    def list_frames(
+        self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100
+    ) -> list[Frame]:
+        """Return frames: the open ones, the deepest first, then the newest; with the others, those after them."""
+        self._engine.check()
+        checked_limit(limit)
+        checked_scope(scope, optional=True)
+        working = list(self._open_trees(scope))
+        found = _opened(working, scope)
+        if not open_only and len(found) < limit:
+            closed = [frame for tree in working for frame in tree.closed if _covers(scope, frame)]
+            closed.sort(key=_age, reverse=True)
+            # What left a tree meanwhile is in a row too.
+            known = {frame.frame_id for frame in (*found, *closed)}
+            rows = (frame for frame in self._shelved(scope) if frame.frame_id not in known)
+            every = heapq.merge(closed, rows, key=_age, reverse=True)
+            found += itertools.islice(every, limit - len(found))
+        return found[:limit]
+
+    def _shelved(self, scope: Scope | None) -> Iterator[Frame]:
+        """Yield the closed frames of a scope that have rows of their own, the newest first."""
+        for row in self._rows(trees.FRAME, owner=scope.actor_id if scope else None):
+            frame = wire.decode_frame(row.document)
+            if not frame.open and _covers(scope, frame):
+                yield frame
+
+    def _open_trees(self, scope: Scope | None) -> Iterator[TreeState]:
+        """Yield the trees that are open and have work of a scope."""
+        terms = trees.terms_of(scope) if scope else ()
+        for row in self._rows(trees.TREE, lookup=trees.OPEN, terms=terms):
+            tree = self._engine.trees.current(self._tenant, row.id)
+            if tree is not None:
+                yield tree
+
+    def _open_frames(self, scope: Scope | None) -> list[Frame]:
+        """Return the open frames of a scope, the deepest first, then the newest."""
+        return _opened(self._open_trees(scope), scope)
+
+    def leaves(self, scope: Scope) -> list[Frame]:
+        """Return a scope's open frames that have no open child of its own, the deepest first, then the newest."""
+        self._engine.check()
+        checked_scope(scope)
+        return _leaves(self._open_frames(scope))
+
+    def resume_actor(self, scope: Scope) -> ActorResumeState:
+        """Come back to a scope's work after a restart: its stack, and everything that waits.
+
+        Tools that had begun and not ended are of unknown outcome from here on: settle each with
+        resolve_tool. Frames of other actors are left alone. Without an open frame the state is empty.
+        """
+        self._engine.check()
+        checked_scope(scope)
+        began = self._engine.now_us()
+        found = self._open_frames(scope)
+        touched: set[str] = set()
+        for frame in found[:1] + [one for one in found if _runs(one)]:
+            if frame.root_id not in touched:
+                touched.add(frame.root_id)
+                self._note(scope, frame.frame_id)
+        return self._resumed(self._open_frames(scope) if touched else found, began)
+
+    def _note(self, scope: Scope, frame_id: str) -> None:
+        command = c.ResumeActor(frame_id=frame_id, scope=scope)
+        with contextlib.suppress(errors.InvalidTransition, errors.FrameNotFound):
+            # Somebody may have closed it meanwhile.
+            self._engine.run(Request(tenant=self._tenant, command=command))
+
+    def _resumed(self, found: list[Frame], began: int) -> ActorResumeState:
+        tree = self._engine.trees.current(self._tenant, found[0].root_id) if found else None
+        if tree is None or found[0].frame_id not in tree.frames:
+            return ActorResumeState()
+        stack = tree.ancestry(found[0].frame_id)
+        inside = {frame.frame_id for frame in stack}
+        others = sorted(found, key=lambda frame: (frame.created_us, frame.frame_id))
+        work = pending.pending_work(
+            (*stack, *(frame for frame in others if frame.frame_id not in inside))
+        )
+        summary = RecoverySummary(
+            frames_recovered=len(stack),
+            pending_work_items=len(work),
+            last_event_seq=tree.version,
+            recovery_time_ms=max(0, self._engine.now_us() - began) // 1000,
+        )
+        return ActorResumeState(
+            current_frame=stack[-1],
+            frame_stack=stack,
+            pending_work=work,
+            leaves=tuple(frame.frame_id for frame in _leaves(found)),
+            recovery_summary=summary,
+        )
+
+    def _expire(self, now_us: int) -> list[str]:
+        found: list[str] = []
+        seen: set[str] = set()
+        while True:
+            rows = self._engine.store.query(self._tenant, trees.alarms(now_us))
+            fresh = [row.id for row in rows if row.id not in seen]
+            if not fresh:
+                break
+            seen.update(fresh)
+            for root_id in fresh:
+                found += self._expire_tree(root_id, now_us, ())
+        for root_id, gone in self._orphans():
+            found += self._expire_tree(root_id, now_us, gone)
+        return found
+
+    def _orphans(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield trees with frames whose sessions take no more messages, and those sessions."""
+        for row in self._rows(trees.TREE, lookup=trees.OPEN):
+            tree = self._engine.trees.current(self._tenant, row.id)
+            open_frames = tree.frames.values() if tree else ()
+            named = {frame.scope.session_id for frame in open_frames} - {None}
+            gone = tuple(sorted(one for one in named if one and self._is_over(one)))
+            if gone:
+                yield row.id, gone
+
+    def _is_over(self, session_id: str) -> bool:
+        """Whether a conversation takes no more messages, wherever it went on to."""
+        state = self._engine.states.current(self._tenant, session_id)
+        while state is not None and not state.gone:
+            following = self._following(state)
+            if following is None:
+                break
+            state = following
+        return state is not None and state.status is not SessionStatus.ACTIVE
+
+    def _following(self, state: SessionState) -> SessionState | None:
+        found = (
+            self._engine.states.current(self._tenant, one) for one in reversed(state.continuations)
+        )
+        return next((one for one in found if sessions.follows(one, state)), None)
+
+    def _expire_tree(self, root_id: str, now_us: int, orphaned: tuple[str, ...]) -> list[str]:
+        tree = self._engine.trees.current(self._tenant, root_id)
+        command = c.ExpireTree(frame_id=root_id, now_us=now_us, orphaned=orphaned)
+        try:
+            self._engine.run(Request(tenant=self._tenant, command=command))
+        except (errors.InvalidTransition, errors.FrameNotFound):
+            return []
+        stream, after = trees.stream_of(root_id), tree.version if tree else 0
+        found: list[str] = []
+        while page := self._engine.store.read(self._tenant, stream, after=after):
+            found += [fact.event.frame_id for fact in map(trees.recorded, page) if _expired(fact)]
+            after = page[-1].version
+        return found
+
+
+def _expired(fact: trees.TreeEvent) -> bool:
+    match fact.event:
+        case e.FramePoppedEvent(reason=reason):
+            return reason in (framing.OVERDUE, framing.ORPHANED, framing.PARENT_CLOSED)
+        case e.FrameUpdatedEvent(suspension=changed):
+            return changed is not None
+        case _:
+            return False
+
+
+def _covers(scope: Scope | None, frame: Frame) -> bool:
+    return scope is None or scope.covers(frame.scope)
+
+
+def _age(frame: Frame) -> tuple[int, str]:
+    return frame.created_us, frame.frame_id
+
+
+def _opened(working: Iterable[TreeState], scope: Scope | None) -> list[Frame]:
+    """Return the open frames of a scope in some trees, the deepest first, then the newest."""
+    frames = (frame for tree in working for frame in tree.frames.values())
+    return sorted(
+        (frame for frame in frames if _covers(scope, frame)),
+        key=lambda frame: (frame.depth, *_age(frame)),
+        reverse=True,
+    )
+
+
+def _runs(frame: Frame) -> bool:
+    return any(tool.status is ToolStatus.STARTED for tool in frame.tools)
+
+
+def _leaves(found: list[Frame]) -> list[Frame]:
+    parents = {frame.parent_frame_id for frame in found}
+    return [frame for frame in found if frame.frame_id not in parents]
+
+
+def checked_limit(limit: int) -> int:
+    """Return a number of rows; raise InvalidRequest if it is none."""
+    if type(cast("object", limit)) is not int or not 1 <= limit <= sys.maxsize:
+        raise errors.InvalidRequest("limit is a number of rows, 1 or more.")
+    return limit
+
+
+def checked_scope(scope: Scope | None, *, optional: bool = False) -> None:
+    """Raise InvalidRequest unless it is a scope, or none where that is allowed."""
+    if not isinstance(cast("object", scope), Scope) and not (optional and scope is None):
+        raise errors.InvalidRequest(
+            f"a scope is a Scope, not {type(scope).__name__}.",
+            hint='For example Scope(actor_id="planner").',
+        )

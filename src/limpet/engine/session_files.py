@@ -1,0 +1,281 @@
+"""One readable file for each session, beside the log that it is made from.
+
+A file is written when its session is saved, in intervals, and at the end. Whoever saves after each message does not
+have the whole session written each time: once it is long, its file waits until there is an eighth more to say, or for
+the next interval. A file says which version of its session it shows, so that anybody can tell whether it lags. Damage
+in the log keeps the files of those sessions from being written that rest on it, and no others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from limpet import errors
+from limpet.engine import salvaging
+from limpet.engine.engine import Engine
+from limpet.engine.messages import Messages, Reader
+from limpet.engine.states import PREFIX, stream_of
+from limpet.store.documents import Documents
+from limpet.values.frozen import Json, thaw
+from limpet.values.message import Message
+from limpet.values.session import SessionState
+
+_log = logging.getLogger("limpet.files")
+
+FORMAT: Final = 1
+INDEX: Final = "index"
+SMALL: Final = 64
+"""Messages of a session, or sessions of an index, that are written at once however little is new."""
+
+POSITION_MAX: Final = (1 << 62) - 1
+"""Above what any log reaches, and what every store can be asked for."""
+
+DEFAULT: Final = "default"
+"""The tenant whose sessions have their files under their own ids."""
+
+
+class _Index(msgspec.Struct, kw_only=True):
+    """What the list of sessions says: up to which position each tenant's files were written, and a row for each file."""
+
+    positions: dict[str, Annotated[int, msgspec.Meta(ge=0, le=POSITION_MAX)]] = {}
+    sessions: dict[str, dict[str, Any]] = {}
+
+
+def _index_of(document: Mapping[str, Json] | None) -> _Index:
+    """Return a list that was read; an empty one if it is none of ours: it is made again, as all these files are."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(document or {}, _Index)
+    return _Index()
+
+
+class SessionFiles:
+    """Writes the files of all sessions of one store. Threads may share it."""
+
+    def __init__(self, engine: Engine, documents: Documents) -> None:
+        self._engine = engine
+        self._documents = documents
+        self._shown: dict[str, int] = {}
+        self._new: dict[tuple[str, str], None] = {}
+        self._damaged: dict[tuple[str, str], None] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._index = _Index()
+        self._seal: bytes | None = None
+        self._books = threading.RLock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, interval_s: float) -> None:
+        """Sweep in intervals, in a thread of its own; 0 is off."""
+        if interval_s > 0:
+            self._thread = threading.Thread(
+                target=self._run, args=(interval_s,), name="limpet-files", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self, interval_s: float) -> None:
+        while not self._stop.wait(interval_s):
+            try:
+                self.sweep()
+            except (errors.Error, OSError) as error:
+                _log.warning("the files of sessions could not be written: %s", error)
+
+    def saved(self, tenant: str, session_id: str) -> None:
+        """Write a session's file, unless it is long and little is new."""
+        with self._books:
+            state = self._engine.states.current(tenant, session_id)
+            name = self._name(tenant, session_id)
+            count = 0 if state is None or state.gone else state.message_count
+            little = count > SMALL and count - self._shown.get(name, 0) < count // 8
+            if little and self._documents.has(name):
+                return
+            with self._documents.turn():
+                self._write(tenant, session_id)
+                if len(self._new) > len(self._sessions()) // 8:
+                    self._write_index({})
+
+    def sweep(self) -> None:
+        """Write the file of every session that has changed since its file was written."""
+        with self._books:
+            store = self._engine.store
+            changed, positions = list[tuple[str, str]](), dict[str, int]()
+            before = self._positions()
+            for tenant in store.tenants():
+                after = before.get(tenant, 0)
+                after = after if after <= store.head(tenant) else 0
+                found, positions[tenant] = self._changed(tenant, after)
+                changed += [(tenant, session_id) for session_id in found]
+            # Each in a turn of its own: others do not wait for as many files as there may be.
+            for tenant, session_id in dict.fromkeys((*self._damaged, *changed)):
+                self._write_what_can_be(tenant, session_id)
+            if not changed and not self._new:
+                return
+            with self._documents.turn():
+                # An erasure that came meanwhile has dropped the list, and files: the next sweep looks at all.
+                kept = self._positions().keys() >= before.keys()
+                self._write_index(positions if kept else {})
+
+    def _changed(self, tenant: str, after: int) -> tuple[list[str], int]:
+        found: dict[str, None] = {}
+        for event in salvaging.feed(self._engine.store, tenant, after=after):
+            if isinstance(event, salvaging.Damage):
+                # Whose it is can't be told; a session that rests on it is met when it is written.
+                self._tell(tenant, event.error)
+                after = event.at
+            else:
+                after = event.position
+                if event.stream.startswith(PREFIX):
+                    found[event.stream.removeprefix(PREFIX)] = None
+        return list(found), after
+
+    def _write_what_can_be(self, tenant: str, session_id: str) -> None:
+        """Write a session's file; one that can't be read is tried again in the next sweep: it may be mended."""
+        self._damaged.pop((tenant, session_id), None)
+        try:
+            with self._documents.turn():
+                self._write(tenant, session_id)
+        except errors.Erased:
+            return
+        except errors.Corrupt as error:
+            self._damaged[tenant, session_id] = None
+            self._tell(tenant, error)
+
+    def _tell(self, tenant: str, error: errors.Corrupt) -> None:
+        """Say once that something is damaged."""
+        if (tenant, error.message) not in self._told:
+            self._told.add((tenant, error.message))
+            _log.warning(
+                "%s The files of sessions of tenant %r that rest on it are not written, the others are.",
+                error.message,
+                tenant,
+            )
+
+    def _name(self, tenant: str, session_id: str) -> str:
+        return self._documents.name(session_id, "" if tenant == DEFAULT else tenant)
+
+    def _read_index(self) -> _Index:
+        # Another process may have written it, or somebody removed it; else it is as it was when last seen.
+        seal = self._documents.seal(INDEX)
+        if seal is None or seal != self._seal:
+            self._index, self._seal = _index_of(self._documents.get(INDEX)), seal
+        return self._index
+
+    def _sessions(self) -> dict[str, dict[str, Json]]:
+        return self._read_index().sessions
+
+    def _positions(self) -> dict[str, int]:
+        return self._read_index().positions
+
+    def _write_index(self, positions: Mapping[str, int]) -> None:
+        """Bring the index up to the files that were written since; other processes' entries stay."""
+        rows = dict(self._sessions())
+        # Made now, in the turn: what was erased since a file was written must not come back here.
+        for tenant, session_id in self._new:
+            with contextlib.suppress(errors.Corrupt, errors.Erased):
+                state, name = self._state(tenant, session_id), self._name(tenant, session_id)
+                rows.pop(name, None)
+                if state is not None:
+                    rows[name] = _row(tenant, state)
+        known = {**self._positions(), **positions}
+        document: dict[str, Json] = {
+            "limpet": "sessions", "format": FORMAT, "positions": known, "sessions": {**rows},
+        }  # fmt: skip
+        self._documents.put(INDEX, document)
+        self._index, self._seal = (
+            _Index(positions=known, sessions=rows),
+            self._documents.seal(INDEX),
+        )
+        self._new = {}
+
+    def _write(self, tenant: str, session_id: str) -> None:
+        name, state = self._name(tenant, session_id), self._state(tenant, session_id)
+        if state is None:
+            self._documents.drop(name)
+            self._shown.pop(name, None)
+        else:
+            present = self._documents.primary(name)
+            if present is None or present.get("version") != state.version:
+                self._documents.put(name, self._document(tenant, state))
+            self._shown[name] = state.message_count
+        self._new[tenant, session_id] = None
+
+    def _state(self, tenant: str, session_id: str) -> SessionState | None:
+        """Return a session's state as of now; None if there is no such session any more."""
+        with contextlib.suppress(errors.UnknownSession):
+            state = self._engine.states.current(tenant, session_id)
+            return None if state is None or state.gone else state
+        return None
+
+    def _document(self, tenant: str, state: SessionState) -> dict[str, Json]:
+        store, stream = self._engine.store, stream_of(state.id)
+        last = store.read(tenant, stream, after=state.version - 1, until=state.version)
+        messages = Messages(Reader(self._engine, tenant, state))
+        return {
+            "limpet": "session",
+            "format": FORMAT,
+            "tenant": tenant,
+            "stream": stream,
+            "version": state.version,
+            "link": last[-1].link.hex() if last else "",
+            "id": state.id,
+            "user_id": state.user_id,
+            "title": state.title,
+            "status": str(state.status),
+            "created_at": state.created_at,
+            "last_active": state.last_active,
+            "metadata": thaw(state.full_metadata()),
+            "messages": [message.to_dict() for message in messages],
+        }
+
+    def kept(self, tenant: str, session_id: str) -> tuple[dict[str, Json], list[Message]] | None:
+        """Return what a session's file says, or its backup, and its messages; None if neither verifies."""
+        document = self._documents.get(self._name(tenant, session_id))
+        if document is None or (document.get("tenant"), document.get("id")) != (tenant, session_id):
+            return None
+        if not self._is_of_log(tenant, document):
+            return None
+        try:
+            said = msgspec.convert(document.get("messages", []), list[dict[str, Any]])
+            return document, [Message.from_dict(each) for each in said]
+        except (errors.Error, msgspec.ValidationError):
+            return None
+
+    def _is_of_log(self, tenant: str, document: Mapping[str, Json]) -> bool:
+        """Whether a document is not of another log: at its version this one has its link, or can't be read there."""
+        match document:
+            case {"stream": str(stream), "version": int(version), "link": str(link)} if (
+                0 < version <= POSITION_MAX
+            ):
+                with contextlib.suppress(errors.Corrupt):
+                    found = self._engine.store.read(
+                        tenant, stream, after=version - 1, until=version, at=version
+                    )
+                    return not found or found[-1].link.hex() == link
+                return True
+            case _:
+                return False
+
+    def close(self) -> None:
+        """Write what is left to write, or raise why not, and stop. A forked child leaves that to its parent."""
+        try:
+            self._engine.check()
+        except (errors.EngineClosed, errors.ForkedEngine):
+            return
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.sweep()
+
+
+def _row(tenant: str, state: SessionState) -> dict[str, Json]:
+    """Return what the list says of a session."""
+    return {
+        "tenant": tenant, "id": state.id, "title": state.title or state.preview,
+        "status": str(state.status), "messages": state.message_count, "version": state.version,
+        "last_active": state.last_active,
+    }  # fmt: skip

@@ -1,0 +1,448 @@
+"""Sessions for blocking callers: the manager of many. The handle on one is in `session`."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.context.window import Window
+from limpet.engine import deferred, forking, requests
+from limpet.engine.commits import Answer
+from limpet.engine.engine import Engine
+from limpet.engine.handles import PendingCall
+from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Settings, When
+from limpet.engine.session import Session, checked_session
+from limpet.history import continuation
+from limpet.history import sessions as rules
+from limpet.values import ids
+from limpet.values.command import Request
+from limpet.values.frozen import Json
+from limpet.values.message import checked_id
+from limpet.values.policy import WindowPolicy
+from limpet.values.session import EndReason, SessionState
+
+if TYPE_CHECKING:
+    from limpet.engine.bootstrapping import Bootstrap
+
+
+class Sessions:
+    """Creates, finds, changes and ends sessions of one tenant.
+
+    Every mutating verb takes an optional idempotency `key`: repeated with the same key, a verb has one
+    effect and one answer. What a verb returns is on disk.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        factory: ids.Factory = ids.SYSTEM,
+        bootstrap: Bootstrap | None = None,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._bootstrap = bootstrap
+        self._requests = requests.Requests(settings, factory)
+        self._deferred = deferred.Writes(engine, settings.auto_save_interval)
+        self._books = threading.Lock()
+        self.current_session: Session | None = None
+        self.sessions: OrderedDict[str, Session] = OrderedDict()
+        self.max_messages_per_session = settings.max_messages_per_session
+        self.max_sessions_in_memory = settings.max_sessions_in_memory
+
+    def create_session(
+        self,
+        session_id: str | None = None,
+        *,
+        user_id: str | None = None,
+        system: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        key: str | None = None,
+        policy: WindowPolicy | None = None,
+    ) -> Session:
+        """Begin a session, which becomes the current one. `system` is its first message.
+
+        Raises DuplicateSession if the id is taken.
+        """
+        return self._opened(
+            self._requests.create(
+                session_id,
+                user_id=user_id,
+                system=system,
+                title=title,
+                metadata=metadata,
+                or_get=False,
+                key=key,
+                policy=policy,
+            )
+        )
+
+    def get_or_create_session(
+        self,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        system: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        policy: WindowPolicy | None = None,
+    ) -> Session:
+        """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
+        return self._opened(
+            self._requests.create(
+                session_id,
+                user_id=user_id,
+                system=system,
+                title=title,
+                metadata=metadata,
+                or_get=True,
+                key=None,
+                policy=policy,
+            )
+        )
+
+    def _opened(self, request: Request) -> Session:
+        return self._remember(self._handle(self._run(self.knowing(request)).state))
+
+    def knowing(self, request: Request) -> Request:
+        """Return a request that begins a session with what is known of its user, if that is asked for."""
+        if self._bootstrap is None:
+            return request
+        self._engine.check()
+        self._deferred.wait(request.session_id)
+        return self._bootstrap.filled(self._engine, request, self.last)
+
+    def load_session(self, session_id: str) -> Session | None:
+        """Return the session by that id, which becomes the current one; None if there is none.
+
+        Raises Corrupt if its data is damaged.
+        """
+        found = self._find(session_id)
+        return self._remember(self._handle(found)) if found else None
+
+    def get_session(self, session_id: str) -> Session:
+        """Return the session by that id; raise UnknownSession if there is none. Changes no current session."""
+        return self._handle(rules.known(self._find(session_id), session_id))
+
+    def _find(self, session_id: str) -> SessionState | None:
+        self._engine.check()
+        named = checked_id("a session's id", session_id)
+        self._deferred.wait(named)
+        state = self._engine.states.current(self._settings.tenant, named)
+        return None if state is None or state.gone else state
+
+    def _handle(self, state: SessionState) -> Session:
+        return Session(self, self._engine, self._settings.tenant, state)
+
+    def _remember(self, session: Session) -> Session:
+        with self._books:
+            self.current_session = session
+            self.sessions[session.id_now] = session
+            self.sessions.move_to_end(session.id_now)
+            over = len(self.sessions) - self.max_sessions_in_memory
+            evicted = [self.sessions.popitem(last=False)[0] for _ in range(over)]
+        for session_id in evicted:
+            self._deferred.settle(session_id)
+        return session
+
+    def _run(self, request: Request) -> Answer:
+        self._deferred.wait(request.session_id)
+        return self._engine.run(request)
+
+    def update_session(
+        self,
+        session_id: str,
+        *,
+        title: str | None | msgspec.UnsetType = msgspec.UNSET,
+        metadata: Mapping[str, Json] | None = None,
+        drop_metadata: Sequence[str] = (),
+        key: str | None = None,
+        expected_version: int | None = None,
+        policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET,
+    ) -> Session:
+        """Set the title, set keys of the metadata, remove others. What is not named stays."""
+        request = self._requests.update(
+            session_id,
+            title=title,
+            metadata=metadata,
+            drop_metadata=drop_metadata,
+            key=key,
+            policy=policy,
+            expected_version=expected_version,
+        )
+        return self._handle(self._run(request).state)
+
+    def list_sessions(
+        self,
+        limit: int = 100,
+        offset: int = 0,
+        *,
+        cursor: str | None = None,
+        user_id: str | None = None,
+        status: str | None = None,
+        active_after: When | None = None,
+        active_before: When | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> Page:
+        """Return a page of sessions, last active first. `.next_cursor` of the page gets the next one.
+
+        Every filter given must hold; `metadata` compares top-level values.
+        """
+        self._engine.check()
+        self._deferred.settle()
+        query = self._requests.query(
+            limit=limit,
+            offset=offset,
+            cursor=cursor,
+            user_id=user_id,
+            status=status,
+            active_after=active_after,
+            active_before=active_before,
+            metadata=metadata,
+        )
+        rows = self._engine.store.query(
+            self._settings.tenant, msgspec.structs.replace(query, limit=query.limit + 1)
+        )
+        return requests.page(rows, limit)
+
+    def add_messages(
+        self,
+        session_id: str,
+        messages: Iterable[MessageLike],
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+    ) -> Session:
+        """Append messages to the session, or to where its conversation goes on: all of them or none."""
+        request = self._requests.add(
+            session_id, messages, key=key, expected_version=expected_version
+        )
+        return self._handle(self._run(request).state)
+
+    def save_session(self, session: Session | None = None) -> bool:
+        """Wait until all that was written to the session is on disk, or raise why not. False if there is no session."""
+        chosen = checked_session(session, Session) or self.current_session
+        if chosen is None:
+            return False
+        self._engine.check()
+        self._deferred.wait(chosen.id)
+        return True
+
+    def end_session(self, session_id: str, *, key: str | None = None) -> Session:
+        """End the session. Its history stays readable; messages are no longer taken."""
+        return self._handle(
+            self._run(self._requests.end(session_id, EndReason.ENDED, key=key)).state
+        )
+
+    def reset_session(
+        self, session_id: str, *, system: str | None = None, key: str | None = None
+    ) -> Session:
+        """End the present generation and begin the next, empty, under the same id."""
+        request = self.knowing(self._requests.reset(session_id, system=system, key=key))
+        return self._handle(self._run(request).state)
+
+    def fork_session(
+        self,
+        session_id: str,
+        at: str | int | None = None,
+        *,
+        new_id: str | None = None,
+        user_id: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        key: str | None = None,
+    ) -> Session:
+        """Begin a session that is what this one was at a message; it becomes the current one.
+
+        `at` is the message's id, or its number from 1 on; None: the last one. Nothing is copied, and the
+        two know nothing of each other from here on. Title and metadata are the source's unless given.
+        Raises UnknownMessage, UnknownSession, DuplicateSession.
+        """
+        request = self._requests.fork(
+            session_id, at, new_id=new_id, user_id=user_id, title=title, metadata=metadata, key=key
+        )
+        return self._opened(self.ahead(request))
+
+    def fork_version(
+        self,
+        session_id: str,
+        version: int,
+        *,
+        new_id: str | None,
+        title: str | None,
+        metadata: Mapping[str, Json] | None,
+        key: str | None,
+    ) -> Session:
+        """Fork for a handle on a session as it was."""
+        request = self._requests.fork(
+            session_id, None, version=version, new_id=new_id, user_id=None, title=title,
+            metadata=metadata, key=key,
+        )  # fmt: skip
+        return self._opened(self.ahead(request))
+
+    def rewind_session(
+        self,
+        session_id: str,
+        at: str | int,
+        *,
+        key: str | None = None,
+        expected_version: int | None = None,
+    ) -> Session:
+        """Take the session back to a message: later ones leave the conversation.
+
+        `at` is the message's id, or its number from 1 on. Nothing is deleted: `session.at(version)` and
+        `events.at(position)` show what was. Title and metadata stay. Raises UnknownMessage, SessionEnded.
+        """
+        request = self._requests.rewind(session_id, at, key=key, expected_version=expected_version)
+        return self._handle(self._run(self.ahead(request)).state)
+
+    def ahead(self, request: Request) -> Request:
+        """Return the request of a fork or a rewind with what can be found out before its turn."""
+        self._engine.check()
+        self._deferred.wait(request.session_id)
+        return forking.ahead(self._engine.store, self._engine.states, request)
+
+    def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
+        """Delete the session: no verb finds it any more. False if there was none."""
+        try:
+            self._run(self._requests.end(session_id, EndReason.DELETED, key=key))
+        except errors.UnknownSession:
+            return False
+        self.forgotten([session_id])
+        return True
+
+    def forgotten(self, session_ids: Sequence[str]) -> None:
+        """Let go of handles on sessions that are not there any more."""
+        with self._books:
+            for session_id in session_ids:
+                self.sessions.pop(session_id, None)
+                if self.current_session is not None and self.current_session.id_now == session_id:
+                    self.current_session = None
+
+    def expire(
+        self, now: When | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S
+    ) -> list[str]:
+        """End every session that nobody touched for `idle_s` seconds; return their ids."""
+        self._engine.check()
+        self._deferred.settle()
+        cutoff = requests.cutoff(now, self._engine.now_us, idle_s)
+        seen, ended = set[str](), list[str]()
+        while True:
+            rows = self._engine.store.query(self._settings.tenant, requests.idle(cutoff))
+            fresh = [row.id for row in rows if row.id not in seen]
+            if not fresh:
+                return ended
+            seen.update(fresh)
+            ended += [session_id for session_id in fresh if self._timed_out(session_id, cutoff)]
+
+    def _timed_out(self, session_id: str, cutoff: int) -> bool:
+        """End a session that is still idle; False if it was touched, ended or deleted meanwhile."""
+        try:
+            request = self._requests.end(session_id, EndReason.TIMEOUT, idle_since_us=cutoff)
+            return self._run(request).state.end_reason is EndReason.TIMEOUT
+        except errors.UnknownSession:
+            return False
+
+    def check_session_boundary(self, session: Session | None = None) -> bool:
+        """Whether the session (None: the current one) has reached its number of messages."""
+        chosen = session or self.current_session
+        return chosen is not None and self.boundary(chosen.state)
+
+    def boundary(self, state: SessionState) -> bool:
+        """Whether a state has reached the number of messages of a session."""
+        return continuation.full(state, self.max_messages_per_session)
+
+    def create_continuation_session(
+        self, source_session: Session | None = None, *, key: str | None = None
+    ) -> Session:
+        """Go on in a new session that begins with the system and context messages of the source."""
+        chosen = source_session or self.current_session
+        if chosen is None:
+            raise errors.NoCurrentSession
+        answer = self._run(self._requests.continue_(chosen.id, key=key))
+        return self._remember(self._handle(answer.state))
+
+    def pending_calls(self, session_id: str) -> list[PendingCall]:
+        """Return the tool calls that have no result yet, wherever the conversation is now."""
+        return self.get_session(session_id).pending_calls()
+
+    def close_pending_calls(
+        self,
+        session_id: str,
+        *,
+        call_ids: Sequence[str] | None = None,
+        outcome: str = UNKNOWN_OUTCOME,
+    ) -> Session:
+        """Close open calls (None: all) with an error result that says so; the session goes on."""
+        state = self.last(rules.known(self._find(session_id), session_id))
+        message = self._requests.closing(state.open_calls, call_ids, outcome)
+        if message is None:
+            return self._handle(state)
+        return self.add_messages(state.id, [message])
+
+    def session_chain(self, session_id: str) -> list[Session]:
+        """Return every session of the conversation, first to last, each once."""
+        state = rules.known(self._find(session_id), session_id)
+        chain = [state]
+        while before := self._before(chain[0]):
+            chain.insert(0, before)
+        while following := self._following(chain[-1]):
+            chain.append(following)
+        return [self._handle(part) for part in chain]
+
+    def _before(self, state: SessionState) -> SessionState | None:
+        found = self._find(state.continued_from) if state.continued_from else None
+        return found if found and rules.follows(state, found) else None
+
+    def _following(self, state: SessionState) -> SessionState | None:
+        found = (self._find(session_id) for session_id in reversed(state.continuations))
+        return next((part for part in found if rules.follows(part, state)), None)
+
+    def chain_tokens(self, session_id: str) -> int:
+        """Return the tokens of the whole conversation; what was carried over counts once."""
+        chain = self.session_chain(session_id)
+        return sum(session.state.tokens - session.state.carried_tokens for session in chain)
+
+    def append(
+        self,
+        session: Session,
+        messages: Iterable[MessageLike],
+        *,
+        key: str | None,
+        expected_version: int | None,
+        window: Window | None,
+        usage: int | None,
+    ) -> SessionState | None:
+        """Append for a handle; None if the write is deferred and the state is not known yet."""
+        request = self._requests.add(
+            session.id_now, messages, key=key, expected_version=expected_version, window=window, usage=usage
+        )  # fmt: skip
+        if self._settings.write == "deferred":
+            self._deferred.add(request)
+            return None
+        return self._engine.run(request).state
+
+    def settled(self, state: SessionState) -> SessionState:
+        """Return the state once deferred writes to its session are through; raise what refused one, once."""
+        self._deferred.wait(state.id)
+        return self.last(self._find(state.id) or state)
+
+    def last(self, state: SessionState) -> SessionState:
+        """Return the state of the last session of a conversation."""
+        while following := self._following(state):
+            state = following
+        return state
+
+    def settle(self) -> None:
+        """Wait until deferred writes are through; what refused one is told to whoever asks for its session."""
+        self._deferred.settle()
+
+    def flush(self) -> None:
+        """Wait for every deferred write; raise the first error among them."""
+        self._deferred.wait_all()

@@ -1,0 +1,81 @@
+"""Stored events as what stands in for them, bytes to bytes: the same whenever it is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from limpet import errors
+from limpet.engine import deriving, trees
+from limpet.engine.pending import Todo, encoded
+from limpet.engine.states import recorded, texts_of
+from limpet.history import standing
+from limpet.store.erasure import StandIn
+from limpet.store.port import Blobs, StoredEvent
+from limpet.values import ids
+from limpet.values.event import MessageAdded, SessionErased, SessionEvent
+from limpet.values.frame_event import TreeErased
+from limpet.values.message import Message
+from limpet.wire import blobs as parting
+from limpet.wire import codec, frames
+
+
+def name_of(cause: StoredEvent) -> str:
+    """Return what a message is called once it is erased: nothing that anybody could have known before."""
+    return f"erased_{cause.link.hex()[:16]}"
+
+
+def notice_kind(stream: str) -> str:
+    """Return the kind of a stream's notice."""
+    return TreeErased.kind if stream.startswith(trees.PREFIX) else SessionErased.kind
+
+
+def made(stored: StoredEvent, cause: StoredEvent, fetch: Blobs) -> StandIn:
+    """Return what stands in for an event that goes because of another, or for itself."""
+    if stored.stream.startswith(trees.PREFIX):
+        return _of_frame(stored, cause)
+    own = cause.position == stored.position
+    said = None if own else _message(cause, fetch)
+    event = recorded(stored, texts_of((stored,), fetch)).event
+    return _stored(stored, standing.session_event(event, name_of(cause), said), cause)
+
+
+def _message(cause: StoredEvent, fetch: Blobs) -> Message:
+    event = recorded(cause, texts_of((cause,), fetch)).event
+    if not isinstance(event, MessageAdded):
+        raise errors.Corrupt("what an erasure is said to be because of is no message.")
+    return event.message
+
+
+def _of_frame(stored: StoredEvent, cause: StoredEvent) -> StandIn:
+    event, texts = standing.frame_event(trees.recorded(stored).event)
+    return StandIn(
+        stored.position,
+        frames.encode_event(event),
+        cause.position,
+        tuple(text.encode() for text in texts),
+    )
+
+
+def _stored(stored: StoredEvent, event: SessionEvent, cause: StoredEvent) -> StandIn:
+    payload = codec.encode_event(event)
+    if stored.kind == MessageAdded.kind and stored.schema == codec.PARTED:
+        payload = parting.whole(payload)
+    return StandIn(stored.position, payload, cause.position)
+
+
+class Again:
+    """Erases again in a copy of the log what was erased since it was made."""
+
+    now_us = staticmethod(ids.SYSTEM.now_us)
+    derive = staticmethod(deriving.derived)
+    kind = staticmethod(notice_kind)
+
+    def todo(self, tenant: str) -> bytes:
+        """Return what is pending then: of whom it was, nobody can say, so that it is about the whole tenant."""
+        return encoded((Todo(tenant, ""),))
+
+    def stand_ins(
+        self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: Blobs
+    ) -> list[StandIn]:
+        """Return what is read in place of events, each given with the one because of which it goes."""
+        return [made(stored, cause, blobs) for stored, cause in gone]

@@ -1,0 +1,253 @@
+"""The stateless form: message lists in, message lists out. Nothing is kept, inputs stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.context import remembered
+from limpet.context import summary as summaries
+from limpet.context import window as windows
+from limpet.context.window import Piece, Window
+from limpet.engine.requests import MessageLike
+from limpet.engine.shrinking import (
+    AsyncSummarizer,
+    Summarizer,
+    check_summarizer,
+    checked_summary,
+)
+from limpet.engine.windows import Asked
+from limpet.history import pairing
+from limpet.values import grouping
+from limpet.values.context import CompactionLevel, stands_out
+from limpet.values.frozen import Json
+from limpet.values.memory import Profile
+from limpet.values.message import Message, MessageCategory
+from limpet.values.opening import opened
+from limpet.values.policy import Summary, checked_prefix
+from limpet.values.session import OpenCall
+from limpet.wire import intake
+
+if TYPE_CHECKING:
+    from limpet import tokens
+
+
+class StateManager:
+    """Keeps message lists within a token limit. Pure: the same list gives the same answer.
+
+    Lists hold messages or provider dicts, and may be broken: a result without its call, or a call
+    without its results, is never handed on to a model. With `keep_system=False` the first system
+    prompt goes like any other message when it is old. Summaries begin with `summary_prefix`, or else with
+    the words of their language.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        model: str | None = None,
+        counter: str | tokens.Counter | None = None,
+        keep_system: bool = True,
+        summary_prefix: str | None = None,
+    ) -> None:
+        self._asked = Asked(budget=limit, model=model, counter=counter)
+        self._measure = self._asked.measure()
+        self._keep_system = keep_system
+        self._prefix = None if summary_prefix is None else checked_prefix(summary_prefix)
+
+    @property
+    def limit(self) -> int:
+        """Tokens that a list may have."""
+        return self._asked.budget
+
+    def count(self, messages: Iterable[MessageLike]) -> int:
+        """Return the tokens of a list, with what a request takes besides."""
+        return sum(map(self._measure.count, _accepted(messages))) + self._measure.counted.overhead
+
+    def fits(self, messages: Iterable[MessageLike], message: MessageLike) -> bool:
+        """Whether a list stays within the limit with one more message."""
+        return self.count((*_accepted(messages), message)) <= self.limit
+
+    def add(self, messages: Sequence[MessageLike], message: MessageLike) -> list[Message]:
+        """Return the list with one more message, its oldest part left out if it would exceed the limit.
+
+        Raises a PairingError if the message may not follow, ContextOverflow if it can't fit.
+        """
+        said = _accepted(messages)
+        new = intake.accept(message)
+        pairing.check(*_calls(said), new)
+        return list(self.window([*said, new]).messages)
+
+    def bootstrap(
+        self,
+        messages: Iterable[MessageLike],
+        profile: Profile,
+        *,
+        tokens: int = limits.BOOTSTRAP_TOKENS,
+        language: str = "en",
+    ) -> list[Message]:
+        """Return the list with what is known of its user at the end of its first system prompt, or as one.
+
+        That takes at most `tokens`, fence included; of a longer profile the first lines are taken.
+        """
+        words = remembered.checked_language(language)
+        known = remembered.opening(profile, "", budget=tokens, language=words)
+        return list(opened(_accepted(messages), known))
+
+    def truncate(self, messages: Iterable[MessageLike]) -> list[Message]:
+        """Return the list with its oldest part left out, so that it is within the limit."""
+        return list(self.window(messages).messages)
+
+    def window(
+        self,
+        messages: Iterable[MessageLike],
+        *,
+        tools: Sequence[Mapping[str, Json]] = (),
+        reserve: int = 0,
+        min_compaction: CompactionLevel = CompactionLevel.NONE,
+    ) -> Window:
+        """Return what a model should see of a list, with the account of every message."""
+        measure = msgspec.structs.replace(
+            self._asked, tools=tools, reserve=reserve, least=min_compaction
+        ).measure()
+        said = enumerate(_accepted(messages), 1)
+        pieces = [Piece(number, message, measure.count(message)) for number, message in said]
+        return windows.make(
+            pieces,
+            self.limit,
+            count=measure.count,
+            counted=measure.counted,
+            least=min_compaction,
+            keep_prompt=self._keep_system,
+        )
+
+    def summarize(
+        self,
+        messages: Sequence[MessageLike],
+        summarizer: Summarizer | None = None,
+        *,
+        language: str | None = None,
+    ) -> list[Message]:
+        """Return the list with its earlier rounds replaced by one system message that stands for them.
+
+        A list within the limit comes back as it is. Otherwise the newest rounds stay, and everything
+        between them and the first system prompt goes into the summary, an earlier summary included, but
+        for context and pinned messages. `summarizer` gets those messages and the text of the earlier
+        summary (or None) and returns the new text; without one, sentences are taken out of what was said.
+        """
+        language = check_summarizer(summarizer, language)
+        early = self._early(list(messages), language)
+        if early is None:
+            return _accepted(messages)
+        text = None
+        if summarizer is not None:
+            text = checked_summary(summarizer(early.messages, early.before))
+        return self.truncate(early.replaced(list(messages), text))
+
+    async def summarize_async(
+        self,
+        messages: Sequence[MessageLike],
+        summarizer: AsyncSummarizer,
+        *,
+        language: str | None = None,
+    ) -> list[Message]:
+        """The same with a summariser that is awaited. The list may grow meanwhile, and what came is kept.
+
+        If what was summarised is no longer there as it was, the summary is dropped.
+        """
+        language = check_summarizer(summarizer, language)
+        early = self._early(list(messages), language)
+        if early is None:
+            return _accepted(messages)
+        text = checked_summary(await summarizer(early.messages, early.before))
+        return self.truncate(early.replaced(list(messages), text))
+
+    def _early(self, given: Sequence[MessageLike], language: str) -> _Early | None:
+        said = _accepted(given)
+        if self.count(said) <= self.limit:
+            return None
+        first = 1 if said[0].role == "system" and not self._is_summary(said[0]) else 0
+        stop, room = len(said), self.limit * limits.SUMMARY_LEAVES
+        for group in reversed(grouping.grouped(said)):
+            room -= sum(map(self._measure.count, said[group.first : group.last + 1]))
+            if room < 0 or group.first < first:
+                break
+            stop = group.first
+        # A round begins with its question, where that is in reach.
+        asked = [at for at in range(stop, len(said)) if said[at].role == "user"]
+        stop = asked[0] if asked else stop
+        chars = int(self.limit * limits.SUMMARY_SHARE) * 2
+        made = _Early(
+            given, said, first=first, stop=stop, chars=chars, language=language, prefix=self._prefix
+        )
+        return made if made.messages else None
+
+    def _is_summary(self, message: Message) -> bool:
+        return summaries.is_summary(message, self._prefix)
+
+
+class _Early:
+    """The earlier rounds of a list: what is summarised, and what stands among it and stays."""
+
+    def __init__(
+        self,
+        given: Sequence[MessageLike],
+        said: Sequence[Message],
+        *,
+        first: int,
+        stop: int,
+        chars: int,
+        language: str,
+        prefix: str | None,
+    ) -> None:
+        self._given, self._said, self._first, self._stop = given, said, first, stop
+        self._chars, self._language, self._prefix = chars, language, prefix
+        self._stay: list[int] = []
+        out: list[int] = []
+        self.before: str | None = None
+        for at in range(first, stop):
+            message = said[at]
+            if summaries.is_summary(message, prefix):
+                self.before = str(message.content)
+            elif message.category is MessageCategory.CONTEXT or stands_out(message.metadata):
+                self._stay.append(at)
+            else:
+                out.append(at)
+        self.messages = [said[at] for at in out]
+        self._numbers = [(at + 1, at + 1) for at in out]
+
+    def replaced(self, now: Sequence[MessageLike], text: str | None) -> list[Message]:
+        """Return the list as it is now with the summary in the place of what it stands for."""
+        if list(now[: self._stop]) != list(self._given[: self._stop]):
+            return _accepted(now)
+        known = Summary(0, 0, self.before, "") if self.before else None
+        made = summaries.summary_of(
+            self.messages,
+            self._numbers,
+            chars=self._chars,
+            language=self._language,
+            prefix=self._prefix,
+            before=known,
+        )
+        if text is not None:
+            words = summaries.worded(text, self._language, self._prefix)
+            made = msgspec.structs.replace(made, text=words)
+        stay = [self._said[at] for at in self._stay]
+        newest = _accepted(now[self._stop :])
+        return [*self._said[: self._first], made.message(), *stay, *newest]
+
+
+def _accepted(messages: Iterable[MessageLike]) -> list[Message]:
+    if not isinstance(cast("object", messages), Iterable) or isinstance(messages, (str, Mapping)):
+        raise errors.InvalidRequest("messages come in a list.")
+    return [intake.accept(message) for message in messages]
+
+
+def _calls(messages: Sequence[Message]) -> tuple[tuple[OpenCall, ...], tuple[str, ...]]:
+    open_calls, answered = tuple[OpenCall, ...](), tuple[str, ...]()
+    for message in messages:
+        open_calls, answered = pairing.after(open_calls, answered, message)
+    return open_calls, answered

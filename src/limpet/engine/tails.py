@@ -1,0 +1,237 @@
+"""The newest messages of sessions, kept in memory: a window costs what is in it, not what came before."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+
+from limpet import limits
+from limpet.context import shortening
+from limpet.context.items import Item
+from limpet.engine.states import cut_short, messages_of, stream_of
+from limpet.store import port
+from limpet.values import grouping
+from limpet.values.event import MessageAdded
+from limpet.values.message import Message
+from limpet.values.session import SessionState
+
+CHUNK = 64
+"""Events read at a time on the way back."""
+
+
+class Said(msgspec.Struct, frozen=True, gc=False):
+    """A message in the log: its version, its number in the present generation, its stored tokens.
+
+    `counts` holds its tokens by the names of Limpet's counters, once they have counted it. A counter of a
+    caller's own has no place there: its name may stand for another one tomorrow.
+    """
+
+    version: int
+    number: int
+    message: Message
+    tokens: int
+    counts: dict[str, int]
+
+
+class Tail:
+    """Messages of one generation of a session from some point on, without a gap up to `until`."""
+
+    def __init__(self, store: port.Store, tenant: str, state: SessionState) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._stream = stream_of(state.id)
+        self._ordinal_began = state.ordinal_began
+        self.began = state.began
+        self.after = self.until = state.version
+        self.said: list[Said] = []  # changed in place: whoever reads gets a copy of its end
+        self._groups: dict[int, list[Said]] = {}
+        self._stubs: dict[int, Message] = {}
+        self._versions: dict[int, int] = {}
+        self._items: tuple[object, dict[int, Item]] = (None, {})
+        self._lock = threading.Lock()
+
+    def upto(self, state: SessionState, newest: int) -> list[Said]:
+        """Bring it up to a state and return the newest that it holds of it, so many at most, oldest first."""
+        with self._lock:
+            if state.version > self.until:
+                self._forward(state.version)
+            if state.version == self.until:
+                return self.said[-newest:]
+            return [said for said in self.said if said.version <= state.version][-newest:]
+
+    def __len__(self) -> int:
+        return len(self.said)
+
+    def _forward(self, version: int) -> None:
+        if version - self.until > limits.TAIL_MESSAGES_MAX:
+            self.said, self.after, self.until = [], version, version
+            return
+        fresh, until = list[Said](), self.until
+        while until < version:
+            found = self._events(until, version, limits.READ_CHUNK, at=version)
+            until = found[-1].version
+            fresh += self._said(found)
+        # All at once: a read that fails leaves all as it was.
+        self._extend(fresh, until)
+
+    def _extend(self, fresh: Sequence[Said], until: int) -> None:
+        self.said += fresh
+        self.until = until
+        over = len(self.said) - limits.TAIL_MESSAGES_MAX
+        if over > 0:
+            # Some more than that, so that it is not done each time.
+            over += limits.TAIL_MESSAGES_MAX // 4
+            self.after = self.said[over - 1].version
+            del self.said[:over]
+
+    def _events(
+        self, after: int, until: int, limit: int, *, newest: bool = False, at: int = 0
+    ) -> list[port.StoredEvent]:
+        found = self._store.read(
+            self._tenant, self._stream, after=after, until=until, limit=limit,
+            at=at or self.until, newest=newest,
+        )  # fmt: skip
+        if not found:
+            raise cut_short(self._store, self._tenant, self._stream, until)
+        return found
+
+    def _said(self, page: Sequence[port.StoredEvent]) -> list[Said]:
+        """Return the messages among stored events, with their numbers."""
+        added = [stored for stored in page if stored.kind == MessageAdded.kind]
+        messages = messages_of(self._store, self._tenant, added)
+        return [
+            Said(
+                stored.version,
+                stored.ordinal - self._ordinal_began,
+                message,
+                stored.tokens or 0,
+                {},
+            )
+            for stored, message in zip(added, messages, strict=True)
+        ]
+
+    def add(self, version: int, fresh: Sequence[Said]) -> None:
+        """Take what was just appended, if it follows on what is here; else it is read when it is needed."""
+        # Whoever commits must not wait for somebody who reads.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self.said and self.until == version:
+                self._extend(fresh, fresh[-1].version)
+        finally:
+            self._lock.release()
+
+    def stub(self, said: Said) -> Message:
+        """Return a tool's message with its results named by their size."""
+        found = self._stubs.get(said.version)
+        if found is None:
+            if len(self._stubs) >= limits.TAIL_MESSAGES_MAX:
+                self._stubs.clear()
+            found = self._stubs[said.version] = shortening.stubbed(said.message)
+        return found
+
+    def items(self, counted: object) -> dict[int, Item]:
+        """Return what windows were fitted from before, as long as it is counted in the same way."""
+        found, known = self._items
+        if found != counted or len(known) > limits.TAIL_MESSAGES_MAX:
+            known = dict[int, Item]()
+            self._items = (counted, known)
+        return known
+
+    def version_of(self, number: int) -> int:
+        """Return the version at which a message was added, by its number."""
+        found = self._versions.get(number)
+        if found is None:
+            ordinal = self._ordinal_began + number
+            at = self._store.seek(self._tenant, self._stream, ordinal, at=self.until)
+            self._versions = {number: at}
+            found = self._versions[number]
+        return found
+
+    def group(self, version: int, until: int) -> list[Said]:
+        """Return the group of one message from before, by its version; it is read once."""
+        found = self._groups.get(version)
+        if found is None:
+            found, whole = self._read_group(version, until)
+            # A group that waits for results, or lies beyond the state, is another one later.
+            if whole:
+                if len(self._groups) >= limits.TAIL_MESSAGES_MAX:
+                    self._groups.clear()
+                self._groups[version] = found
+        return [said for said in found if said.version <= until]
+
+    def _read_group(self, version: int, until: int) -> tuple[list[Said], bool]:
+        """Return a group, and whether it is whole."""
+        (said,) = self._said(self._events(version - 1, version, 1, at=until))
+        if said.message.role != "tool" and not said.message.tool_calls:
+            return [said], True
+        stored = self._events(self.began, version, CHUNK, newest=True, at=until)
+        if version < until:
+            stored += self._events(version, until, CHUNK, at=until)
+        near = self._said(stored)
+        for group in grouping.grouped([one.message for one in near]):
+            members = near[group.first : group.last + 1]
+            if members[0].version <= version <= members[-1].version:
+                return members, not group.open and not group.fault
+        return [said], False
+
+    def older(self) -> bool:
+        """Read one more piece on the way back; False if there is nothing before."""
+        with self._lock:
+            if self.after <= self.began:
+                return False
+            # Versions that a rewind has left out are not there: the newest are asked for, not a range.
+            found = self._events(self.began, self.after, CHUNK, newest=True)
+            low = found[0].version - 1 if len(found) == CHUNK else self.began
+            self.said[:0], self.after = self._said(found), low
+            return True
+
+
+class Tails:
+    """The tails of one engine's sessions, those used last kept."""
+
+    def __init__(self, store: port.Store) -> None:
+        self._store = store
+        self._mutex = threading.Lock()
+        self._kept: OrderedDict[tuple[str, str, int, int], Tail] = OrderedDict()
+        self._rebuilt: dict[str, int] = {}
+
+    def appended(
+        self, tenant: str, state: SessionState, write: port.StreamWrite, messages: Sequence[Message]
+    ) -> None:
+        """Take note of messages that were just appended, so that a window need not read them again."""
+        tail = self._kept.get((tenant, state.id, state.began, state.rebased))
+        if tail is None:
+            return
+        behind = len(messages)
+        fresh: list[Said] = []
+        for event, message in zip(write.events[-behind:], messages, strict=True):
+            behind -= 1
+            number = event.ordinal - state.ordinal_began
+            fresh.append(Said(state.version - behind, number, message, event.tokens or 0, {}))
+        tail.add(write.expected, fresh)
+
+    def clear(self) -> None:
+        """Forget every tail."""
+        with self._mutex:
+            self._kept.clear()
+
+    def of(self, tenant: str, state: SessionState) -> Tail:
+        """Return the tail of a session's present generation."""
+        place = (tenant, state.id, state.began, state.rebased)
+        rebuilt = self._store.rebuilt(tenant)
+        with self._mutex:
+            if rebuilt != self._rebuilt.get(tenant, 0):
+                # Somebody may have erased what is remembered here.
+                self._kept.clear()
+                self._rebuilt[tenant] = rebuilt
+            tail = self._kept.get(place)
+            if tail is None or tail.after > state.version:
+                tail = self._kept[place] = Tail(self._store, tenant, state)
+            self._kept.move_to_end(place)
+            if len(self._kept) > limits.CACHED_TAILS:
+                self._kept.popitem(last=False)
+        return tail

@@ -1,0 +1,398 @@
+"""From a session to a window: the newest messages, what must be there beside them, and a counter."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self, cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.context import selecting
+from limpet.context import window as windows
+from limpet.context.packed import Talked
+from limpet.context.window import Window
+from limpet.engine import shrinking
+from limpet.engine.engine import Engine
+from limpet.engine.finding import Log
+from limpet.engine.handles import Handle
+from limpet.engine.parts import Measure, Parts, counter_of
+from limpet.engine.shrinking import AsyncSummarizer, Summarizer
+from limpet.engine.states import messages_of, stream_of
+from limpet.store import port
+from limpet.values.command import Request
+from limpet.values.context import CompactionLevel, Selection
+from limpet.values.frozen import EMPTY, Json
+from limpet.values.message import Message, checked_id
+from limpet.values.policy import Correction, Summary, WindowPolicy
+from limpet.values.session import SessionState
+
+if TYPE_CHECKING:
+    from limpet import tokens
+
+
+def _is_counter(value: object) -> bool:
+    """Whether an object has all that a tokens.Counter has, each of its kind."""
+    kinds = {"name": str, "exact": bool, "margin": (int, float), "reply": int}
+    if not all(isinstance(getattr(value, field, None), kind) for field, kind in kinds.items()):
+        return False
+    return all(callable(getattr(value, verb, None)) for verb in ("text", "message", "tools"))
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller wants a window to be: `reserve` and `tools` are taken off its budget.
+
+    `within`: the reserve is for the tools too.
+    """
+
+    budget: int
+    model: str | None = None
+    counter: str | tokens.Counter | None = None
+    tools: Sequence[Mapping[str, Json]] = ()
+    reserve: int = 0
+    within: bool = False
+    least: CompactionLevel = CompactionLevel.NONE
+    stable: bool = True
+    shares: Mapping[str, float] = EMPTY
+
+    def __post_init__(self) -> None:
+        windows.checked_budget(self.budget)
+        model, counter = cast("object", self.model), self.counter
+        if model is not None and not isinstance(model, str):
+            raise errors.InvalidRequest(f"model is a name, not {type(model).__name__}.")
+        if counter is not None and not isinstance(counter, str) and not _is_counter(counter):
+            raise errors.InvalidRequest(
+                f"counter is a name or a tokens.Counter, not {type(counter).__name__}.",
+                hint='For example counter="estimate".',
+            )
+        if not isinstance(cast("object", self.tools), (list, tuple)) or not all(
+            isinstance(cast("object", tool), Mapping) for tool in self.tools
+        ):
+            raise errors.InvalidRequest("tools is a list of definitions, each an object.")
+        if self.model is not None and self.counter is not None:
+            raise errors.InvalidRequest(
+                "model and counter are both given.", hint="A model has its own counter: give one."
+            )
+        if type(cast("object", self.reserve)) is not int or self.reserve < 0:
+            raise errors.InvalidRequest("reserve is a number of tokens, 0 or more.")
+        if not isinstance(cast("object", self.least), CompactionLevel):
+            raise errors.InvalidRequest(
+                "min_compaction is a CompactionLevel.", hint="For example CompactionLevel.LIGHT."
+            )
+        if type(cast("object", self.stable)) is not bool:
+            raise errors.InvalidRequest("stable is True or False.")
+
+    def measure(self, corrections: Sequence[Correction] = ()) -> Measure:
+        """Return the counter at work."""
+        counter = self.counter
+        if counter is None or isinstance(counter, str):
+            counter = counter_of(self.model, counter)
+        return Measure(
+            counter, tools=self.tools, reserve=self.reserve, within=self.within, corrections=corrections
+        )  # fmt: skip
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller said about a window; what is None is as the session's policy has it."""
+
+    budget: int | None
+    model: str | None
+    counter: str | tokens.Counter | None
+    tools: Sequence[Mapping[str, Json]]
+    reserve: int | None
+    least: CompactionLevel
+    stable: bool
+
+    def by(self, policy: WindowPolicy | None) -> Asked:
+        """Return what that means under a policy."""
+        if policy is None:
+            if self.budget is None:
+                raise errors.InvalidRequest(
+                    "a window needs a budget: the session has no policy.",
+                    hint="For example window(8_000), or set_policy(WindowPolicy(budget=8_000)).",
+                )
+            return Asked(
+                budget=self.budget, model=self.model, counter=self.counter, tools=self.tools,
+                reserve=0 if self.reserve is None else self.reserve, least=self.least, stable=self.stable,
+            )  # fmt: skip
+        own = self.model is None and self.counter is None
+        return Asked(
+            budget=policy.budget if self.budget is None else self.budget,
+            model=policy.model if own else self.model,
+            counter=policy.counter if own else self.counter,
+            tools=self.tools,
+            reserve=policy.reserve if self.reserve is None else self.reserve,
+            within=self.reserve is None,
+            least=self.least,
+            stable=self.stable,
+            shares=policy.shares,
+        )
+
+
+def of_session(engine: Engine, tenant: str, state: SessionState, wish: Wish) -> Window:
+    """Return the window of a session as it was at a state."""
+    engine.check()
+    asked = wish.by(state.policy)
+    measure = asked.measure(state.corrections)
+    parts = Parts(engine.tails.of(tenant, state), state, measure, asked.budget)
+    made = windows.make(
+        parts.upto(stable=asked.stable, shared=bool(asked.shares)), asked.budget, count=measure.count, counted=measure.counted,
+        least=asked.least, shares=asked.shares, known=parts.known,
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        made, tenant=tenant, session_id=state.id, version=state.version, began=state.ordinal_began,
+        plain=(measure.key, measure.unsized(made.tokens - made.overhead) + measure.besides),
+    )  # fmt: skip
+
+
+def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str) -> Window:
+    """Return the window that was recorded with a message of a session."""
+    engine.check()
+    stream = stream_of(state.id)
+    named = checked_id("a message's id", message_id)
+    version = engine.store.find_claim(tenant, stream, named, at=state.version)
+    log = Log(engine.store, tenant, state)
+    if version <= log.floor():
+        raise errors.UnknownMessage(f"there is no message {message_id!r} in the session.")
+    found = log.recorded_for(version)
+    if found is None:
+        raise errors.NotFound(
+            f"no window was recorded with the message {message_id!r}.",
+            hint="Give it along when adding an answer: add_message(reply, window=window).",
+            facts={"message": message_id},
+        )
+    chosen = found[1].selection
+    spoken = Spoken(engine.store, tenant, chosen)
+    return selecting.rebuilt(chosen, spoken.count(), spoken.read, tenant=tenant)
+
+
+class Spoken:
+    """Messages of a session as they were numbered when a window or a pack was recorded."""
+
+    def __init__(self, store: port.Store, tenant: str, chosen: Selection | Talked) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._stream = stream_of(chosen.session_id)
+        self._chosen = chosen
+
+    def count(self) -> int:
+        """Return how many there were."""
+        version = self._chosen.version
+        found = self._store.read(
+            self._tenant, self._stream, after=version - 1, until=version, limit=1, at=version
+        )
+        return found[0].ordinal - self._chosen.began if found else 0
+
+    def read(self, first: int, last: int) -> list[Message]:
+        """Return some of them by their numbers."""
+        at, ordinal = self._chosen.version, self._chosen.began + first
+        after = self._store.seek(self._tenant, self._stream, ordinal, at=at) - 1
+        messages: list[Message] = []
+        while len(messages) <= last - first:
+            found = self._store.read(
+                self._tenant, self._stream, after=after, until=at, limit=limits.READ_CHUNK, at=at
+            )  # fmt: skip
+            if not found:
+                break
+            messages += messages_of(self._store, self._tenant, found)
+            after = found[-1].version
+        return messages[: last - first + 1]
+
+
+class Windowed(Handle):
+    """A handle that makes windows, for blocking callers."""
+
+    __slots__ = ()
+
+    def window(
+        self,
+        budget: int | None = None,
+        *,
+        model: str | None = None,
+        counter: str | tokens.Counter | None = None,
+        tools: Sequence[Mapping[str, Json]] = (),
+        reserve: int | None = None,
+        min_compaction: CompactionLevel = CompactionLevel.NONE,
+        stable: bool = True,
+    ) -> Window:
+        """Return what a model should see of the conversation now: at most `budget` tokens, calls whole.
+
+        What is not given is as the session's policy has it; without one, a budget has to be. Counted as
+        `model` does, or by a `counter`, which may be a name; the definitions of `tools` and a `reserve`
+        for the answer come out of the budget, one after the other; the policy's reserve is for both.
+        A `stable` window keeps its beginning for many appends, so that providers can cache it; otherwise
+        it is as full as can be. Raises ContextOverflow if what must be there does not fit.
+        """
+        wish = Wish(
+            budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
+            least=min_compaction, stable=stable,
+        )  # fmt: skip
+        return self._looked(lambda state: of_session(self._engine, self._tenant, state, wish))
+
+    def window_of(self, message_id: str) -> Window:
+        """Return what the model had seen that said a message, byte for byte, if it was recorded with it.
+
+        Raises UnknownMessage, or NotFound if no window was.
+        """
+        return self._looked(lambda state: of_message(self._engine, self._tenant, state, message_id))
+
+    def set_policy(self, policy: WindowPolicy | None) -> Self:
+        """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
+        self._state = self._engine.run(shrinking.setting(self._tenant, self.state, policy)).state
+        return self
+
+    def trimmed(
+        self,
+        budget: int | None = None,
+        *,
+        model: str | None = None,
+        counter: str | None = None,
+        summary: str | None = None,
+    ) -> Self:
+        """Return a new handle on the session, whose windows of up to `budget` tokens begin later.
+
+        The oldest turns go, until the rest fits; with `summary`, a language, a summary stands for them.
+        Nothing is deleted: this handle stays as it is, and every message can still be read. What is not
+        given is as the session's policy has it.
+        """
+        policy = shrinking.policy_for(self.policy, budget, model, counter, summary)
+        made = copy.copy(self)
+        made._state = self._engine.run(shrinking.trimming(self._tenant, self.state, policy)).state
+        return made
+
+    def summarize(
+        self, summarizer: Summarizer | None = None, *, language: str | None = None
+    ) -> Self:
+        """Put a summary in the place of messages that cuts have taken out and none stands for yet.
+
+        `summarizer` gets them, and the text of the summary before (or None), and returns the new text,
+        which stands for all of it; without one, sentences are taken out of what was said. For a
+        summariser, messages have no summary yet that only has such sentences. Messages may be
+        added meanwhile. Raises Conflict if somebody else summarised first, SummaryRefused if the text has
+        less of the names and numbers than the policy's `recall`; nothing is changed then, nor if the
+        summariser fails. It begins with the words of `language` (else the summariser's own, else the
+        policy's, else English), or with the policy's `summary_prefix`.
+        """
+        language = shrinking.check_summarizer(summarizer, language, self.policy)
+        out = self._looked(
+            lambda state: shrinking.out(
+                self._reader_of(state), state, written=summarizer is not None
+            )
+        )
+        if out is not None:
+            text, author = None, ""
+            if summarizer is not None:
+                text = shrinking.checked_summary(summarizer(out.messages, out.before))
+                author = shrinking.author_of(summarizer)
+            request = out.summarized(self._tenant, text, language, author)
+            self._state = self._engine.run(request).state
+        return self
+
+    def expand(self, first: Summary | int | None = None, last: int | None = None) -> list[Message]:
+        """Return the messages that a summary stands for (None: the live one), or those from number to number.
+
+        Raises NotFound if there is no summary of messages here, InvalidRequest for numbers that there are not.
+        """
+        return self._looked(
+            lambda state: shrinking.expanded(self._reader_of(state), state, first, last)
+        )
+
+
+class AsyncWindowed(Handle):
+    """The same, awaited."""
+
+    __slots__ = ()
+
+    async def window(
+        self,
+        budget: int | None = None,
+        *,
+        model: str | None = None,
+        counter: str | tokens.Counter | None = None,
+        tools: Sequence[Mapping[str, Json]] = (),
+        reserve: int | None = None,
+        min_compaction: CompactionLevel = CompactionLevel.NONE,
+        stable: bool = True,
+    ) -> Window:
+        """Return what a model should see of the conversation now: at most `budget` tokens, calls whole.
+
+        The arguments are those of the blocking verb.
+        """
+        wish = Wish(
+            budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
+            least=min_compaction, stable=stable,
+        )  # fmt: skip
+        # Imported here: asyncio takes longer to import than all of Limpet.
+        import asyncio  # noqa: PLC0415
+
+        return await asyncio.to_thread(of_session, self._engine, self._tenant, self.state, wish)
+
+    async def window_of(self, message_id: str) -> Window:
+        """Return what the model had seen that said a message, byte for byte, if it was recorded with it."""
+        import asyncio  # noqa: PLC0415
+
+        return await asyncio.to_thread(
+            of_message, self._engine, self._tenant, self.state, message_id
+        )
+
+    async def set_policy(self, policy: WindowPolicy | None) -> Self:
+        """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
+        self._state = await self._answered(shrinking.setting(self._tenant, self.state, policy))
+        return self
+
+    async def trimmed(
+        self,
+        budget: int | None = None,
+        *,
+        model: str | None = None,
+        counter: str | None = None,
+        summary: str | None = None,
+    ) -> Self:
+        """Return a new handle on the session, whose windows of up to `budget` tokens begin later."""
+        policy = shrinking.policy_for(self.policy, budget, model, counter, summary)
+        made = copy.copy(self)
+        made._state = await self._answered(shrinking.trimming(self._tenant, self.state, policy))
+        return made
+
+    async def summarize(
+        self,
+        summarizer: Summarizer | AsyncSummarizer | None = None,
+        *,
+        language: str | None = None,
+    ) -> Self:
+        """Put a summary in the place of messages that cuts have taken out and none stands for yet.
+
+        A summariser that is not async runs in a thread.
+        """
+        import asyncio  # noqa: PLC0415
+
+        language = shrinking.check_summarizer(summarizer, language, self.policy)
+        out = await asyncio.to_thread(
+            shrinking.out, self._reader(), self.state, written=summarizer is not None
+        )
+        if out is not None:
+            text, author = None, ""
+            if summarizer is not None:
+                said = await asyncio.to_thread(summarizer, out.messages, out.before)
+                text = shrinking.checked_summary(
+                    await said if isinstance(said, Awaitable) else said
+                )
+                author = shrinking.author_of(summarizer)
+            request = await asyncio.to_thread(out.summarized, self._tenant, text, language, author)
+            self._state = await self._answered(request)
+        return self
+
+    async def expand(
+        self, first: Summary | int | None = None, last: int | None = None
+    ) -> list[Message]:
+        """Return the messages that a summary stands for (None: the live one), or those from number to number."""
+        import asyncio  # noqa: PLC0415
+
+        return await asyncio.to_thread(shrinking.expanded, self._reader(), self.state, first, last)
+
+    async def _answered(self, request: Request) -> SessionState:
+        import asyncio  # noqa: PLC0415
+
+        answer = await asyncio.to_thread(self._engine.run, request)
+        return answer.state

@@ -1,0 +1,326 @@
+"""Events that come from a file: each is held against the rules before it may be part of a log.
+
+A file is anybody's. So nothing in it is believed that can be worked out: states of forks and rewinds are
+folded again, ids and limits are those of live input, calls and results must pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import assert_never, cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.history import pairing
+from limpet.history.checking import checked_metadata, checked_title
+from limpet.history.sessions import evolve
+from limpet.values import event as e
+from limpet.values import ids
+from limpet.values.context import Selection
+from limpet.values.message import Message, checked_id
+from limpet.values.opening import renamed
+from limpet.values.policy import Correction, Cut, Summary, Usage, WindowPolicy, bounded
+from limpet.values.session import EndReason, SessionState, SessionStatus
+from limpet.wire import portable
+
+replace = msgspec.structs.replace
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """On what terms sessions of a file are taken: under which ids, for whom, not later than when.
+
+    `begins` has the version, for each session of the file, after which its events are numbered here.
+    """
+
+    latest_us: int
+    policy: Callable[[WindowPolicy | None], object]
+    names: Mapping[str, str]
+    begins: Mapping[str, int]
+    user_id: str | None = None
+
+    def named(self, session_id: str) -> str:
+        """Return the id that a session of the file gets here."""
+        return checked_id("a session's id", self.names.get(session_id, session_id))
+
+
+class Step(msgspec.Struct, frozen=True):
+    """An event to append. `base` is the version it goes on from, if that is not the one before."""
+
+    event: e.SessionEvent
+    time_us: int
+    base: int | None = None
+
+
+class Replay:
+    """One session of a file, folded event by event. `targets` are the numbers that a rewind goes back to."""
+
+    def __init__(
+        self, session_id: str, terms: Terms, *, events: int, targets: Collection[int] = ()
+    ) -> None:
+        self.session_id = terms.named(session_id)
+        self.state: SessionState | None = None
+        self.number = 0
+        self._terms = terms
+        self._begin = terms.begins.get(session_id, 0)
+        self._until = self._begin + events
+        self._targets = targets
+        self._there: dict[int, SessionState] = {}
+        self._said: list[tuple[int, int]] = []
+        self._taken: set[int] = set()
+
+    def take(self, fact: portable.Fact, time_us: int, *, hidden: bool) -> Step:
+        """Take the next event; raise a kind of Refused if it may not follow. `hidden`: until all have come."""
+        self.number += 1
+        self._check_time(time_us)
+        event, base = self._event(fact, hidden=hidden)
+        version = self._begin + self.number
+        self.state = evolve(self.state, e.Recorded(event, self.session_id, 0, version, time_us))
+        if self.number in self._targets:
+            self._there[self.number] = self.state
+        return Step(event, time_us, base)
+
+    def end(self) -> SessionState:
+        """Return the session when all its events were taken; raise DamagedFile if there were none."""
+        if self.state is None:
+            raise errors.DamagedFile("it has no events.")
+        return self.state
+
+    def _check_time(self, time_us: int) -> None:
+        if not 0 <= time_us <= self._terms.latest_us:
+            raise errors.InvalidRequest("its time is before 1970, or ahead of the clock here.")
+        if self.state is not None and time_us < self.state.active_us:
+            raise errors.InvalidRequest("its time is before that of an earlier event.")
+
+    def _event(self, fact: portable.Fact, *, hidden: bool) -> tuple[e.SessionEvent, int | None]:
+        if isinstance(fact, e.SessionCreated):
+            return self._created(fact, hidden=hidden), 0 if self._begin else None
+        state = self.state
+        if state is None:
+            raise errors.DamagedFile("a session begins with its creation.")
+        if isinstance(fact, portable.Rewound):
+            return self._rewound(state, fact)
+        return self._following(state, fact), None
+
+    def _following(
+        self, state: SessionState, fact: portable.Follows | portable.Forked
+    ) -> e.SessionEvent:
+        match fact:
+            case portable.Forked():
+                return self._forked(state, fact)
+            case e.MessageAdded():
+                return self._added(state, fact)
+            case e.WindowRecorded():
+                return self._window(fact)
+            case e.SessionUpdated():
+                return self._updated(state, fact)
+            case e.SessionContinued():
+                return e.SessionContinued(self._terms.named(fact.to))
+            case e.WindowCut():
+                check_cut(state, fact.cut)
+            case e.SessionSummarized():
+                check_summary(fact.summary, _near(state))
+            case e.SessionEnded():
+                _check_end(state, fact)
+            case e.SessionReset():
+                pass
+            case _:
+                assert_never(fact)
+        return fact
+
+    def _created(self, fact: e.SessionCreated, *, hidden: bool) -> e.SessionCreated:
+        if self.state is not None:
+            raise errors.DamagedFile("a session is created once.")
+        if self._terms.named(fact.id) != self.session_id:
+            raise errors.DamagedFile("it is of another session than the one that is named.")
+        terms, user = self._terms, fact.user_id
+        if user is not None:
+            checked_id("a user's id", user)
+        if not 0 <= fact.continuation_index <= limits.TOKENS_MAX:
+            raise errors.InvalidRequest("its place in the chain is no number.")
+        self._check_policy(fact.policy)
+        for one in fact.corrections:
+            _check_correction(one)
+        if fact.summary is not None:
+            check_summary(fact.summary, 0)
+        return replace(
+            fact,
+            id=self.session_id,
+            user_id=user if terms.user_id is None else terms.user_id,
+            title=checked_title(fact.title),
+            metadata=checked_metadata(fact.metadata),
+            root_id=fact.root_id and terms.named(fact.root_id),
+            continued_from=fact.continued_from and terms.named(fact.continued_from),
+            until=self._until if hidden or self._begin else 0,
+        )
+
+    def _check_policy(self, policy: WindowPolicy | None) -> None:
+        if policy is not None:
+            self._terms.policy(policy)
+
+    def _added(self, state: SessionState, fact: e.MessageAdded) -> e.MessageAdded:
+        message = fact.message
+        _active(state)
+        pairing.check(state.open_calls, state.answered, message)
+        checked_id("the name of a counter", fact.counter)
+        _check_count("tokens", fact.tokens)
+        key = hash(message.id)
+        if key in self._taken:
+            raise errors.DuplicateMessage(
+                f"another message of the session has the id {message.id!r}."
+            )
+        self._taken.add(key)
+        self._said.append((self.number, key))
+        message = renamed(message, self._terms.names)
+        if message.origin is not None and message.origin in self._terms.names:
+            message = replace(message, origin=self._terms.named(message.origin))
+        return fact if message is fact.message else replace(fact, message=message)
+
+    def _window(self, fact: e.WindowRecorded) -> e.WindowRecorded:
+        chosen, terms = fact.selection, self._terms
+        check_selection(chosen)
+        if fact.messages < 1:
+            raise errors.InvalidRequest("a window is recorded with at least one message.")
+        version = chosen.version + terms.begins.get(chosen.session_id, 0)
+        here = replace(chosen, session_id=terms.named(chosen.session_id), version=version)
+        return e.WindowRecorded(here, fact.messages)
+
+    def _updated(self, state: SessionState, fact: e.SessionUpdated) -> e.SessionUpdated:
+        if fact.title is not msgspec.UNSET:
+            checked_title(fact.title)
+        if fact.policy is not msgspec.UNSET:
+            self._check_policy(fact.policy)
+        if isinstance(fact.usage, Usage):
+            checked_id("the name of a counter", fact.usage.counter)
+        for name in fact.drop_metadata:
+            checked_id("a metadata key", name)
+        setting = checked_metadata(fact.set_metadata)
+        merged = {**state.metadata, **setting}
+        checked_metadata({k: v for k, v in merged.items() if k not in fact.drop_metadata})
+        return replace(fact, set_metadata=setting)
+
+    def _forked(self, state: SessionState, fact: portable.Forked) -> e.SessionForked:
+        if fact.version != self.number - 1:
+            raise errors.DamagedFile("a fork goes on from the event before it.")
+        version = self._begin + self.number
+        source = checked_id("a session's id", self._terms.named(fact.source))
+        there = replace(
+            state,
+            version=version,
+            rebased=version,
+            status=SessionStatus.ACTIVE,
+            end_reason=None,
+            title=checked_title(fact.title),
+            metadata=checked_metadata(fact.metadata),
+            carried=0,
+            carried_tokens=0,
+            root_id=None,
+            continued_from=None,
+            continuations=(),
+            continuation_index=0,
+            forked_from=(source, version - 1),
+            handed=state.generation,
+            handed_more=(),
+        )
+        return e.SessionForked(there.id, source, version - 1, there)
+
+    def _rewound(
+        self, state: SessionState, fact: portable.Rewound
+    ) -> tuple[e.SessionRewound, int | None]:
+        there = state if fact.to == self.number - 1 else self._there.get(fact.to)
+        if there is None:
+            raise errors.DamagedFile("it goes back to an event that the session has not.")
+        while self._said and self._said[-1][0] > fact.to:
+            self._taken.discard(self._said.pop()[1])
+        self._there = {number: was for number, was in self._there.items() if number <= fact.to}
+        version, to = self._begin + self.number, self._begin + fact.to
+        back = replace(
+            there,
+            version=version,
+            rebased=version,
+            title=state.title,
+            metadata=state.metadata,
+            handed=state.handed,
+            handed_more=state.handed_more,
+            until=state.until,
+        )
+        return e.SessionRewound(to, back), None if fact.to == self.number - 1 else to
+
+
+def _check_end(state: SessionState, fact: e.SessionEnded) -> None:
+    _active(state)
+    if fact.reason is EndReason.DELETED:
+        raise errors.InvalidRequest("a deleted session is not imported.")
+
+
+def _active(state: SessionState) -> None:
+    if state.status is not SessionStatus.ACTIVE:
+        raise errors.SessionEnded("it comes after the end of its session.")
+
+
+def _check_count(what: str, number: int) -> None:
+    if not 0 <= number <= limits.TOKENS_MAX:
+        raise errors.InvalidRequest(f"{what} is a count, 0 or more.")
+
+
+def _check_correction(one: Correction) -> None:
+    checked_id("the name of a counter", one.counter)
+    _check_count("observations", one.observations)
+    if bounded(one.factor) != one.factor:
+        raise errors.InvalidRequest("a correction is beyond its limit.")
+
+
+def _near(state: SessionState) -> int:
+    """Return how many messages there may be when all is in that came in one step: a cut goes before them."""
+    return state.message_count + limits.BATCH_MESSAGES_MAX
+
+
+def check_cut(state: SessionState, cut: Cut) -> None:
+    """Raise unless a cut can be one of a session."""
+    count = _near(state)
+    # Without those of the messages that follow, which may be more than what is left.
+    for number in (cut.budget, abs(cut.tokens)):
+        _check_count("tokens of a cut", number)
+    for number in (cut.first - 1, cut.stubs - 1, cut.asked):
+        if not -1 <= number <= count:
+            raise errors.InvalidRequest("a cut names a message that is not there.")
+
+
+def check_summary(summary: Summary, count: int) -> None:
+    """Raise unless a summary can stand for messages among so many."""
+    if not 0 <= summary.first <= summary.last <= count:
+        raise errors.InvalidRequest("a summary stands for messages that are not there.")
+    if len(summary.text.encode()) > limits.SUMMARY_BYTES_MAX:
+        raise errors.TooLarge("a summary is larger than its limit.")
+    _check_count("tokens of a summary", summary.tokens)
+    if len(summary.author) > limits.ID_BYTES_MAX or not 0 <= (summary.recall or 0) <= 1:
+        raise errors.InvalidRequest("a summary's author or recall is none.")
+    try:
+        summary.message()
+        ids.microseconds(summary.timestamp)
+    except ValueError as error:
+        raise errors.InvalidRequest("a summary's timestamp must be ISO 8601.") from error
+
+
+def check_selection(chosen: Selection) -> None:
+    """Raise unless a recorded window can be made again from what it says."""
+    shown = 0
+    for part in chosen.parts:
+        if isinstance(part, Mapping):
+            fields = cast("Mapping[str, object]", part)
+            number, message = fields.get("number", 1), fields.get("message")
+            if not isinstance(message, Mapping) or type(number) is not int or number < 1:
+                raise errors.InvalidRequest("a recorded window holds what is no message.")
+            Message.from_dict(cast("Mapping[str, object]", message))
+            shown += 1
+        else:
+            if not 1 <= part[0] <= part[1]:
+                raise errors.InvalidRequest("a recorded window names messages that can't be.")
+            shown += part[1] - part[0] + 1
+    if shown != len(chosen.sizes):
+        raise errors.InvalidRequest("a recorded window has other sizes than messages.")
+    counts = (chosen.version, chosen.began, chosen.budget, chosen.tokens, chosen.overhead)
+    for number in (*counts, *chosen.sizes):
+        _check_count("a number of a recorded window", number)
+    checked_id("the name of a counter", chosen.counter)
+    checked_id("the digest of a recorded window", chosen.digest)

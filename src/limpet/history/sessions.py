@@ -1,0 +1,439 @@
+"""The rules of sessions. `decide` says which events a command makes, or refuses; `evolve` folds them.
+
+Both are pure: no clock, no randomness, no I/O. `evolve` never refuses, for what is in the log has
+happened; `decide` is the only place where something can be forbidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+import msgspec
+
+from limpet import errors
+from limpet.history import forking, offloading, pairing, updating
+from limpet.history.checking import checked_metadata, checked_title
+from limpet.values import command as c
+from limpet.values import estimate
+from limpet.values import event as e
+from limpet.values.context import Selection, stands_out
+from limpet.values.frozen import freeze
+from limpet.values.message import Message, MessageCategory
+from limpet.values.opening import opened
+from limpet.values.policy import Cut, Summary, Usage
+from limpet.values.session import EndReason, SessionState, SessionStatus
+
+GIVEN = "given"
+"""The counter's name where the caller vouched for the count."""
+
+PREVIEW_CHARS = 80
+
+KEPT = (MessageCategory.SYSTEM, MessageCategory.CONTEXT)
+
+replace = msgspec.structs.replace
+encode = msgspec.json.encode
+
+
+class Writing(msgspec.Struct, frozen=True):
+    """Events that one session gets from a command; `base` is a session and the version it goes on from."""
+
+    session_id: str
+    events: tuple[e.SessionEvent, ...]
+    base: tuple[str, int] | None = None
+
+
+def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writing, ...]:
+    """Return what the command makes happen, per session; nothing if it is so already.
+
+    Raises a kind of Refused, Conflict or NotFound. `state` is that of the command's session.
+    """
+    match command:
+        case c.AddMessages():
+            return _write(command.session_id, messages_added(state, command))
+        case c.CreateSession():
+            return _write(command.session_id, _create(state, command))
+        case c.UpdateSession():
+            return _write(
+                command.session_id, updating.updates(known(state, command.session_id), command)
+            )
+        case c.ContinueSession():
+            return _continue(open_state(state, command.session_id), command)
+        case c.EndSession():
+            return _write(command.session_id, _end(known(state, command.session_id), command))
+        case c.ResetSession():
+            fresh = evolve_one(known(state, command.session_id), e.SessionReset(), time_us=0)
+            said = opened(command.messages, command.opening)
+            return _write(command.session_id, [e.SessionReset(), *_added(fresh, said)])
+        case c.ForkSession():
+            begun = forking.forked(known(state, command.session_id), command)
+            return (Writing(begun.id, (begun,), (begun.source, begun.version)),)
+        case c.RewindSession():
+            back = forking.rewound(open_state(state, command.session_id), command)
+            return (Writing(back.state.id, (back,), (back.state.id, back.to)),) if back else ()
+        case c.TrimSession():
+            open_state(state, command.session_id)
+            return _write(command.session_id, cut_events(command.cut, command.summary))
+        case c.SummarizeSession():
+            return _write(
+                command.session_id, _summarize(open_state(state, command.session_id), command)
+            )
+        case c.OffloadSession():
+            found = known(state, command.session_id)
+            return _write(command.session_id, offloading.offloaded(found, command))
+    assert_never(command)
+
+
+def _write(session_id: str, events: Iterable[e.SessionEvent]) -> tuple[Writing, ...]:
+    made = tuple(events)
+    return (Writing(session_id, made),) if made else ()
+
+
+def known(state: SessionState | None, session_id: str) -> SessionState:
+    """Return the state of a session that exists; raise UnknownSession otherwise."""
+    if state is None or state.gone:
+        raise unknown(session_id)
+    return state
+
+
+def unknown(session_id: str) -> errors.UnknownSession:
+    """Return the error for a session that is not there."""
+    return errors.UnknownSession(
+        f"there is no session {session_id!r}.",
+        hint="List them, or create it with get_or_create_session.",
+        facts={"session": session_id},
+    )
+
+
+def open_state(state: SessionState | None, session_id: str) -> SessionState:
+    """Return the state of a session that takes messages; raise SessionEnded if it has ended."""
+    if state is not None and state.status is SessionStatus.ACTIVE and not state.gone:
+        return state
+    ended = known(state, session_id)
+    raise errors.SessionEnded(
+        f"the session {session_id!r} has ended ({ended.end_reason}).",
+        hint="reset_session starts its next generation.",
+        facts={"session": session_id, "reason": str(ended.end_reason)},
+    )
+
+
+def follows(state: SessionState | None, before: SessionState) -> bool:
+    """Whether a session goes on from another: alive, and each names the other."""
+    return (
+        state is not None
+        and not state.gone
+        and state.continued_from == before.id
+        and state.id in before.continuations
+    )
+
+
+def _create(state: SessionState | None, command: c.CreateSession) -> list[e.SessionEvent]:
+    said = opened(command.messages, command.opening)
+    if state is not None and not state.gone:
+        if command.or_get and state.status is SessionStatus.ACTIVE:
+            return []
+        if command.or_get:
+            fresh = evolve_one(state, e.SessionReset(), time_us=0)
+            return [e.SessionReset(), *_added(fresh, said)]
+        raise taken(command.session_id)
+    created = e.SessionCreated(
+        id=command.session_id,
+        user_id=command.user_id,
+        title=checked_title(command.title),
+        metadata=checked_metadata(command.metadata),
+        policy=command.policy,
+    )
+    return [created, *_added(evolve_one(state, created, time_us=0), said)]
+
+
+def taken(session_id: str) -> errors.DuplicateSession:
+    """Return the error for a session whose id another one has."""
+    return errors.DuplicateSession(
+        f"a session {session_id!r} exists already.",
+        hint="Use get_or_create_session to open it, or choose another id.",
+        facts={"session": session_id},
+    )
+
+
+def messages_added(
+    state: SessionState | None, command: c.AddMessages
+) -> tuple[e.SessionEvent, ...]:
+    """Return what messages make happen in the session that they are added to."""
+    made = _added(open_state(state, command.session_id), command.messages)
+    if command.window is not None or command.usage is not None:
+        made[:0] = _seen(command.window, command.usage, len(made))
+    return tuple(made)
+
+
+def _seen(window: Selection | None, usage: Usage | None, messages: int) -> list[e.SessionEvent]:
+    """Return what is recorded of the call that led to an answer; the window comes right before it."""
+    made: list[e.SessionEvent] = []
+    if usage is not None:
+        made.append(e.SessionUpdated(usage=usage))
+    if window is not None:
+        made.append(e.WindowRecorded(window, messages))
+    return made
+
+
+def cut_events(cut: Cut | None, summary: Summary | None) -> list[e.SessionEvent]:
+    """Return what a cut leads to; the summary that stands for what it takes out follows it."""
+    made: list[e.SessionEvent] = [] if cut is None else [e.WindowCut(cut)]
+    return made if summary is None else [*made, e.SessionSummarized(summary)]
+
+
+def _stands(state: SessionState, summary: Summary) -> int:
+    """Return the last message that a summary like this one stands for: one that is written goes on from the last such."""
+    before = state.written if summary.author else state.summary
+    return before.last if before else 0
+
+
+def _summarize(state: SessionState, command: c.SummarizeSession) -> list[e.SessionEvent]:
+    stands, out = _stands(state, command.summary), state.cut.first - 1 if state.cut else 0
+    if command.generation != state.generation or stands != command.after:
+        raise errors.Conflict(
+            "the session was summarised by somebody else meanwhile.",
+            hint="Nothing was changed. Summarise again if messages are still without a summary.",
+            facts={"session": state.id, "summarised": stands, "expected": command.after},
+        )
+    if state.erased > command.seen:
+        raise errors.Conflict(
+            "messages were erased while they were summarised.",
+            hint="Nothing was changed. Summarise again: what was erased is not shown any more.",
+            facts={"session": state.id},
+        )
+    live = state.summary.last if state.summary and command.summary.author else 0
+    if not max(command.after, live - 1) < command.summary.last <= out:
+        # They were out when they were read: a cut for larger windows has brought them back.
+        raise errors.Conflict(
+            f"messages up to #{command.summary.last:,} can't be summarised now; #{out:,} is the last that is out.",
+            hint="Nothing was changed. Summarise again if messages are still without a summary.",
+            facts={"session": state.id},
+        )
+    return [e.SessionSummarized(command.summary)]
+
+
+def _added(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEvent]:
+    made: list[e.SessionEvent] = []
+    open_calls, answered = state.open_calls, state.answered
+    before: Message | None = None
+    for message in messages:
+        if before is not None:
+            open_calls, answered = pairing.after(open_calls, answered, before)
+        pairing.check(open_calls, answered, message)
+        made.append(counted(message))
+        before = message
+    return made
+
+
+def counted(message: Message) -> e.MessageAdded:
+    """Return the event of a message with its tokens and who counted them."""
+    if message.tokens > 0:
+        return e.MessageAdded(message, message.tokens, GIVEN)
+    return e.MessageAdded(message, message.fallback_estimate_tokens(), estimate.NAME)
+
+
+def _end(state: SessionState, command: c.EndSession) -> list[e.SessionEvent]:
+    if command.idle_since_us is not None and state.active_us > command.idle_since_us:
+        return []
+    if state.status is SessionStatus.ENDED and command.reason is not EndReason.DELETED:
+        return []
+    return [e.SessionEnded(command.reason)]
+
+
+def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing, ...]:
+    created = e.SessionCreated(
+        id=command.next_id,
+        user_id=state.user_id,
+        title=state.title,
+        metadata=state.metadata,
+        root_id=state.root_id or state.id,
+        continued_from=state.id,
+        continuation_index=state.continuation_index + 1,
+        policy=state.policy,
+        summary=command.summary,
+        corrections=state.corrections,
+    )
+    fresh = evolve_one(None, created, time_us=0)
+    events = _added(fresh, (*command.carried, *command.messages))
+    at = len(command.carried)
+    events[at:at] = _seen(command.window, command.usage, len(command.messages))
+    return (
+        Writing(state.id, (e.SessionContinued(command.next_id),)),
+        Writing(command.next_id, (created, *events)),
+    )
+
+
+def evolve(state: SessionState | None, recorded: e.Recorded) -> SessionState:
+    """Return the state after an event of the log."""
+    after = evolve_one(state, recorded.event, time_us=recorded.time_us)
+    version, until = recorded.version, after.until
+    # One that begins anew is numbered above what had its id.
+    began = version if isinstance(recorded.event, e.SessionCreated) else after.began
+    return replace(after, version=version, began=began, until=0 if version >= until else until)
+
+
+def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
+    """Return the state after an event, one version on."""
+    if state is None:
+        return _first(event, time_us)
+    # Nearly every event is a message: asked first.
+    if isinstance(event, e.MessageAdded):
+        return _with_message(state, event, time_us)
+    if isinstance(event, forking.Went):
+        return forking.evolved(event, time_us)
+    version = state.version + 1
+    match event:
+        case e.SessionCreated():
+            return _begun(state, event, time_us)
+        case e.WindowRecorded():
+            return replace(state, version=version, active_us=time_us)
+        case e.WindowCut():
+            return replace(
+                state, version=version, active_us=time_us, cut=event.cut, live=event.cut.tokens
+            )
+        case e.SessionSummarized():
+            return _summarized(state, event, time_us)
+        case e.SessionUpdated():
+            return updating.evolved(state, event, time_us)
+        case e.SessionContinued():
+            links = (*state.continuations, event.to)
+            return replace(
+                state,
+                version=version,
+                active_us=time_us,
+                continuations=links,
+                open_calls=(),
+                answered=(),
+            )
+        case e.SessionReset():
+            return _next_generation(state, time_us)
+        case e.SessionEnded() | e.SessionOffloaded() | e.SessionErased():
+            return _ended(state, event, time_us)
+    assert_never(event)
+
+
+def _first(event: e.SessionEvent, time_us: int) -> SessionState:
+    if isinstance(event, e.SessionCreated):
+        return _begun(None, event, time_us)
+    if isinstance(event, forking.Went):
+        return forking.evolved(event, time_us)
+    raise errors.Corrupt("a session's log does not begin with its creation.")
+
+
+def _summarized(state: SessionState, event: e.SessionSummarized, time_us: int) -> SessionState:
+    more = event.summary.tokens - (state.summary.tokens if state.summary else 0)
+    version, live = state.version + 1, state.live + more
+    written = event.summary if event.summary.author else state.written
+    return replace(
+        state, version=version, active_us=time_us, summary=event.summary, written=written, live=live
+    )
+
+
+def _ended(
+    state: SessionState,
+    event: e.SessionEnded | e.SessionOffloaded | e.SessionErased,
+    time_us: int,
+) -> SessionState:
+    if isinstance(event, e.SessionOffloaded):
+        return offloading.evolved(state, event)
+    if isinstance(event, e.SessionErased):
+        # To erase something of a session is no work in it.
+        return replace(state, version=state.version + 1, erased=state.version + 1)
+    deleted = event.reason is EndReason.DELETED
+    status = SessionStatus.DELETED if deleted else SessionStatus.ENDED
+    # Nobody was active when a session timed out.
+    active = state.active_us if event.reason is EndReason.TIMEOUT else time_us
+    return replace(
+        state, version=state.version + 1, active_us=active, status=status, end_reason=event.reason
+    )
+
+
+def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) -> SessionState:
+    before = SessionState(id=event.id, generation=-1) if state is None or event.until else state
+    return SessionState(
+        id=event.id,
+        version=before.version + 1,
+        user_id=event.user_id,
+        title=event.title,
+        metadata=freeze(event.metadata),
+        created_us=time_us,
+        active_us=time_us,
+        generation=before.generation + 1,
+        began=before.version + 1,
+        ordinal=before.ordinal,
+        ordinal_began=before.ordinal,
+        root_id=event.root_id,
+        continued_from=event.continued_from,
+        continuation_index=event.continuation_index,
+        policy=event.policy,
+        summary=event.summary,
+        written=event.summary if event.summary and event.summary.author else None,
+        corrections=event.corrections,
+        live=event.summary.tokens if event.summary else 0,
+        rebased=before.rebased,
+        handed=before.generation + 1,
+        until=event.until,
+    )
+
+
+def _next_generation(state: SessionState, time_us: int) -> SessionState:
+    return SessionState(
+        id=state.id,
+        version=state.version + 1,
+        user_id=state.user_id,
+        title=state.title,
+        metadata=state.metadata,
+        created_us=time_us,
+        active_us=time_us,
+        generation=state.generation + 1,
+        began=state.version + 1,
+        ordinal=state.ordinal,
+        ordinal_began=state.ordinal,
+        policy=state.policy,
+        corrections=state.corrections,
+        forked_from=state.forked_from,
+        rebased=state.rebased,
+        handed=state.handed,
+        handed_more=state.handed_more,
+        until=state.until,
+    )
+
+
+def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> SessionState:
+    message, version, ordinal = event.message, state.version + 1, state.ordinal + 1
+    open_calls, answered = pairing.after(state.open_calls, state.answered, message)
+    asked = message.role == "user"
+    after = replace(
+        state,
+        version=version,
+        ordinal=ordinal,
+        active_us=time_us,
+        tokens=state.tokens + event.tokens,
+        live=state.live + event.tokens,
+        open_calls=open_calls,
+        answered=answered,
+        turn=version if asked else state.turn,
+        turn_ordinal=ordinal if asked else state.turn_ordinal,
+        group=version if message.tool_calls else state.group,
+    )
+    # What follows is so of few messages, and every field of a replacement costs time.
+    if message.origin is not None:
+        carried, tokens = state.carried + 1, state.carried_tokens + event.tokens
+        after = replace(after, carried=carried, carried_tokens=tokens)
+    if message.category in KEPT:
+        after = replace(after, kept=(*state.kept, version))
+    elif _pinned(state, message):
+        after = replace(after, pins=(*state.pins, version))
+    return after if state.preview or not asked else replace(after, preview=preview(message))
+
+
+def _pinned(state: SessionState, message: Message) -> bool:
+    """Whether a message that is not kept stays in sight all the same: the first prompt, and what asks for it."""
+    prompt = message.role == "system" and not state.message_count
+    return prompt or (bool(message.metadata) and stands_out(message.metadata))
+
+
+def preview(message: Message) -> str | None:
+    """Return how a message begins, for listings of sessions without a title."""
+    text = message.content if isinstance(message.content, str) else ""
+    return " ".join(text[:PREVIEW_CHARS].split()) or None

@@ -1,0 +1,248 @@
+"""The memory engine that is built in: facts on a shelf, found by rules or by a model, for many users and processes.
+
+What is known of a user is computed from mentions (`slots.py`), so that neither the order in which sessions
+come nor how often makes a difference. Every change is one write: mentions, the rows that find them, and the
+profile that stands ready. All rows of a user begin with tenant and user; nothing is read without both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from limpet import errors, limits
+from limpet.memory.facts import finding, guard, profiles, rules, slots
+from limpet.memory.facts.factbook import Factbook
+from limpet.memory.facts.journal import Attempt, Journal
+from limpet.memory.facts.slots import Mention, Slot
+from limpet.memory.port import MemoryEngine
+from limpet.memory.shelf import Shelf
+from limpet.values.memory import Extract, Fact, History, Profile, Recalled, Said, Source, Who
+
+Mentioned = dict[str, tuple[str, list[Mention]]]
+"""By the name of a slot: what it is about, and what was said."""
+
+
+class BuiltIn:
+    """Long-term memory on a shelf, which stays open when this is closed.
+
+    `extract` finds the facts, for instance by asking a model; while it can't, or without one, `fallback` does.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        *,
+        count: Callable[[str], int],
+        extract: Extract | None = None,
+        fallback: Extract = rules.extract,
+    ) -> None:
+        self._book = Factbook(shelf)
+        self._journal = Journal(shelf)
+        self._count = count
+        self._extract = extract
+        self._fallback = fallback
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        return "built-in"
+
+    def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
+        """Take a conversation, in chunks; when this returns, it is kept.
+
+        One that was taken is not taken again, whatever comes. Raises Unavailable if somebody else takes or
+        forgets it meanwhile: hand it over again.
+        """
+        self._take(history, said, redo=False)
+
+    def redo(self, history: History, said: Iterable[Sequence[Said]]) -> bool:
+        """Take a conversation again in which the fallback had to stand in, in the place of what it had found.
+
+        Return whether it stands in no more. Where `extract` fails again, what is known stays. A conversation that was
+        forgotten is not taken again.
+        """
+        self._take(history, said, redo=True)
+        return not self.stood_in(history.who, history.session_id, history.key)
+
+    def has(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether a conversation was taken, whole, and was not forgotten."""
+        self._checked(who)
+        return self._journal.has(who, session_id, key)
+
+    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether the fallback stands in for what `extract` would have found in a conversation."""
+        self._checked(who)
+        return self._journal.stood_in(who, session_id, key)
+
+    def stand_ins(self, who: Who) -> list[tuple[str, str]]:
+        """Return session id and key of each conversation of a user in which the fallback stood in."""
+        self._checked(who)
+        return list(self._journal.stand_ins(who))
+
+    def _take(self, history: History, said: Iterable[Sequence[Said]], *, redo: bool) -> None:
+        self._checked(history.who)
+        attempt = self._journal.begin(history, redo=redo)
+        if attempt is None:
+            return
+        stood_in = False
+        for chunk in _chunks(said):
+            facts, by_fallback = self._found(chunk)
+            stood_in |= by_fallback
+            if redo and by_fallback:
+                break
+            self._keep(attempt, chunk, facts)
+        self._journal.end(attempt, stood_in=stood_in)
+
+    def _found(self, chunk: Sequence[Said]) -> tuple[Sequence[Fact], bool]:
+        # What was carried over from another session was said there, and not again now.
+        own = [one for one in chunk if one.message.origin is None]
+        if self._extract is None or not any(one.message.role == "user" for one in own):
+            return self._fallback(own), False
+        try:
+            return self._extract(own), False
+        except errors.Error:
+            return self._fallback(own), True
+
+    def _keep(self, attempt: Attempt, chunk: Sequence[Said], facts: Sequence[Fact]) -> None:
+        """Put what was found in these messages in the place of what was known from them."""
+        history = attempt.history
+        new = _mentions(history.session_id, chunk, facts)
+        positions = {one.position for one in chunk}
+        for _ in range(limits.RETRIES_MAX):
+            seen = self._book.seen(history.who)
+            expected = self._journal.holds(attempt)
+            known = self._book.said_at(history.who, history.session_id, positions)
+            before = self._book.slots(history.who, [*known, *new])
+            after = dict[str, Slot]()
+            for name in {*before, *new}:
+                about, mentions = new.get(name, (before[name].about if name in before else "", []))
+                left = slots.without(before.get(name, Slot(about)), history.session_id, positions)
+                after[name] = slots.with_mentions(left, mentions)
+            if before == after or self._book.change(seen, before, after, expected=expected):
+                return
+        raise errors.Unavailable("others change what is known of this user; hand it over again.")
+
+    def profile(self, who: Who, budget: int) -> Profile:
+        """Return what is known of a user now, in at most `budget` tokens, the most useful first."""
+        self._checked(who)
+        if budget <= 0:
+            return Profile("", 0)
+        return profiles.written(self._book.ready(who).facts, budget, self._count)
+
+    def search(self, who: Who, query: str, k: int) -> list[Recalled]:
+        """Return up to k facts that have words of a query: those that hold first, then what they replaced."""
+        self._checked(who)
+        if not 0 < k <= limits.RECALLED_MAX:
+            raise errors.InvalidRequest(f"k is 1 to {limits.RECALLED_MAX}.")
+        return finding.search(self._book, who, query, k)
+
+    def facts(self, who: Who) -> list[Fact]:
+        """Return everything that is or was known of a user, the newest first."""
+        self._checked(who)
+        found = (fact for slot in self._book.all_slots(who) for fact in slots.facts(who, slot))
+        return sorted(found, key=lambda fact: (-fact.since_us, -fact.source.position, fact.id))
+
+    def sources(self, who: Who, fact: Fact) -> list[Source]:
+        """Return who said so, the newest first, up to limits.FACT_SOURCES_MAX."""
+        self._checked(who)
+        name = slots.name(fact.about, fact.text)
+        return [
+            source
+            for slot in self._book.slots(who, [name]).values()
+            for source in slots.sources(slot, fact.text)
+        ]
+
+    def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
+        """Drop what is known of a user, or from one session, or from one message; return how many facts are gone.
+
+        A fact that others have said too stays; what a dropped one had replaced holds again. When this
+        returns, nothing of it is in any file; if it fails, call it again.
+        """
+        self._checked(who)
+        if position is not None and not 0 <= position < 2**63:
+            raise errors.InvalidRequest(
+                "a position is a place in the log: a whole number, 0 or more."
+            )
+        if session_id is None and position is None:
+            gone = sum(1 for _ in self.facts(who))
+            self._retried(lambda: self._journal.forget(who, self._book.forgotten(who)))
+        else:
+            gone = self._forget_said(who, session_id, position)
+        self._book.scrub()
+        return gone
+
+    def _forget_said(self, who: Who, session_id: str | None, position: int | None) -> int:
+        gone = 0
+        # First, so that whoever is taking it stops.
+        if session_id is not None and position is None:
+            self._retried(lambda: self._journal.forget_session(who, session_id))
+        else:
+            self._retried(lambda: self._journal.stop(who))
+        lost = 0
+        while lost < limits.RETRIES_MAX:
+            seen = self._book.seen(who)
+            if not (names := self._book.named(who, session_id, position)):
+                return gone
+            before = self._book.slots(who, names)
+            if not before:
+                raise errors.Corrupt("rows of the memory point at facts that are not there.")
+            positions = None if position is None else {position}
+            after = {n: slots.without(slot, session_id, positions) for n, slot in before.items()}
+            if self._book.change(seen, before, after):
+                gone += sum(len(slots.facts(who, slot)) for slot in before.values())
+                gone -= sum(len(slots.facts(who, slot)) for slot in after.values())
+                lost = 0
+            else:
+                lost += 1
+        raise _overtaken()
+
+    def _retried(self, step: Callable[[], bool]) -> None:
+        for _ in range(limits.RETRIES_MAX):
+            if step():
+                return
+        raise _overtaken()
+
+    def close(self) -> None:
+        """Use it no more. The shelf is left to whoever opened it."""
+        self._closed = True
+
+    def _checked(self, who: Who) -> None:
+        if self._closed:
+            raise errors.EngineClosed
+        if not who.tenant or not who.user_id:
+            raise errors.InvalidRequest("memory is about a user: name the tenant and the user.")
+
+
+_: type[MemoryEngine] = BuiltIn
+
+
+def _overtaken() -> errors.Unavailable:
+    return errors.Unavailable("others change what is known; forget it again.")
+
+
+def _chunks(said: Iterable[Sequence[Said]]) -> Iterator[Sequence[Said]]:
+    for chunk in said:
+        for at in range(0, len(chunk), limits.MEMORY_CHUNK):
+            yield chunk[at : at + limits.MEMORY_CHUNK]
+
+
+def _mentions(session_id: str, chunk: Sequence[Said], facts: Sequence[Fact]) -> Mentioned:
+    """Return what facts say, by slot. Whoever found them may be a model: nothing of theirs is taken on trust."""
+    users = {one.position: one for one in chunk if one.message.role == "user"}
+    found, counts = Mentioned(), dict[int, int]()
+    for fact in facts:
+        said = users.get(fact.source.position)
+        text = guard.clean(fact.text)
+        index = counts.get(fact.source.position, 0)
+        if said is None or not text or index >= limits.FACTS_PER_MESSAGE_MAX:
+            continue
+        if guard.reads_as_order(text) or guard.is_secret(text):
+            continue
+        counts[said.position] = index + 1
+        about = guard.clean(fact.about, limits.FACT_ABOUT_CHARS_MAX)
+        mention = Mention(
+            said.time_us, said.position, index, session_id, said.message.id, fact.kind, text
+        )
+        found.setdefault(slots.name(about, text), (about, []))[1].append(mention)
+    return found

@@ -1,0 +1,303 @@
+"""A memory engine somewhere else, reached over HTTP. docs/reference/memory-http.md says what it has to answer.
+
+Nothing that comes back is trusted: it is read within bounds of size and time, checked, and made clean. No
+redirect is followed, and the key is in no error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar, cast
+from urllib.parse import SplitResult, quote, urlsplit
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.memory import http_schema as schema
+from limpet.memory.port import MemoryEngine
+from limpet.values import ids
+from limpet.values.memory import Fact, History, Profile, Recalled, Said, Who
+
+T = TypeVar("T")
+
+_AGAIN: Final = (408, 409, 425, 429)
+
+
+class HTTPMemory:
+    """An engine behind a URL. Threads may share it; each request is a connection of its own.
+
+    `url` is https, or http on this machine; `allow_http=True` takes any. A request that finds the engine away
+    is repeated `retries` times: every verb of the schema has one effect, however often it arrives.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 10.0,
+        retries: int = 2,
+        allow_http: bool = False,
+        tls: ssl.SSLContext | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._url = _checked_url(url, allow_http=allow_http)
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
+            raise errors.InvalidRequest("an API key has visible ASCII characters only.")
+        if not timeout_s > 0 or retries < 0:
+            raise errors.InvalidRequest("timeout_s is more than 0, retries 0 or more.")
+        self._key = api_key
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._tls = tls
+        self._pause = pause
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """What it is, for people: its address."""
+        return f"http memory at {self._url.hostname}"
+
+    def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
+        """Send a conversation in requests of bounded size; when this returns, the engine has said that it is kept."""
+        attempt, number = ids.new_id("try"), 0
+        for piece in _pieces(said):
+            number += 1
+            body = schema.IngestJson(history, attempt, number, piece)
+            if self._ask("ingest", body, schema.Taken, history.key).state == "kept":
+                return
+        last = schema.IngestJson(history, attempt, number + 1, commit=True)
+        if self._ask("ingest", last, schema.Taken, history.key).state != "kept":
+            raise errors.Unavailable("the memory engine did not say that it is kept.")
+
+    def profile(self, who: Who, budget: int) -> Profile:
+        """Return what the engine knows of a user now; raise Unavailable if it answers more than was asked for."""
+        if budget <= 0:
+            return Profile("", 0)
+        answer = self._ask("profile", schema.ProfileJson(who, budget), schema.ProfileAnswer)
+        if answer.tokens > budget or len(answer.text) > budget * limits.MEMORY_CHARS_PER_TOKEN_MAX:
+            raise errors.Unavailable("the memory engine answered with more than was asked for.")
+        return schema.profile(answer)
+
+    def search(self, who: Who, query: str, k: int) -> list[Recalled]:
+        """Return up to k things that the engine finds."""
+        if not 0 < k <= limits.RECALLED_MAX:
+            raise errors.InvalidRequest(f"k is 1 to {limits.RECALLED_MAX}.")
+        short = query[: limits.FACT_SCAN_CHARS_MAX]
+        answer = self._ask("search", schema.SearchJson(who, short, k), schema.SearchAnswer)
+        return [schema.recalled(each) for each in answer.results[:k]]
+
+    def facts(self, who: Who) -> list[Fact]:
+        """Return everything that the engine knows or knew of a user, asked for page by page."""
+        found, after = list[Fact](), None
+        for _ in range(limits.MEMORY_PAGES_MAX):
+            answer = self._ask("facts", schema.FactsJson(who, after), schema.FactsAnswer)
+            found += [schema.fact(each) for each in answer.facts]
+            if answer.next is None:
+                return found
+            if answer.next == after or not answer.facts:
+                break
+            after = answer.next
+        raise errors.Unavailable("the memory engine's pages of facts have no end.")
+
+    def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
+        """Have the engine forget; return how much it says that was."""
+        body = schema.ForgetJson(who, session_id, position)
+        return self._ask("forget", body, schema.ForgetAnswer).forgotten
+
+    def close(self) -> None:
+        """Use it no more. No connection stays open between two requests."""
+        self._closed = True
+
+    def _ask(self, verb: str, body: msgspec.Struct, kind: type[T], key: str = "") -> T:
+        if self._closed:
+            raise errors.EngineClosed
+        sent = msgspec.json.encode(body)
+        for left in range(self._retries, -1, -1):
+            try:
+                return _read(self._once(verb, sent, key), kind)
+            except errors.Unavailable:
+                if not left:
+                    raise
+                self._pause(min(5.0, 0.1 * 2 ** (self._retries - left)))
+        raise AssertionError
+
+    def _once(self, verb: str, body: bytes, key: str) -> bytes:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        if key:
+            headers["Idempotency-Key"] = quote(key, safe="/:")
+        path = f"{self._url.path.rstrip('/')}/{verb}"
+        connection = self._connection()
+        try:
+            with _within(connection, self._timeout_s):
+                connection.request("POST", path, body, headers)
+                with connection.getresponse() as response:
+                    answer = response.read(limits.MEMORY_ANSWER_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise errors.Unavailable(
+                "the memory engine can't be reached, or does not answer in time.",
+                facts={"host": self._url.hostname, "cause": type(error).__name__},
+            ) from None
+        finally:
+            connection.close()
+        _check(response.status, verb)
+        if len(answer) > limits.MEMORY_ANSWER_BYTES_MAX:
+            raise errors.Unavailable("the memory engine's answer is too large.")
+        return answer
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host, port = self._url.hostname or "", self._url.port
+        if self._url.scheme == "http":
+            return _Plain(host, port, timeout=self._timeout_s)
+        return _Secure(host, port, timeout=self._timeout_s, context=self._tls)
+
+
+_: type[MemoryEngine] = HTTPMemory
+
+
+class _Plain(http.client.HTTPConnection):
+    """A connection that comes about within its timeout, however many addresses its host has."""
+
+    def connect(self) -> None:
+        self.sock = _connected(self.host, self.port, self.timeout or 0.0)
+
+
+class _Secure(http.client.HTTPSConnection, _Plain):
+    """The same over TLS. Its handshake has what connecting has left of the time."""
+
+
+def _connected(host: str, port: int, seconds: float) -> socket.socket:
+    """Return a socket to the first address that answers; its timeout is the time that is left.
+
+    No address may take more than its share, so that a dead one leaves time for the others.
+    """
+    until, failed = time.monotonic() + seconds, OSError("the host has no address.")
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for tried, (*_, address) in enumerate(found):
+        share = (until - time.monotonic()) / (len(found) - tried)
+        if share <= 0:
+            raise TimeoutError
+        try:
+            sock = socket.create_connection(cast("tuple[str, int]", address[:2]), share)
+        except OSError as error:
+            failed = error
+            continue
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(max(until - time.monotonic(), 0.001))
+        return sock
+    raise failed
+
+
+@contextlib.contextmanager
+def _within(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+    """Connect, and break off when the time for all of it is over, however busy it is with single bytes."""
+    over, held = threading.Event(), list[socket.socket]()
+
+    def break_off() -> None:
+        over.set()
+        for sock in held:
+            with contextlib.suppress(OSError):
+                # Not the verb of TLS, which takes the keys away from whoever is reading.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, break_off)
+    timer.daemon = True
+    timer.start()
+    try:
+        connection.connect()
+        # Held here: the connection lets go of it as soon as the server says that it will close.
+        held.append(connection.sock)
+        if over.is_set():
+            # Nothing was there to be broken off when the time was over.
+            raise TimeoutError
+        yield
+        if over.is_set():
+            # What was broken off may look like an answer that has ended.
+            raise TimeoutError
+    finally:
+        timer.cancel()
+
+
+def _check(status: int, verb: str) -> None:
+    if 200 <= status < 300:
+        return
+    facts = {"status": status, "verb": verb}
+    if 300 <= status < 400:
+        raise errors.Refused(
+            "the memory engine sends the request elsewhere, which is not followed.",
+            hint="Give the URL that it redirects to.",
+            facts=facts,
+        )
+    if status in (401, 403):
+        raise errors.Refused("the memory engine does not accept the API key.", facts=facts)
+    if status in _AGAIN or status >= 500 or status < 200:
+        raise errors.Unavailable("the memory engine can't take it now.", facts=facts)
+    raise errors.Refused("the memory engine refuses the request.", facts=facts)
+
+
+def _read(answer: bytes, kind: type[T]) -> T:
+    try:
+        return schema.decoded(answer, kind)
+    except errors.InvalidRequest:
+        raise errors.Unavailable(
+            "the memory engine's answer is not what the schema says."
+        ) from None
+
+
+def _checked_url(url: str, *, allow_http: bool) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _port = parts.port
+    except ValueError:
+        raise errors.InvalidRequest("that is no URL.") from None
+    if parts.username or parts.password or parts.query or parts.fragment or not parts.hostname:
+        raise errors.InvalidRequest(
+            "a memory engine's URL has a host and a path, nothing else.",
+            hint="A key goes into api_key.",
+        )
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise errors.InvalidRequest("a memory engine's URL has visible ASCII characters only.")
+    if parts.scheme == "https" or (parts.scheme == "http" and allow_http):
+        return parts
+    if parts.scheme == "http" and _is_here(parts.hostname):
+        return parts
+    raise errors.InvalidRequest(
+        "memory goes over https, or over http on this machine.",
+        hint="allow_http=True sends it unencrypted.",
+    )
+
+
+def _is_here(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _pieces(said: Iterable[Sequence[Said]]) -> Iterator[tuple[schema.SaidJson, ...]]:
+    """Yield messages in pieces that a request has room for."""
+    for chunk in said:
+        piece, size = list[schema.SaidJson](), 0
+        for one in chunk:
+            each = schema.sent(one)
+            room = len(msgspec.json.encode(each))
+            if piece and (
+                size + room > limits.MEMORY_REQUEST_BYTES or len(piece) >= limits.MEMORY_CHUNK
+            ):
+                yield tuple(piece)
+                piece, size = [], 0
+            piece.append(each)
+            size += room
+        if piece:
+            yield tuple(piece)

@@ -1,0 +1,101 @@
+"""The shelf on Redis: rows of bytes in the order of their keys, changed by one script, all or none.
+
+All of a shelf has one tag, so that rows of several books change together; in a cluster it lies on one server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import cast
+
+from limpet.store.redis import packing, unpacking
+from limpet.store.redis.links import Call
+from limpet.store.redis.names import encoded
+from limpet.store.redis.place import Place
+from limpet.store.redis.servers import Servers
+from limpet.store.redis.settings import Settings
+from limpet.store.shelving import Drop, Put
+
+
+class RedisShelf:
+    """Books of rows. Each is a hash, and a sorted set of its keys."""
+
+    def __init__(self, place: Place) -> None:
+        self._servers = Servers(place)
+        self._base = f"{place.prefix}:{{shelf}}:".encode()
+        self._settings = Settings(self._servers)
+
+    def _book(self, book: str) -> bytes:
+        return self._base + encoded(book).encode()
+
+    def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        """Return the values of the rows that are there, by key, in one look."""
+        if not keys:
+            return {}
+        where = self._book(book)
+        answer = cast("list[bytes | None]", self._servers.command(where, b"HMGET", where, *keys))
+        found = zip(keys, answer, strict=True)
+        return {key: value for key, value in found if value is not None}
+
+    def scan(
+        self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
+        way = "back" if newest else "forth"
+        answer = self._servers.script("shelf_scan", self._book(book), first, last, limit, way)
+        return [(key, value) for key, value in cast("list[list[bytes]]", answer)]
+
+    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+        """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
+        if not spans:
+            return []
+        asked = [(packing.raw(first), packing.raw(last)) for first, last in spans]
+        answer = self._servers.script("shelf_lasts", self._book(book), packing.pack(asked))
+        return [row[0] if row else None for row in cast("list[list[bytes]]", answer)]
+
+    def write(
+        self,
+        changes: Iterable[Put | Drop],
+        *,
+        expected: Mapping[tuple[str, bytes], bytes | None] = MappingProxyType({}),
+    ) -> bool:
+        """Make changes in order, all or none, durably, if some rows are as expected; return whether they were."""
+        asked = [
+            (encoded(book), packing.raw(key), False if value is None else packing.raw(value))
+            for (book, key), value in expected.items()
+        ]
+        made = packing.pack([_packed(change) for change in changes])
+        return bool(self._servers.script("shelf_write", self._base, packing.pack(asked), made))
+
+    def scrub(self) -> None:
+        """Have the server write its files anew, so that nothing of what was dropped is left in them."""
+        self._settings.rewrite()
+
+    def renew(self) -> None:
+        """Throw everything away and begin empty."""
+        keys = self._keys()
+        self._servers.run([Call(self._base, (b"UNLINK", key)) for key in keys], write=True)
+
+    def size(self) -> int:
+        """Return how many bytes of the server's memory it takes."""
+        calls = [Call(self._base, (b"MEMORY", b"USAGE", key)) for key in self._keys()]
+        return sum(unpacking.number(size or 0) for size in self._servers.run(calls))
+
+    def _keys(self) -> list[bytes]:
+        every = self._base + b"books"
+        books = cast("list[bytes]", self._servers.command(every, b"SMEMBERS", every))
+        keys = [self._base + book + end for book in books for end in (b"", b":keys")]
+        return [*keys, every] if books else []
+
+    def close(self) -> None:
+        """Give back every connection. Closing twice is fine."""
+        self._servers.close()
+
+
+def _packed(change: Put | Drop) -> tuple[object, ...]:
+    if hasattr(change, "value"):
+        put = cast("Put", change)
+        return "put", encoded(put.book), packing.raw(put.key), packing.raw(put.value)
+    drop = cast("Drop", change)
+    return "drop", encoded(drop.book), packing.raw(drop.first), packing.raw(drop.last)

@@ -1,0 +1,169 @@
+"""URLs of stores, as far as all backends read them alike."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from limpet import errors
+
+_SECRET: Final = re.compile(r"([?&](?:ssl)?password=)[^&#]*")
+_CLOSE: Final = 0.8
+"""How alike a word and a scheme are, of 1, if one was meant for the other."""
+
+_WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_END: Final = re.compile(r"[/?#]")
+_LOGIN: Final = re.compile(r"(?P<user>[^/@:\s]*):[^/\\\s]*@(?P<where>[\w.-]+(?::\d+)?(?:/.*)?)")
+"""What stands behind the // of a server's URL if there is a password in it."""
+
+
+SCHEMES: Final = (
+    "sqlite", "files", "volatile", "postgresql", "postgres",
+    "redis", "rediss", "redis+cluster", "rediss+cluster",
+)  # fmt: skip
+"""Those that come along."""
+
+_BARE: Final = ("sqlite", "files", "volatile")
+"""Those that may stand without //."""
+
+
+def scheme(url: str) -> str:
+    """Return the scheme of a URL in small letters; nothing for a path."""
+    word = url.partition(":")[0].lower()
+    return word if "://" in url or (word in _BARE and ":" in url) else ""
+
+
+def meant(word: str, among: Iterable[str]) -> str:
+    """Return the name that a word was probably meant for; nothing if it is like none of them."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only slips need it
+
+    return next(iter(get_close_matches(word.lower(), list(among), 1, _CLOSE)), "")
+
+
+def check_path(name: str) -> None:
+    """Raise InvalidRequest if what would be a path looks like a URL with a slip in it."""
+    word, colon, _ = name.partition(":")
+    if not colon or scheme(name):
+        return
+    if login := _LOGIN.fullmatch(name):
+        shown_ = f"{login['user']}:***@{login['where']}"
+        raise errors.InvalidRequest(
+            f"{shown_} looks like the URL of a server without its beginning.",
+            hint=f"Did you mean postgresql://{shown_}, or redis://…? If it is a path, write ./ in front of it.",
+        )
+    known = meant(word, SCHEMES) if _WORD.fullmatch(word) else ""
+    if known:
+        form = f"{known}:" if known in _BARE else f"{known}://"
+        raise errors.InvalidRequest(
+            f"{word}: is no beginning of a URL of a store, and is too close to {form} to be one of a path.",
+            hint=f"Write {form}…, or ./{word}:… if it is a path.",
+        )
+
+
+def place(path: str | Path) -> Path:
+    """Return where a path leads, links followed; raise InvalidRequest if no store can be there.
+
+    SQLite takes only names that are UTF-8.
+    """
+    try:
+        found = local(path).resolve()
+        str(found).encode()
+    except UnicodeEncodeError:
+        raise _no_path("it leads to a folder whose name is not UTF-8") from None
+    except RuntimeError as error:
+        raise _no_path(str(error)) from error
+    return found
+
+
+def shown(url: object) -> str:
+    """Return a path or a URL as it may be printed: without its password."""
+    scheme, joint, rest = str(url).partition("://")
+    # A password may hold anything, even what should have been written otherwise: it ends at the last @.
+    who, at, where = rest.rpartition("@")
+    user, colon, _ = who.partition(":")
+    hidden = f"{user}:***@{where}" if at and colon else rest
+    return scheme + joint + _SECRET.sub(r"\1***", hidden) if joint else scheme
+
+
+def local(name: str | Path) -> Path:
+    """Return a path on this machine, ~ being a home; raise InvalidRequest for what no file can be called.
+
+    Whether something is there is not asked.
+    """
+    try:
+        str(name).encode()
+        path = Path(name).expanduser()
+    except UnicodeEncodeError:
+        raise _no_path("it is not UTF-8, since it has half of a surrogate pair") from None
+    except RuntimeError:
+        raise _no_path("what stands after ~ is no user here") from None
+    try:
+        path.lstat()
+    except ValueError:
+        raise _no_path("it has a NUL in it") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise _no_path("it is too long") from None
+    return path
+
+
+def decoded(path: str) -> str:
+    """Return the path of a URL as it is meant; raise InvalidRequest if what is percent-encoded is no text."""
+    try:
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise _no_path("what is percent-encoded in it is not UTF-8") from None
+
+
+def _no_path(why: str) -> errors.InvalidRequest:
+    return errors.InvalidRequest(
+        f"this can't be the path of a file: {why}.", hint="Name another one, such as ./state.db."
+    )
+
+
+def parts(url: str) -> SplitResult:
+    """Take a URL of a server apart; raise InvalidRequest, which never quotes it, if that can't be done."""
+    try:
+        url.encode()
+        return urlsplit(url)
+    except ValueError:
+        # Its text may quote what stands beside the host, and that is the password.
+        raise _no_host() from None
+
+
+def check_host(host: str) -> None:
+    """Raise InvalidRequest for what is no name of a host, whatever its server would make of it."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise _no_host() from None
+
+
+def _no_host() -> errors.InvalidRequest:
+    return errors.InvalidRequest(
+        "the host in the URL of the store can't be one.",
+        hint="Write a name or an address after //, one of IPv6 in brackets: redis://[::1]:6379.",
+    )
+
+
+def check_user(url: str) -> None:
+    """Raise InvalidRequest if it is not clear where the user and the password of a URL end."""
+    behind = url.partition("://")[2]
+    authority = _END.split(behind, maxsplit=1)[0]
+    path, _, query = behind[len(authority) :].partition("?")
+    names = [option.partition("=")[0] for option in query.split("&")]
+    if (
+        authority.count("@") > 1
+        or "@" in path
+        or any("@" in name for name in names)
+        # Behind a : may be a password, of which this may still be a part.
+        or ("@" in query and ":" in authority)
+    ):
+        raise errors.InvalidRequest(
+            "it is not clear where the password ends and the host begins in the URL of the store.",
+            hint="Percent-encode what is special in a password: @ as %40, : as %3A, / as %2F, ? as %3F, # as %23.",
+        )

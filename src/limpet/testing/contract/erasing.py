@@ -1,0 +1,372 @@
+"""Promise 12: what is erased is gone, the chain still verifies, and nothing goes that no notice names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from limpet import errors
+from limpet.store.erasure import Erased, Erasure, Share, StandIn, is_notice
+from limpet.store.port import (
+    Append,
+    Blobs,
+    Derived,
+    KeyUse,
+    NewEvent,
+    Projection,
+    Query,
+    Snapshot,
+    Stale,
+    Store,
+    StoredEvent,
+    StreamWrite,
+)
+from limpet.testing.contract import rebuilding, stage
+from limpet.testing.contract.stage import OTHER, TENANT, feed_all, hash_of, shown, take, verified
+
+SHARED, LONE = b"shared" * 100, b"lone" * 100
+KIND = "thing.erased"
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What an event of these tests says: a claim, a word for its stream's row, hashes of blobs."""
+
+    claim: str = ""
+    word: str = ""
+    blobs: tuple[str, ...] = ()
+
+
+def derive(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:
+    """Return what a stream of these tests leads to."""
+    claims: list[tuple[str, int]] = []
+    uses: list[tuple[bytes, int]] = []
+    words: list[str] = []
+    for event in events:
+        if is_notice(event.kind):
+            continue
+        said = msgspec.json.decode(event.payload or b"", type=_Said)
+        hashes = [bytes.fromhex(each) for each in said.blobs]
+        if set(blobs(hashes)) != set(hashes):
+            raise errors.Corrupt("a blob is missing.")
+        claims += [(said.claim, event.version)] if said.claim else []
+        uses += [(hash_, event.version) for hash_ in hashes]
+        words.append(said.word)
+    return Derived(tuple(claims), (_row(stream, words),), tuple(uses))
+
+
+def _row(stream: str, words: list[str]) -> Projection:
+    text = " ".join(words)
+    return Projection(kind="row", id=stream, owner="ada", terms=(text,), document=text.encode())
+
+
+def event(claim: str = "", word: str = "", contents: tuple[bytes, ...] = ()) -> NewEvent:
+    """Return an event that says so."""
+    return NewEvent("thing.said", 1, 0, payload(claim, word, contents), blobs=contents)
+
+
+def payload(claim: str = "", word: str = "", contents: tuple[bytes, ...] = ()) -> bytes:
+    """Return the bytes of what an event says."""
+    hashes = tuple(hash_of(content).hex() for content in contents)
+    return msgspec.json.encode(_Said(claim, word, hashes))
+
+
+def said(store: Store, stream: str, *events: NewEvent, tenant: str = TENANT, key: str = "") -> None:
+    """Append events to a stream, with everything that is derived from it."""
+    before = store.version(tenant, stream)
+    claims = [msgspec.json.decode(each.payload, type=_Said).claim for each in events]
+    write = StreamWrite(
+        stream, before, events, tuple((text, at) for at, text in enumerate(claims) if text)
+    )
+    words = [
+        msgspec.json.decode(each.payload or b"{}", type=_Said).word
+        for each in store.read(tenant, stream)
+        if not is_notice(each.kind)
+    ]
+    words += [msgspec.json.decode(each.payload, type=_Said).word for each in events]
+    take(
+        store,
+        Append(
+            tenant=tenant, writes=(write,), projections=(_row(stream, words),),
+            snapshots=(Snapshot(stream, before + len(events), 1, " ".join(words).encode()),),
+            key=KeyUse(key, b"hash") if key else None,
+        ),
+    )  # fmt: skip
+
+
+def whole(store: Store, *streams: str, tenant: str = TENANT, todo: bytes = b"") -> Erasure:
+    """Return the erasure of whole streams as they are now."""
+    shares = tuple(
+        Share(stream=each, expected=store.version(tenant, each), kind=KIND, whole=True)
+        for each in streams
+    )
+    return Erasure(tenant=tenant, shares=shares, time_us=5, todo=todo)
+
+
+def one(
+    store: Store, stream: str, version: int, new: bytes, contents: tuple[bytes, ...] = ()
+) -> Erasure:
+    """Return the erasure of one event, with what is read in its place."""
+    (found,) = store.read(TENANT, stream, after=version - 1, until=version)
+    stand_in = StandIn(found.position, new, found.position, contents)
+    expected = store.version(TENANT, stream)
+    share = Share(stream=stream, expected=expected, kind=KIND, stand_ins=(stand_in,))
+    return Erasure(tenant=TENANT, shares=(share,), time_us=5)
+
+
+def erased(store: Store, erasure: Erasure) -> Erased:
+    """Erase what must be erased."""
+    outcome = store.erase(erasure, derive)
+    assert isinstance(outcome, Erased), outcome
+    return outcome
+
+
+class Erasing(stage.Stage):
+    """Taking things out of the log."""
+
+    def _told(self, store: Store) -> None:
+        said(store, "a", event("c1", "one", (LONE, SHARED)), event("c2", "two"), key="k1")
+        said(store, "b", event("c1", "three", (SHARED,)), key="k2")
+        said(store, "a", event("c1", "other", (LONE,)), tenant=OTHER, key="k1")
+
+    def test_a_stream_goes_whole(self, store: Store) -> None:
+        self._told(store)
+        gone = erased(store, whole(store, "a"))
+        assert (gone.events, gone.blobs, gone.keys, gone.claims, gone.rows) == (2, 1, 1, 2, 1)
+        assert store.version(TENANT, "a") == 0
+        assert store.read(TENANT, "a") == []
+        assert store.find(TENANT, "row", "a") is None
+        assert store.query(TENANT, Query(kind="row", terms=("one two",))) == []
+        assert store.snapshot(TENANT, "a") is None
+        assert store.find_key(TENANT, "k1") is None
+        assert store.find_claim(TENANT, "a", "c1") == 0
+        assert stage.blobs_of(store, LONE, SHARED) == [SHARED]
+        assert verified(store).ok
+
+    def test_what_is_left_of_it_is_its_place_in_the_log(self, store: Store) -> None:
+        self._told(store)
+        before = feed_all(store)
+        erased(store, whole(store, "a"))
+        after = feed_all(store)
+        assert [(e.position, e.kind, e.link) for e in after[:3]] == [
+            (e.position, e.kind, e.link) for e in before
+        ]
+        assert [(e.payload is None, e.erased) for e in after[:3]] == [(True, True)] * 2 + [(False, False)]  # fmt: skip
+        assert [(e.kind, e.stream, e.version, e.erased) for e in after[3:]] == [
+            (KIND, "erased:1", 3, False)
+        ]
+
+    def test_others_lose_nothing(self, store: Store) -> None:
+        self._told(store)
+        theirs, beside = shown(store, OTHER)[:-1], store.read(TENANT, "b")
+        erased(store, whole(store, "a"))
+        assert shown(store, OTHER)[:-1] == theirs
+        assert store.read(TENANT, "b") == beside
+        assert stage.blobs_of(store, LONE, tenant=OTHER) == [LONE]
+        assert store.find_key(TENANT, "k2") is not None
+
+    def test_a_name_that_was_given_back_begins_anew(self, store: Store) -> None:
+        self._told(store)
+        erased(store, whole(store, "a"))
+        said(store, "a", event("c1", "new"))
+        assert [(e.version, e.payload) for e in store.read(TENANT, "a")] == [
+            (1, payload("c1", "new"))
+        ]
+        assert store.find_claim(TENANT, "a", "c1") == 1
+        erased(store, whole(store, "a"))
+        assert store.version(TENANT, "a") == 0
+        assert verified(store).ok
+
+    def test_one_event_is_read_as_its_stand_in(self, store: Store) -> None:
+        self._told(store)
+        new = payload("c9", "-", (b"made",))
+        gone = erased(store, one(store, "a", 1, new, (b"made",)))
+        assert (gone.events, gone.keys) == (1, 1)
+        read = store.read(TENANT, "a")
+        assert [(e.payload, e.erased) for e in read[:2]] == [
+            (new, True),
+            (payload("c2", "two"), False),
+        ]
+        assert (read[2].kind, read[2].version) == (KIND, 3)
+        assert [store.find_claim(TENANT, "a", claim) for claim in ("c1", "c2", "c9")] == [0, 2, 1]
+        row = store.find(TENANT, "row", "a")
+        assert row is not None
+        assert (row.document, row.terms) == (b"- two", ("- two",))
+        assert store.snapshot(TENANT, "a") is None
+        assert stage.blobs_of(store, LONE, SHARED, b"made") == [SHARED, b"made"]
+        assert verified(store).ok
+
+    def test_a_claim_that_is_left_twice_is_the_first_ones(self, store: Store) -> None:
+        events = tuple(event("c1", word) for word in ("one", "two", "three"))
+        take(store, Append(tenant=TENANT, writes=(StreamWrite("a", 0, events),)))
+        erased(store, one(store, "a", 1, payload("", "-")))
+        assert store.find_claim(TENANT, "a", "c1") == 2
+        row = store.find(TENANT, "row", "a")
+        assert row is not None and row.document == b"- two three"
+
+    def test_a_stream_goes_on_after_one_of_its_events_went(self, store: Store) -> None:
+        self._told(store)
+        erased(store, one(store, "a", 2, payload("c8", "-")))
+        said(store, "a", event("c3", "four"))
+        assert store.version(TENANT, "a") == 4
+        erased(store, one(store, "a", 4, payload("", "-")))
+        erased(store, one(store, "a", 2, payload("", "=")))
+        assert store.read(TENANT, "a")[1].payload == payload("", "=")
+        erased(store, whole(store, "a"))
+        assert store.version(TENANT, "a") == 0
+        assert verified(store).ok
+
+    def test_streams_go_together_or_not_at_all(self, store: Store) -> None:
+        self._told(store)
+        before = shown(store)
+        late = whole(store, "a", "b")
+        late = msgspec.structs.replace(
+            late, shares=(late.shares[0], msgspec.structs.replace(late.shares[1], expected=7))
+        )
+        assert store.erase(late, derive) == Stale("b", 1)
+        assert store.erase(whole(store, "a", "nobody"), derive) == Stale("nobody", 0)
+        assert shown(store) == before
+        assert store.pending() is None
+
+    def test_what_was_written_after_the_look_is_not_passed_over(self, store: Store) -> None:
+        assert store.head("nobody") == 0
+        self._told(store)
+        seen = store.head(TENANT)
+        assert seen == feed_all(store)[-1].position
+        looked = msgspec.structs.replace(whole(store, "a"), head=seen, todo=b"todo")
+        said(store, "other", event(word="elsewhere"), tenant=OTHER)
+        assert store.head(TENANT) == seen
+        said(store, "news", event(word="new"))
+        before = shown(store)
+        assert store.erase(looked, derive) == Stale("", seen + 1)
+        assert shown(store) == before
+        assert store.pending() is None
+        erased(store, msgspec.structs.replace(looked, head=seen + 1))
+        assert store.head(TENANT) == seen + 2
+
+    def test_one_that_fails_leaves_no_trace(self, store: Store) -> None:
+        self._told(store)
+        before, count = shown(store), store.rebuilt(TENANT)
+        for fails_at in range(4):
+            left = iter(range(fails_at, -1, -1))
+
+            def failing(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:
+                if next(left, 1) == 0:  # noqa: B023 - called within the loop
+                    raise ZeroDivisionError
+                return derive(stream, events, blobs)
+
+            both = one(store, "b", 1, payload())
+            both = msgspec.structs.replace(both, shares=(*whole(store, "a").shares, *both.shares))
+            if fails_at < 3:
+                with pytest.raises(ZeroDivisionError):
+                    store.erase(both, failing)
+                assert shown(store) == before
+                assert store.rebuilt(TENANT) == count
+
+    def test_it_counts_as_a_rebuild_and_the_next_turn_hears_of_it(self, store: Store) -> None:
+        self._told(store)
+        count = store.rebuilt(TENANT)
+        erased(store, whole(store, "a"))
+        assert store.rebuilt(TENANT) == count + 1
+        with store.turn() as alone:
+            assert not alone
+
+    def test_it_is_pending_until_it_is_scrubbed(self, store: Store) -> None:
+        self._told(store)
+        assert store.pending() is None
+        erased(store, whole(store, "a", todo=b"tell them"))
+        assert store.pending() == b"tell them"
+        before = shown(store), shown(store, OTHER)
+        store.scrub(b"tell them")
+        assert store.pending() is None
+        assert (shown(store), shown(store, OTHER)) == before
+        store.scrub()
+        assert store.pending() is None
+
+    def test_what_was_not_done_stays_pending(self, store: Store) -> None:
+        self._told(store)
+        erased(store, whole(store, "a", todo=b"first "))
+        erased(store, whole(store, "b", todo=b"second"))
+        assert store.pending() == b"first second"
+        store.scrub(b"first ")
+        assert store.pending() == b"second"
+        store.scrub(b"second")
+        assert store.pending() is None
+
+    def test_what_is_left_of_what_was_done_stays_pending(self, store: Store) -> None:
+        self._told(store)
+        erased(store, whole(store, "a", todo=b"first\nsecond\n"))
+        erased(store, whole(store, "b", todo=b"third\n"))
+        store.scrub(b"first\nsecond\n", b"first\n")
+        assert store.pending() == b"first\nthird\n"
+
+    def test_what_another_store_has_to_do_can_be_taken_over(self, store: Store) -> None:
+        self._told(store)
+        store.scrub(left=b"theirs\n")
+        assert store.pending() == b"theirs\n"
+        erased(store, whole(store, "a", todo=b"ours\n"))
+        assert store.pending() == b"theirs\nours\n"
+        store.scrub(b"theirs\nours\n")
+        assert store.pending() is None
+
+    def test_everything_can_be_made_again_from_what_is_left(self, store: Store) -> None:
+        self._told(store)
+        erased(store, whole(store, "a"))
+        erased(store, one(store, "b", 1, payload("c7", "-")))
+        rows = store.query(TENANT, Query(kind="row"))
+        rebuilding.rebuilt(store, derive)
+        assert store.query(TENANT, Query(kind="row")) == rows
+        assert store.find_claim(TENANT, "b", "c7") == 1
+        assert verified(store).ok
+
+    def test_forks_are_known_and_read_what_stands_in(self, store: Store) -> None:
+        self._told(store)
+        fork = StreamWrite("f", 0, (event("", "fork"),), (), ("a", 2))
+        take(store, Append(tenant=TENANT, writes=(fork,)))
+        assert store.forks(TENANT, "a") == [("f", 2)]
+        assert store.forks(TENANT, "f") == []
+        erased(store, one(store, "a", 1, payload("", "-")))
+        assert store.read(TENANT, "f")[0].payload == payload("", "-")
+        erased(store, whole(store, "a", "f"))
+        assert store.version(TENANT, "f") == 0
+        assert verified(store).ok
+
+    def test_it_is_so_when_the_store_is_opened_again(self, store: Store, folder: Path) -> None:
+        self._told(store)
+        erased(store, whole(store, "a", todo=b"todo"))
+        erased(store, one(store, "b", 1, payload("c7", "-")))
+        before = shown(store)
+        again = self.reopen(store, folder)
+        assert shown(again) == before
+        again.close()
+
+    def test_a_damaged_stream_goes_if_it_is_known_what_goes_with_it(self, store: Store) -> None:
+        self._told(store)
+        self.damage(store, 2)
+        erasure = whole(store, "a")
+        with pytest.raises(errors.Corrupt, match="position 2 "):
+            store.erase(erasure, derive)
+        assert store.version(TENANT, "a")
+        share = msgspec.structs.replace(erasure.shares[0], rows=(("row", "a"),))
+        gone = erased(store, msgspec.structs.replace(erasure, shares=(share,)))
+        assert (gone.events, gone.blobs) == (2, 1)
+        assert store.version(TENANT, "a") == 0 and store.find(TENANT, "row", "a") is None
+        hashes = [hash_of(LONE), hash_of(SHARED)]
+        assert list(store.blobs(TENANT, hashes)) == [hash_of(SHARED)]
+        store.scrub()
+        assert verified(store).ok
+
+    def test_what_is_blank_for_no_reason_is_damage(self, store: Store) -> None:
+        self._told(store)
+        self.blank(store, 1)
+        with pytest.raises(errors.Corrupt, match="position 1 "):
+            store.read(TENANT, "a")
+        assert any("position 1 " in fault for fault in verified(store).faults)
+
+    def test_a_notice_proves_what_it_names_and_nothing_else(self, store: Store) -> None:
+        self._told(store)
+        erased(store, whole(store, "a"))
+        self.blank(store, 3, like=1)
+        assert any("no notice" in fault for fault in verified(store).faults)

@@ -1,0 +1,321 @@
+"""Promises 3, 5, 6 and 7: what is acknowledged is kept, apart, checked; and a closed store says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from limpet import errors, limits
+from limpet.store.levels import LEVELS
+from limpet.store.port import (
+    Blobs,
+    Derived,
+    KeyUse,
+    Projection,
+    Query,
+    Replayed,
+    Snapshot,
+    Stale,
+    Store,
+    StoredEvent,
+)
+from limpet.testing.contract import stage
+from limpet.testing.contract.stage import (
+    OTHER,
+    TENANT,
+    commit,
+    feed_all,
+    hash_of,
+    project,
+    shown,
+    step,
+    take,
+    verified,
+    write,
+)
+
+AWKWARD = (
+    "\x00", "a\x00", "a\x00b", "\x00a", "a", "A", " a", "a ", "\t", "\n", "\r\n", "'", '"', "\\", "%",
+    "_", "*", "?", "[a]", "--", ";", "é", "e\u0301", "ß", "ss", "ı", "i", "İ", "\ufeff", "\ufffd",
+    "\ufffe", "\uffff", "\ue000", "\u202e", "\u2028", "😀", "\U0010ffff", "0", "00", "1", "1.0",
+    "None", "null", "x" * limits.ID_BYTES_MAX,
+)  # fmt: skip
+"""Texts that a careless backend cuts short, folds together or takes for something else."""
+
+
+class Keeping(stage.Stage):
+    """What is kept, for whom, and how it is checked."""
+
+    def test_the_durability_level_is_one_that_is_known(self, store: Store) -> None:
+        assert store.durability in LEVELS
+
+    def test_status_is_json_and_names_the_durability(self, store: Store) -> None:
+        take(store, step(write("a", 0, b"1")))
+        assert store.status()["durability"] == store.durability
+        assert msgspec.json.encode(dict(store.status()))
+
+    def test_reopening_keeps_everything(self, store: Store, folder: Path) -> None:
+        _furnish(store, TENANT)
+        _furnish(store, OTHER)
+        before = shown(store, TENANT), shown(store, OTHER)
+        again = self.reopen(store, folder)
+        assert (shown(again, TENANT), shown(again, OTHER)) == before
+        assert commit(again, step(write("a", 0, b"no"))) == [Stale("a", 2)]
+        take(again, step(write("a", 2, b"3")))
+        assert [e.position for e in feed_all(again)] == [1, 2, 3, 4]
+        assert verified(again).ok
+        again.close()
+
+    def test_a_second_opener_sees_what_is_acknowledged(self, store: Store, folder: Path) -> None:
+        self.must_reopen()
+        second = self.open_store(folder)
+        _furnish(store, TENANT)
+        assert shown(second) == shown(store)
+        take(second, step(write("a", 2, b"3")))
+        assert shown(second) == shown(store)
+        second.close()
+        take(store, step(write("a", 3, b"4")))
+        assert store.version(TENANT, "a") == 4
+
+    def test_what_one_opener_remembers_never_stands_above_what_another_wrote(
+        self, store: Store, folder: Path
+    ) -> None:
+        self.must_reopen()
+        second = self.open_store(folder)
+
+        def row(owner: str, *terms: str) -> Projection:
+            return Projection(kind="row", id="1", owner=owner, terms=terms, document=owner.encode())
+
+        take(store, step(write("a", 0, b"1"), write("b", 0, b"1"), projections=(row("x", "t"),)))
+        take(second, step(write("a", 1, b"2")))
+        take(store, step(write("a", 2, b"3")))
+        take(second, step(write("a", 3, b"4"), projections=(row("y", "u"),)))
+        assert commit(store, step(write("a", 3, b"late"))) == [Stale("a", 4)]
+        take(store, step(write("b", 1, b"2"), projections=(row("x", "t"),)))
+        assert second.query(TENANT, Query(kind="row", owner="x", terms=("t",))) == [row("x", "t")]
+        assert second.query(TENANT, Query(kind="row", terms=("u",))) == []
+        take(second, step(write("c", 0, b"1"), drops=(("row", "1"),)))
+        take(store, step(write("b", 2, b"3"), projections=(row("x", "t"),)))
+        assert second.find(TENANT, "row", "1") == row("x", "t")
+        take(second, step(write("b", 3, b"4"), write("a", 4, b"5")))
+        assert commit(store, step(write("b", 3, b"late"), write("a", 5, b"6"))) == [Stale("b", 4)]
+        take(store, step(write("b", 4, b"5"), write("a", 5, b"6")))
+        assert shown(second) == shown(store)
+        assert verified(second).ok
+        second.close()
+
+    def test_a_backup_holds_everything(self, store: Store, folder: Path) -> None:
+        _furnish(store, TENANT)
+        target = str(folder / "backup.copy")
+        try:
+            progress = list(store.backup(target))
+        except errors.NoBackup:
+            pytest.skip("this store makes no backups")
+        assert all(0 <= done <= total for done, total in progress)
+        copy = self.open_backup(target)
+        assert shown(copy) == shown(store)
+        copy.close()
+
+    def test_tenants_do_not_see_one_another(self, store: Store) -> None:
+        _furnish(store, TENANT)
+        empty = shown(store, OTHER)
+        assert empty[0] == [], "another tenant's feed is empty"
+        assert store.find_key(OTHER, "k1") is None
+        assert store.find_claim(OTHER, "a", "c1") == 0
+        assert store.seek(OTHER, "a", 0) == 0
+        assert store.find(OTHER, "row", "1") is None
+        assert store.query(OTHER, Query(kind="row")) == []
+        assert store.query(OTHER, Query(kind="row", terms=("t1",))) == []
+        assert store.snapshot(OTHER, "a") is None
+        assert store.note(OTHER, "n1") is None
+        assert store.notes(OTHER) == []
+        assert not store.put_note(OTHER, "n1", None, expected=1)
+        assert store.forget_keys(OTHER, before_us=2**53) == 0
+
+    def test_tenants_use_the_same_names_apart(self, store: Store) -> None:
+        _furnish(store, TENANT)
+        before = shown(store)[:-2]
+        _furnish(store, OTHER)
+        assert shown(store)[:-2] == before
+        assert [e.position for e in feed_all(store, OTHER)] == [1, 2, 3]
+        assert sorted(store.tenants()) == [TENANT, OTHER]
+        changed = Projection(kind="row", id="1", owner="eve", terms=("t2",))
+        project(store, changed, tenant=OTHER)
+        take(store, step(write("a", 2, b"3"), tenant=OTHER, drops=(("row", "2"),)))
+        assert store.forget_keys(OTHER, before_us=2**53) == 1
+        assert shown(store)[:-2] == before
+        assert store.query(OTHER, Query(kind="row")) == [changed]
+
+    def test_each_event_is_linked(self, store: Store) -> None:
+        _furnish(store, TENANT)
+        _furnish(store, OTHER)
+        links = [e.link for tenant in (TENANT, OTHER) for e in feed_all(store, tenant)]
+        assert {len(link) for link in links} == {32}
+        assert len(set(links)) == len(links), "the salt makes equal events' links differ"
+        by_stream = {e.position: e.link for name in "ab" for e in store.read(TENANT, name)}
+        assert by_stream == {e.position: e.link for e in feed_all(store)}
+
+    def test_verify_counts_what_it_checked(self, store: Store) -> None:
+        empty = verified(store)
+        assert (empty.ok, empty.events, empty.tenants) == (True, 0, 0)
+        _furnish(store, TENANT)
+        _furnish(store, OTHER)
+        take(store, step(write("b", 1, *[b"x"] * 2_000)))
+        report = verified(store)
+        assert (report.faults, report.events, report.tenants) == ((), 2_006, 2)
+
+    def test_damage_is_found(self, store: Store) -> None:
+        _furnish(store, TENANT)
+        self.damage(store, 2)
+        with pytest.raises(errors.Corrupt):
+            store.feed(TENANT)
+        with pytest.raises(errors.Corrupt):
+            store.read(TENANT, "a", after=1)
+        assert [e.position for e in store.read(TENANT, "a", until=1)] == [1]
+        assert not verified(store).ok
+
+    def test_names_that_are_others_are_found(self, store: Store) -> None:
+        _furnish(store, TENANT)
+        self.damage_name(store, "a", "b")
+        assert not verified(store).ok
+
+    def test_a_damaged_key_is_found(self, store: Store) -> None:
+        _furnish(store, TENANT)
+        self.damage_key(store, "k1")
+        assert not verified(store).ok
+
+    def test_awkward_names_are_kept_apart(self, store: Store) -> None:
+        for at, text in enumerate(AWKWARD, start=1):
+            _name_all(store, text, at)
+        for at, text in enumerate(AWKWARD, start=1):
+            _find_all(store, text, at)
+        assert [e.stream for e in feed_all(store)] == list(AWKWARD)
+
+    def test_awkward_tenants_are_kept_apart(self, store: Store) -> None:
+        for at, text in enumerate(AWKWARD):
+            take(store, step(write("a", 0, b"%d" % at), tenant=text))
+        assert sorted(store.tenants()) == sorted(AWKWARD)
+        for at, text in enumerate(AWKWARD):
+            assert [e.payload for e in store.feed(text)] == [b"%d" % at]
+
+    def test_every_character_is_kept(self, store: Store) -> None:
+        texts = list(_all_unicode())
+        claims = tuple((text, 0) for text in texts)
+        take(store, step(write("a", 0, b"x", claims=claims)))
+        assert {store.find_claim(TENANT, "a", text) for text in texts} == {1}
+        rows = tuple(
+            Projection(kind="row", id=text, owner=text, status=text, lookup=text, terms=(text,))
+            for text in texts[:: len(texts) // 400]
+        )
+        writes = tuple(write(row.id, 0, b"y") for row in rows)
+        take(store, step(*writes, projections=rows, key=KeyUse(texts[0], b"h")))
+        by_id = sorted(rows, key=lambda row: row.id, reverse=True)
+        assert store.query(TENANT, Query(kind="row", limit=1_000)) == by_id
+        assert {e.stream for e in feed_all(store)} == {"a"} | {row.id for row in rows}
+
+    def test_closing_twice_is_fine(self, store: Store) -> None:
+        store.close()
+        store.close()
+
+    def test_a_closed_store_says_so(self, store: Store, folder: Path) -> None:
+        _furnish(store, TENANT)
+        store.close()
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: commit(store, step(write("a", 2, b"no"))),
+            lambda: store.version(TENANT, "a"),
+            lambda: store.read(TENANT, "a"),
+            lambda: store.feed(TENANT),
+            lambda: store.blobs(TENANT, [hash_of(b"x1")]),
+            lambda: store.seek(TENANT, "a", 0),
+            lambda: store.find_claim(TENANT, "a", "c1"),
+            lambda: store.find_key(TENANT, "k1"),
+            lambda: store.forget_keys(TENANT, before_us=0),
+            lambda: store.note(TENANT, "n1"),
+            lambda: store.put_note(TENANT, "n1", b"", expected=1),
+            lambda: store.notes(TENANT),
+            lambda: store.wait(TENANT, 0, 0),
+            lambda: store.find(TENANT, "row", "1"),
+            lambda: store.query(TENANT, Query(kind="row")),
+            lambda: store.snapshot(TENANT, "a"),
+            store.tenants,
+            lambda: list(store.verify()),
+            lambda: list(store.rebuild(_nothing)),
+            lambda: store.rebuilt(TENANT),
+            lambda: store.head(TENANT),
+            lambda: store.forks(TENANT, "a"),
+            store.pending,
+            store.status,
+            lambda: list(store.backup(str(folder / "backup.copy"))),
+        )
+        for call in calls:
+            with pytest.raises(errors.EngineClosed):
+                call()
+
+
+def _furnish(store: Store, tenant: str) -> None:
+    """Give a tenant three events and one of everything else."""
+    rows = (
+        Projection(kind="row", id="1", owner="ada", terms=("t1", "t2"), document=b"\x00"),
+        Projection(kind="row", id="2", owner="bob", terms=("t2",)),
+    )
+    events = write("a", 0, b"1", b"2", claims=(("c1", 1),))
+    assert store.put_note(tenant, "n1", b"note", expected=0)
+    take(
+        store,
+        step(
+            events,
+            write("b", 0, b"\xff", blobs=(b"x1",)),
+            tenant=tenant,
+            projections=rows,
+            snapshots=(Snapshot("a", 2, 1, b"state"),),
+            key=KeyUse("k1", b"hash"),
+            time_us=1,
+        ),
+    )
+
+
+def _nothing(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:  # noqa: ARG001
+    return Derived((), ())
+
+
+def _name_all(store: Store, text: str, at: int) -> None:
+    row = Projection(
+        kind=text, id=text, owner=text, status=text, lookup=text, terms=(text,), document=b"%d" % at
+    )
+    named = step(
+        write(text, 0, b"%d" % at, claims=((text, 0),)),
+        projections=(row, msgspec.structs.replace(row, kind="row")),
+        snapshots=(Snapshot(text, 1, 1, b"%d" % at),),
+        key=KeyUse(text, b"%d" % at),
+    )
+    take(store, named)
+
+
+def _find_all(store: Store, text: str, at: int) -> None:
+    told = b"%d" % at
+    assert [e.payload for e in store.read(TENANT, text)] == [told]
+    assert [claim for claim in AWKWARD if store.find_claim(TENANT, text, claim)] == [text]
+    assert store.find_key(TENANT, text) == Replayed(told, at, at)
+    assert store.snapshot(TENANT, text) == Snapshot(text, 1, 1, told)
+    row = store.find(TENANT, "row", text)
+    assert row is not None
+    assert (row.id, row.terms, row.document) == (text, (text,), told)
+    for query in (
+        Query(kind="row", owner=text),
+        Query(kind="row", status=text),
+        Query(kind="row", lookup=text),
+        Query(kind="row", terms=(text,)),
+    ):
+        assert store.query(TENANT, query) == [row]
+    assert store.query(TENANT, Query(kind=text)) == [msgspec.structs.replace(row, kind=text)]
+
+
+def _all_unicode() -> Iterator[str]:
+    """Give every legal character, in texts as long as an id may be."""
+    each = limits.ID_BYTES_MAX // 4
+    legal = (*range(0xD800), *range(0xE000, 0x110000))
+    for start in range(0, len(legal), each):
+        yield "".join(map(chr, legal[start : start + each]))

@@ -1,0 +1,132 @@
+"""The token account of a frame: pure arithmetic on a frozen value. Every operation returns a new one."""
+
+from __future__ import annotations
+
+from typing import Final, Self, cast
+
+import msgspec
+
+from limpet import errors, limits
+
+LIMITS: Final = ("max_context_tokens", "max_tool_calls", "max_subframe_depth", "timeout_ms")
+"""The fields of a budget that bound a frame instead of counting its tokens."""
+
+_BOUND_MAX: Final = min(limits.FRAME_TIMEOUT_MS_MAX, limits.TOKENS_MAX)
+
+replace = msgspec.structs.replace
+
+
+class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a frame may spend and what it did: `total` = used + reserved + subcall_allocation + available.
+
+    `subcall_allocation` is what open children have been given. `used` counts what closed children
+    spent. Usage is recorded even beyond the total: `overdrawn` says by how much.
+    A limit of None is none; among a frame and its ancestors the strictest holds.
+    """
+
+    total: int
+    used: int = 0
+    reserved: int = 0
+    subcall_allocation: int = 0
+    max_context_tokens: int | None = 4_000
+    max_tool_calls: int | None = 10
+    max_subframe_depth: int | None = 3
+    timeout_ms: int | None = 120_000
+
+    def __post_init__(self) -> None:
+        # Each step of a frame makes budgets: the common case is seen without a call for each field.
+        total, used, reserved, given = self.total, self.used, self.reserved, self.subcall_allocation
+        if type(total) is type(used) is type(reserved) is type(given) is int and (
+            min(total, used, reserved, given) >= 0
+            and max(total, used, reserved, given) <= limits.TOKENS_MAX
+        ):
+            for bound in (
+                self.max_context_tokens, self.max_tool_calls, self.max_subframe_depth, self.timeout_ms,
+            ):  # fmt: skip
+                if bound is not None and (type(bound) is not int or not 0 <= bound <= _BOUND_MAX):
+                    break
+            else:
+                return
+        for name in ("total", "used", "reserved", "subcall_allocation", *LIMITS):
+            value: int = getattr(self, name)
+            if name not in LIMITS or cast("object", value) is not None:
+                checked_tokens(name, value)
+        if self.timeout_ms is not None and self.timeout_ms > limits.FRAME_TIMEOUT_MS_MAX:
+            raise errors.InvalidRequest(
+                f"timeout_ms is at most {limits.FRAME_TIMEOUT_MS_MAX:,}.", hint="None is no limit."
+            )
+
+    def available(self) -> int:
+        """Return the tokens that are free; 0 if the account is overdrawn."""
+        return max(0, self.total - self._taken())
+
+    @property
+    def overdrawn(self) -> int:
+        """By how much more was spent or promised than there is."""
+        return max(0, self._taken() - self.total)
+
+    def _taken(self) -> int:
+        return self.used + self.reserved + self.subcall_allocation
+
+    def reserve(self, amount: int) -> Self:
+        """Set tokens aside; raise InsufficientTokens if fewer are available."""
+        self.check(amount)
+        return replace(self, reserved=self.reserved + amount)
+
+    def release_reservation(self, amount: int) -> Self:
+        """Give tokens that were set aside back, at most as many as there are."""
+        released = min(checked_tokens("amount", amount), self.reserved)
+        return replace(self, reserved=self.reserved - released)
+
+    def consume_reserved(self, amount: int, used: int | None = None) -> Self:
+        """Settle a reservation: `amount` is no longer set aside, and `used` of it (None: all) was spent."""
+        spent = amount if used is None else used
+        return self.release_reservation(amount).record_usage(spent)
+
+    def allocate_for_subcall(self, amount: int) -> Self:
+        """Give tokens to a child; raise InsufficientTokens if fewer are available."""
+        self.check(amount)
+        return replace(self, subcall_allocation=self.subcall_allocation + amount)
+
+    def release_subcall_allocation(self, amount: int) -> Self:
+        """Take tokens back from a child, at most as many as were given."""
+        released = min(checked_tokens("amount", amount), self.subcall_allocation)
+        return replace(self, subcall_allocation=self.subcall_allocation - released)
+
+    def record_usage(self, amount: int) -> Self:
+        """Record what was spent, whether it was available or not."""
+        used = self.used + checked_tokens("amount", amount)
+        return replace(self, used=min(used, limits.TOKENS_MAX))
+
+    def settle(self, child: TokenBudget) -> Self:
+        """Close a child's account: what it was given comes back, less what it spent.
+
+        Beyond the largest number there is, `used` stays at it: an account can always be closed.
+        """
+        used = min(self.used + child.used, limits.TOKENS_MAX)
+        left = max(0, self.subcall_allocation - child.total)
+        return replace(self, subcall_allocation=left, used=used)
+
+    def check(self, amount: int) -> None:
+        """Raise InsufficientTokens if fewer are available."""
+        free = self.available()
+        if checked_tokens("amount", amount) > free:
+            raise insufficient(amount, free)
+
+
+def insufficient(requested: int, available: int) -> errors.InsufficientTokens:
+    """Return the error for tokens that are not there."""
+    return errors.InsufficientTokens(
+        f"{requested:,} tokens are asked for; {available:,} are available.",
+        hint="Ask for fewer, release a reservation, or wait for a child to give its rest back.",
+        facts={"requested": requested, "available": available},
+    )
+
+
+def checked_tokens(what: str, value: int) -> int:
+    """Return a number of tokens; raise InvalidRequest if it is none."""
+    if type(cast("object", value)) is not int or not 0 <= value <= limits.TOKENS_MAX:
+        raise errors.InvalidRequest(
+            f"{what} is a whole number from 0 to {limits.TOKENS_MAX:,}, not {value!r}."
+        )
+    return value

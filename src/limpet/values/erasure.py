@@ -1,0 +1,41 @@
+"""The receipt of an erasure: what went, in numbers. It names nobody."""
+
+from __future__ import annotations
+
+import msgspec
+
+from limpet.values import ids
+from limpet.values.frozen import Json
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure took out of the store, and when.
+
+    `what` was asked for: a user, a session, a message, or what was deleted. `events` lost their content, with
+    `blobs`, idempotency `keys`, and `rows` of the search index and the memory. `waiting` are sessions that are hidden,
+    and go with the last fork that still reads them. `pending`: it can't be read any more, but traces are left in
+    files until somebody stops reading; the next erasure or opening removes them. The same erasure has the same `id`.
+    """
+
+    id: str
+    what: str
+    erased_us: int
+    events: int = 0
+    sessions: int = 0
+    frames: int = 0
+    blobs: int = 0
+    keys: int = 0
+    rows: int = 0
+    waiting: int = 0
+    pending: bool = False
+
+    @property
+    def erased_at(self) -> str:
+        """When, as ISO 8601."""
+        return ids.iso(self.erased_us)
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return it as plain JSON, with the time as ISO 8601."""
+        made: dict[str, Json] = {name: getattr(self, name) for name in self.__struct_fields__}
+        made["erased_at"] = ids.iso(made.pop("erased_us"))
+        return made

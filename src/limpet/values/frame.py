@@ -1,0 +1,381 @@
+"""Frames: units of work on a stack, each with a goal, a token account, handles, tools and results.
+
+A frame tree is a root and its descendants. Its state holds the frames that are open; one that closes
+leaves it, so the state follows the work under way and not what was ever done.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from limpet import limits
+from limpet.values import ids
+from limpet.values.budget import TokenBudget
+from limpet.values.frozen import EMPTY, FrozenDict, Json, freeze
+from limpet.values.handle import PAGE, ContextHandle, Pages, ResultRef
+from limpet.values.message import checked_id
+
+
+class FrameStatus(StrEnum):
+    """Where a frame is in its life. The last three are final."""
+
+    ACTIVE = "active"
+    WAITING = "waiting"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing follows it."""
+        return self in FINAL
+
+
+FINAL: Final = frozenset({FrameStatus.COMPLETED, FrameStatus.FAILED, FrameStatus.CANCELLED})
+
+
+class ToolStatus(StrEnum):
+    """How far a tool call has come. Unknown: it had begun when its process stopped."""
+
+    INTENT = "intent"
+    STARTED = "started"
+    UNKNOWN = "unknown"
+    FINISHED = "finished"
+    ABANDONED = "abandoned"
+
+
+class ToolEffect(StrEnum):
+    """What running a tool twice does: nothing at all, nothing more, or harm."""
+
+    PURE = "pure"
+    IDEMPOTENT = "idempotent"
+    DESTRUCTIVE = "destructive"
+
+
+class Decision(StrEnum):
+    """How a suspension ended."""
+
+    RESUMED = "resumed"
+    APPROVED = "approved"
+    EDITED = "edited"
+    REJECTED = "rejected"
+
+
+class SuspensionStatus(StrEnum):
+    """Where a suspension stands; a waiting one can be resumed or decided."""
+
+    WAITING = "waiting"
+    RESUMED = "resumed"
+    APPROVED = "approved"
+    EDITED = "edited"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+    CLOSED = "closed"
+
+
+class Scope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Whose work: an actor, in a session and a thread if it is about one."""
+
+    actor_id: str
+    session_id: str | None = None
+    thread_id: str | None = None
+
+    def __post_init__(self) -> None:
+        checked_id("an actor's id", self.actor_id)
+        if self.session_id is not None:
+            checked_id("a session's id", self.session_id)
+        if self.thread_id is not None:
+            checked_id("a thread's id", self.thread_id)
+
+    def covers(self, other: Scope) -> bool:
+        """Whether another scope lies within this one: what is not named here may be anything there."""
+        return (
+            self.actor_id == other.actor_id
+            and self.session_id in (None, other.session_id)
+            and self.thread_id in (None, other.thread_id)
+        )
+
+
+class ToolRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool call of a frame. `key` is handed to the tool: the same for every attempt at this one call.
+
+    `call_id` and `message_id` name the call in the session's conversation, if it is in one.
+    """
+
+    tool_id: str
+    name: str
+    key: str
+    effect: ToolEffect = ToolEffect.DESTRUCTIVE
+    status: ToolStatus = ToolStatus.STARTED
+    call_id: str | None = None
+    message_id: str | None = None
+    attempt: int = 1
+    summary: str = ""
+    changed_us: int = 0
+
+    @property
+    def safe_to_retry(self) -> bool:
+        """Whether running it once more does no harm."""
+        return self.effect is not ToolEffect.DESTRUCTIVE or self.status is ToolStatus.INTENT
+
+
+class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a frame stands still, until when, and what becomes of it. The right to resume is not in here.
+
+    `previous` is the status that is restored. `payload` is what is asked about: a tool call's arguments.
+    """
+
+    suspension_id: str
+    frame_id: str
+    root_id: str
+    scope: Scope
+    reason: str
+    purpose: str = ""
+    payload: Json = None
+    previous: FrameStatus = FrameStatus.ACTIVE
+    status: SuspensionStatus = SuspensionStatus.WAITING
+    suspended_us: int = 0
+    expires_us: int | None = None
+    decided_us: int | None = None
+    decided_by: str = ""
+    decision_reason: str = ""
+    token_hash: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "payload", freeze(self.payload))
+
+    @property
+    def suspended_at(self) -> str:
+        """When, as ISO 8601."""
+        return ids.iso(self.suspended_us)
+
+    @property
+    def expires_at(self) -> str | None:
+        """When it can no longer be resumed or decided, as ISO 8601."""
+        return None if self.expires_us is None else ids.iso(self.expires_us)
+
+
+class Resumption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a resumed frame is told: how it was decided, by whom, and the payload, edited or as it was."""
+
+    suspension_id: str
+    decision: Decision
+    payload: Json = None
+    purpose: str = ""
+    by: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "payload", freeze(self.payload))
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A unit of work. `budget.used` counts what closed children spent; `settled` says how much that is.
+
+    `tools` are those that are not through; `children` the open ones; `failures` children that failed and
+    that nobody has dealt with. `deadline_us` is when its own time is up; while something in its tree is
+    suspended it stands, since `stood_us`.
+    """
+
+    frame_id: str
+    root_id: str
+    scope: Scope
+    goal: str
+    budget: TokenBudget
+    parent_frame_id: str | None = None
+    inputs: Json = None
+    status: FrameStatus = FrameStatus.ACTIVE
+    depth: int = 0
+    handle_pages: Pages = ()
+    result_refs: tuple[ResultRef, ...] = ()
+    created_us: int = 0
+    updated_us: int = 0
+    completed_us: int | None = None
+    context_hash: str | None = None
+    result_summary: str = ""
+    reason: str = ""
+    reservations: Mapping[str, int] = EMPTY
+    settled: int = 0
+    tools: tuple[ToolRun, ...] = ()
+    tool_calls: int = 0
+    children: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    suspension: Suspension | None = None
+    resumption: Resumption | None = None
+    deadline_us: int | None = None
+    stood_us: int | None = None
+
+    def __post_init__(self) -> None:
+        # Each step of a frame makes one of it, most often with what is frozen already.
+        if self.inputs is not None and type(self.inputs) is not FrozenDict:
+            force_setattr(self, "inputs", freeze(self.inputs))
+        if type(self.reservations) is not FrozenDict:
+            force_setattr(self, "reservations", freeze(self.reservations))
+
+    @property
+    def context_handles(self) -> tuple[ContextHandle, ...]:
+        """Its handles, the oldest first."""
+        return tuple(itertools.chain.from_iterable(self.handle_pages))
+
+    @property
+    def handle_count(self) -> int:
+        """How many handles it has."""
+        pages = self.handle_pages
+        return (len(pages) - 1) * PAGE + len(pages[-1]) if pages else 0
+
+    @property
+    def open(self) -> bool:
+        """Whether work on it goes on."""
+        return self.status not in FINAL
+
+    @property
+    def created_at(self) -> str:
+        """When it was pushed, as ISO 8601."""
+        return ids.iso(self.created_us)
+
+    @property
+    def completed_at(self) -> str | None:
+        """When it was popped, as ISO 8601; None while it is open."""
+        return None if self.completed_us is None else ids.iso(self.completed_us)
+
+    @property
+    def spent(self) -> int:
+        """Tokens that it spent itself, without its children."""
+        return self.budget.used - self.settled
+
+    @property
+    def weight(self) -> int:
+        """How much is kept of it, in handles or half kilobytes."""
+        text = len(self.goal) + len(self.result_summary)
+        if self.inputs is not None:
+            text += len(msgspec.json.encode(self.inputs))
+        return 1 + self.handle_count + len(self.result_refs) + text // 512
+
+    def handle(self, handle_id: str) -> ContextHandle | None:
+        """Return the handle by that id."""
+        return next((h for h in self.context_handles if h.handle_id == handle_id), None)
+
+    def tool(self, tool_id: str) -> ToolRun | None:
+        """Return the tool that is not through by that id."""
+        return next((t for t in self.tools if t.tool_id == tool_id), None)
+
+    def __repr__(self) -> str:
+        free = self.budget.available()
+        return (
+            f"<Frame {self.frame_id} {self.status}, {free:,} of {self.budget.total:,} tokens free>"
+        )
+
+
+class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The open frames of a tree up to `version`, by id, parents before children.
+
+    `closed` are frames that closed lately, the last one last, and `burden` how much they are: they leave
+    many at a time, for rows of their own. `due` is the version at which the next snapshot is taken: it
+    grows with the state, so that an event costs the same in any tree.
+    """
+
+    root_id: str
+    version: int = 0
+    updated_us: int = 0
+    frames: Mapping[str, Frame] = EMPTY
+    closed: tuple[Frame, ...] = ()
+    burden: int = 0
+    due: int = 0
+
+    @property
+    def id(self) -> str:
+        """The root's id."""
+        return self.root_id
+
+    @property
+    def shelves(self) -> bool:
+        """Whether its closed frames get rows with the last event, and are gone with the next."""
+        return self.burden >= limits.FRAMES_CLOSED_KEPT or not self.frames
+
+    def closed_frame(self, frame_id: str) -> Frame | None:
+        """Return a frame that closed lately; None if it did not, or has left."""
+        for frame in reversed(self.closed):
+            if frame.frame_id == frame_id:
+                return frame
+        return None
+
+    def ancestry(self, frame_id: str) -> tuple[Frame, ...]:
+        """Return the open frames from the root down to one, itself included."""
+        found: list[Frame] = []
+        at: str | None = frame_id
+        while at is not None:
+            frame = self.frames[at]
+            found.append(frame)
+            at = frame.parent_frame_id
+        return tuple(reversed(found))
+
+    def below(self, frame_id: str) -> tuple[Frame, ...]:
+        """Return the open descendants of a frame, the deepest first, itself left out."""
+        found: list[Frame] = []
+        waiting = list(self.frames[frame_id].children)
+        while waiting:
+            frame = self.frames[waiting.pop(0)]
+            found.append(frame)
+            waiting += frame.children
+        return tuple(reversed(found))
+
+    def limit(self, frame_id: str, name: str) -> int | None:
+        """Return the strictest limit of that name among a frame and its ancestors; None if there is none."""
+        strictest: int | None = None
+        at: str | None = frame_id
+        while at is not None:
+            frame = self.frames[at]
+            value: int | None = getattr(frame.budget, name)
+            if value is not None and (strictest is None or value < strictest):
+                strictest = value
+            at = frame.parent_frame_id
+        return strictest
+
+    def deadline(self, frame_id: str) -> int | None:
+        """Return when the time of a frame is up: its own or an ancestor's, unless it stands."""
+        soonest: int | None = None
+        at: str | None = frame_id
+        while at is not None:
+            frame = self.frames[at]
+            until = frame.deadline_us if frame.stood_us is None else None
+            if until is not None and (soonest is None or until < soonest):
+                soonest = until
+            at = frame.parent_frame_id
+        return soonest
+
+    def scopes(self) -> set[Scope]:
+        """Return whose work it has: open, or closed lately; none once it is closed."""
+        frames = (*self.frames.values(), *self.closed) if self.frames else ()
+        return {frame.scope for frame in frames}
+
+    def alarm(self) -> int | None:
+        """Return the next moment at which something of the tree is overdue or expires."""
+        moments: list[int] = []
+        for frame in self.frames.values():
+            if frame.deadline_us is not None and frame.stood_us is None:
+                moments.append(frame.deadline_us)
+            standing = frame.suspension
+            if standing is not None and standing.status is SuspensionStatus.WAITING:
+                moments += () if standing.expires_us is None else (standing.expires_us,)
+        return min(moments, default=None)
+
+
+class SuspensionToken(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to resume a suspended frame, once. `token_id` is the secret: whoever has it may resume."""
+
+    token_id: str
+    frame_id: str
+    suspended_at: str
+    expires_at: str | None = None
+    suspension_id: str = ""
+
+    def __repr__(self) -> str:
+        return f"<SuspensionToken {self.suspension_id} of {self.frame_id}>"

@@ -1,0 +1,66 @@
+"""Messages that belong together: a call with its results is one group, a question with all that follows a turn.
+
+Lists from elsewhere may be broken; then a group says what is wrong with it, and no model is shown it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from limpet.values.message import Message
+
+ORPHAN: Final = "a result whose call is not before it"
+UNANSWERED: Final = "a call without all of its results"
+REPEATED: Final = "two calls of one message have the same id"
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Indices of its first and last message. `open`: it waits for results, at the end of the list."""
+
+    first: int
+    last: int
+    fault: str = ""
+    open: bool = False
+
+
+def grouped(messages: Sequence[Message]) -> list[Group]:
+    """Return the groups of a list of messages, in order; each message is in exactly one."""
+    found: list[Group] = []
+    at, size = 0, len(messages)
+    while at < size:
+        group = beginning(messages, at)
+        found.append(group)
+        at = group.last + 1
+    return found
+
+
+def beginning(messages: Sequence[Message | None], at: int) -> Group:
+    """Return the group that begins at an index. None among the messages stands for some that are not there."""
+    message = messages[at]
+    assert message is not None, "a group begins with a message"
+    if not message.tool_calls:
+        return Group(at, at, ORPHAN if message.role == "tool" else "")
+    calls = message.tool_calls
+    waiting = {call.id for call in calls}
+    if len(waiting) < len(calls):
+        return Group(at, at, REPEATED)
+    last, end = at, len(messages)
+    while waiting and last + 1 < end and _answers(messages[last + 1], waiting):
+        last += 1
+    if not waiting:
+        return Group(at, last)
+    return Group(at, last, open=True) if last + 1 == end else Group(at, last, UNANSWERED)
+
+
+def _answers(message: Message | None, waiting: set[str]) -> bool:
+    """Whether all results of a message answer calls that wait; those wait no more then."""
+    if message is None:
+        return False
+    named = [result.tool_call_id for result in message.tool_results]
+    if not named or len(set(named)) < len(named) or not waiting.issuperset(named):
+        return False
+    waiting.difference_update(named)
+    return True

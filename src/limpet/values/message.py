@@ -1,0 +1,350 @@
+"""Messages: what agents and models say, as values that never change.
+
+A message checks itself when made, so that no other part of Limpet can meet a wrong one.
+What it means for the messages before it (pairing) is a rule, and lives in `history`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final, Literal, cast
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from limpet import errors, limits
+from limpet.values import estimate, ids
+from limpet.values.frozen import (
+    EMPTY,
+    FrozenDict,
+    FrozenList,
+    Json,
+    checked_text,
+    freeze,
+    freeze_object,
+    thaw,
+)
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: Final = ("system", "user", "assistant", "tool")
+
+
+class MessageCategory(Enum):
+    """What a message is for, in falling order of importance to the window."""
+
+    SYSTEM = 1
+    CONTEXT = 2
+    DIALOG = 3
+    SYSTEM_OUTPUT = 4
+
+
+CATEGORY_OF_ROLE: Final[Mapping[str, MessageCategory]] = {
+    "system": MessageCategory.SYSTEM,
+    "user": MessageCategory.DIALOG,
+    "assistant": MessageCategory.DIALOG,
+    "tool": MessageCategory.SYSTEM_OUTPUT,
+}
+_FOREIGN_CATEGORIES: Final = {
+    "ERROR": MessageCategory.SYSTEM_OUTPUT,
+    "INTERNAL": MessageCategory.SYSTEM_OUTPUT,
+}
+
+
+def category_named(name: str) -> MessageCategory:
+    """Return the category by its name; one that is not ours is DIALOG, or what it comes nearest to."""
+    if name in MessageCategory.__members__:
+        return MessageCategory[name]
+    return _FOREIGN_CATEGORIES.get(name, MessageCategory.DIALOG)
+
+
+class ToolCallRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One tool call of an assistant message. Without an id it gets one.
+
+    `arguments` is the provider's own argument text, kept verbatim where there was one.
+    """
+
+    id: str = ""
+    name: str = ""
+    args: Mapping[str, Json] = EMPTY
+    arguments: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            force_setattr(self, "id", ids.new_id("call"))
+        force_setattr(self, "id", checked_id("a tool call's id", self.id))
+        force_setattr(self, "name", checked_id("a tool's name", self.name))
+        if type(self.args) is not FrozenDict:
+            force_setattr(self, "args", freeze_object("args of a call", self.args))
+        if self.arguments is not None:
+            force_setattr(self, "arguments", _text("the argument text of a call", self.arguments))
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.name))
+
+
+class ToolCallResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What a tool call gave: any JSON value, and whether it is an error."""
+
+    tool_call_id: str
+    result: Json = None
+    is_error: bool = False
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "tool_call_id", checked_id("tool_call_id", self.tool_call_id))
+        if type(self.is_error) is not bool:
+            raise errors.InvalidMessage("is_error of a tool result is True or False.")
+        force_setattr(self, "result", freeze(self.result))
+
+    def __hash__(self) -> int:
+        return hash((self.tool_call_id, self.is_error))
+
+
+CHECKED: Final[Mapping[str, Json]] = FrozenDict()
+"""As `extra` it says, once, that whoever makes the message has checked every field: `wire`, for plain dicts."""
+
+
+class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
+    """One message of a conversation; immutable, content and metadata included.
+
+    Content is text or parts (a list of dicts). Tool calls belong to an assistant, tool results to
+    role `tool`; a message must have content, calls or results. `id` and `timestamp` are made when
+    not given; `category` follows the role. `tokens` is a count the caller vouches for, 0 = not counted.
+    `origin` names the session that a copy was carried over from. Fields a later version wrote are
+    in `extra`. `openai` or `anthropic` is the provider's dict that it was read from, verbatim; at most
+    one of them. Raises a kind of InvalidMessage.
+    """
+
+    role: str
+    content: Json = None
+    category: MessageCategory = cast("MessageCategory", None)
+    id: str = ""
+    timestamp: str = ""
+    metadata: Mapping[str, Json] = EMPTY
+    tokens: int = 0
+    tool_calls: Sequence[ToolCallRequest] = ()
+    tool_results: Sequence[ToolCallResult] = ()
+    origin: str | None = None
+    extra: Mapping[str, Json] = EMPTY
+    openai: Mapping[str, Json] | None = None
+    anthropic: Mapping[str, Json] | None = None
+
+    def __post_init__(self) -> None:
+        if self.extra is CHECKED:
+            force_setattr(self, "extra", EMPTY)
+            return
+        if self.role not in ROLES:
+            raise errors.WrongRole(
+                f"{self.role!r} is not a role.",
+                hint="Use system, user, assistant or tool.",
+                facts={"role": str(self.role)},
+            )
+        force_setattr(self, "role", str.__str__(self.role))
+        made, now = ("", "") if self.id and self.timestamp else ids.new_stamp("msg")
+        force_setattr(self, "id", checked_id("a message's id", self.id) if self.id else made)
+        force_setattr(self, "timestamp", _utc(self.timestamp) if self.timestamp else now)
+        if type(self.content) is not str or not self.content.isascii():
+            force_setattr(self, "content", _content(self.content))
+        _freeze_objects(self)
+        if self.origin is not None:
+            force_setattr(self, "origin", checked_id("the origin of a message", self.origin))
+        for field in ("tool_calls", "tool_results"):
+            if type(parts := getattr(self, field)) is not tuple:
+                force_setattr(self, field, _tuple(field, parts))
+        if type(self.category) is not MessageCategory:
+            _set_category(self)
+        if type(self.tokens) is not int or self.tokens < 0:
+            raise errors.InvalidMessage("tokens is a count: an int, 0 or more.")
+        _check_parts(self)
+
+    def __hash__(self) -> int:
+        return hash((self.role, self.id))
+
+    def __repr__(self) -> str:
+        calls = f" {len(self.tool_calls)} calls" if self.tool_calls else ""
+        results = f" {len(self.tool_results)} results" if self.tool_results else ""
+        return f"<Message {self.id} {self.role} {self.category.name}{calls}{results}>"
+
+    def raw(self) -> dict[str, Json]:
+        """Return what came in: the provider's dict as it was given, else to_dict()."""
+        kept = self.openai if self.openai is not None else self.anthropic
+        return thaw(kept) if kept is not None else self.to_dict()
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return every field as plain JSON; from_dict takes it back, unknown fields included."""
+        return {
+            **thaw(self.extra),
+            "role": self.role,
+            "content": thaw(self.content),
+            "category": self.category.name,
+            "id": self.id,
+            "timestamp": self.timestamp,
+            "metadata": thaw(self.metadata),
+            "tokens": self.tokens,
+            "tool_calls": [thaw(msgspec.to_builtins(call)) for call in self.tool_calls],
+            "tool_results": [
+                {"tool_call_id": r.tool_call_id, "result": thaw(r.result), "is_error": r.is_error}
+                for r in self.tool_results
+            ],
+            **({"origin": self.origin} if self.origin else {}),
+            **({"openai": thaw(self.openai)} if self.openai is not None else {}),
+            **({"anthropic": thaw(self.anthropic)} if self.anthropic is not None else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Json]) -> Message:
+        """Make the message that to_dict described. The input is left alone; unknown fields are kept."""
+        known, extra = dict[str, Json](), dict[str, Json]()
+        for key, value in data.items():
+            (known if key in _FIELDS else extra)[key] = value
+        name = known.pop("category", None)
+        if name is not None:
+            known["category"] = category_named(_text("category", name))
+            if name not in MessageCategory.__members__:
+                extra.setdefault("original_category", name)
+        for field, kind in (("tool_calls", ToolCallRequest), ("tool_results", ToolCallResult)):
+            known[field] = _parts(kind, known.get(field))
+        known.setdefault("role", "")
+        return cls(**known, extra=extra or EMPTY)
+
+    def to_api_format(self) -> dict[str, Json]:
+        """Return the bare {"role", "content"} that every chat API takes."""
+        return {"role": self.role, "content": thaw(self.content)}
+
+    def fallback_estimate_tokens(self) -> int:
+        """Return `tokens` if somebody counted, else an estimate by script."""
+        if self.tokens > 0:
+            return self.tokens
+        tokens = estimate.content_tokens(self.content)
+        for call in self.tool_calls:
+            tokens += estimate.text_tokens(f"{call.name}{call.arguments or dict(call.args)}")
+        for result in self.tool_results:
+            tokens += estimate.content_tokens(result.result)
+        return max(1, tokens)
+
+
+_FIELDS: Final = frozenset(Message.__struct_fields__) - {"extra"}
+
+
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+)
+"""Controls, separators and marks that no eye can see: a fixed list, whatever Unicode Python knows."""
+
+
+_ID_MAX: Final = limits.ID_BYTES_MAX
+
+
+def checked_id(what: str, value: str) -> str:
+    """Return the id; raise InvalidRequest unless it is text of 1 to limits.ID_BYTES_MAX bytes without controls."""
+    if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= _ID_MAX:
+        return value
+    if not isinstance(cast("object", value), str):
+        raise errors.InvalidRequest(f"{what} must be text, not {type(value).__name__}.")
+    text = checked_text(value)
+    if text.isascii():
+        size, visible = len(text), text.isprintable()
+    else:
+        size, visible = len(text.encode()), not _INVISIBLE.search(text)
+    if not 0 < size <= limits.ID_BYTES_MAX:
+        raise errors.InvalidRequest(
+            f"{what} has {size:,} bytes; it must have 1 to {limits.ID_BYTES_MAX}.",
+            facts={"bytes": size, "bytes_max": limits.ID_BYTES_MAX},
+        )
+    if not visible:
+        raise errors.InvalidRequest(f"{what} must not have control or invisible characters.")
+    return text
+
+
+def _utc(timestamp: str) -> str:
+    try:
+        return ids.iso(ids.microseconds(_text("a timestamp", timestamp)))
+    except (ValueError, OverflowError) as error:
+        raise errors.InvalidMessage(
+            "a message's timestamp must be ISO 8601, for example 2026-01-31T12:00:00+00:00."
+        ) from error
+
+
+def _content(content: Json) -> Json:
+    frozen = freeze(content)
+    if frozen is None or isinstance(frozen, (str, FrozenList, FrozenDict)):
+        return frozen
+    raise errors.InvalidMessage(
+        "content is text, a list of parts, a dict, or None.",
+        facts={"type": type(content).__name__},
+    )
+
+
+def _text(what: str, value: Json) -> str:
+    if not isinstance(value, str):
+        raise errors.InvalidMessage(f"{what} must be text, not {type(value).__name__}.")
+    return checked_text(value)
+
+
+def _tuple(field: str, parts: Json) -> tuple[Json, ...]:
+    if not isinstance(parts, (list, tuple)):
+        raise errors.InvalidMessage(f"{field} comes in a list, not {type(parts).__name__}.")
+    return tuple(cast("list[Json]", parts))
+
+
+def _parts(kind: type[ToolCallRequest] | type[ToolCallResult], parts: Json) -> tuple[Json, ...]:
+    if parts is None:
+        return ()
+    if not isinstance(parts, (list, tuple)):
+        raise errors.InvalidMessage(
+            f"a list of {kind.__name__} is needed, not {type(parts).__name__}."
+        )
+    return tuple(_part(kind, part) for part in cast("list[Json]", parts))
+
+
+def _part(kind: type[ToolCallRequest] | type[ToolCallResult], part: Json) -> Json:
+    if isinstance(part, kind):
+        return part
+    try:
+        fields = {str(key): value for key, value in part.items()}
+        return kind(**fields)
+    except (AttributeError, TypeError) as error:
+        wanted = ", ".join(kind.__struct_fields__)
+        raise errors.InvalidMessage(f"a {kind.__name__} has the fields {wanted}.") from error
+
+
+def _freeze_objects(message: Message) -> None:
+    if message.metadata is not EMPTY:
+        force_setattr(message, "metadata", freeze_object("metadata", message.metadata))
+    if message.openai is not None:
+        force_setattr(message, "openai", freeze_object("openai", message.openai))
+    if message.anthropic is not None:
+        force_setattr(message, "anthropic", freeze_object("anthropic", message.anthropic))
+        if message.openai is not None:
+            raise errors.InvalidMessage("a message comes from one provider: openai or anthropic.")
+    if message.extra is not EMPTY:
+        force_setattr(message, "extra", freeze_object("extra", message.extra))
+        if taken := sorted(_FIELDS & message.extra.keys()):
+            raise errors.InvalidMessage(f"extra can't hold {taken[0]!r}: a message has that field.")
+
+
+def _set_category(message: Message) -> None:
+    if message.category is not cast("object", None):
+        raise errors.InvalidMessage("category must be a MessageCategory.")
+    force_setattr(message, "category", CATEGORY_OF_ROLE[message.role])
+
+
+def _check_parts(message: Message) -> None:
+    for call in message.tool_calls:
+        if not isinstance(cast("object", call), ToolCallRequest):
+            raise errors.InvalidMessage("tool_calls must hold ToolCallRequest values.")
+    for result in message.tool_results:
+        if not isinstance(cast("object", result), ToolCallResult):
+            raise errors.InvalidMessage("tool_results must hold ToolCallResult values.")
+    if message.tool_calls and message.role != "assistant":
+        raise errors.WrongRole(f"only an assistant makes tool calls, not {message.role}.")
+    if message.tool_results and message.role != "tool":
+        raise errors.WrongRole(f"only role tool carries tool results, not {message.role}.")
+    if message.role == "tool" and not message.tool_results:
+        raise errors.InvalidMessage(
+            "a tool message needs tool_results.",
+            hint="Name the call each one answers: ToolCallResult(tool_call_id=…, result=…).",
+        )
+    if message.content is None and not message.tool_calls and not message.tool_results:
+        raise errors.InvalidMessage("a message needs content, tool calls or tool results.")

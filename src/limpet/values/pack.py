@@ -1,0 +1,205 @@
+"""The context that was assembled for a frame: its pieces, their account, and what is recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Final, cast
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from limpet import errors
+from limpet.values.context import CompactionLevel, ContextPriority, Fate, Ledger
+from limpet.values.frame import FrameStatus, Scope
+from limpet.values.frozen import EMPTY, Json, checked_text, freeze
+from limpet.values.handle import HandleType
+
+
+class SegmentType(StrEnum):
+    """What a piece of a pack is."""
+
+    CONVERSATION = "conversation"
+    SUMMARY = "summary"
+    EVIDENCE = "evidence"
+    TOOL_OUTPUT = "tool_output"
+    DOCUMENT = "document"
+    MEMORY = "memory"
+    FINDING = "finding"
+
+
+SEGMENT_OF: Final[Mapping[HandleType, SegmentType]] = {
+    HandleType.EVENT_REF: SegmentType.EVIDENCE,
+    HandleType.MESSAGE_RANGE: SegmentType.EVIDENCE,
+    HandleType.TOOL_OUTPUT: SegmentType.TOOL_OUTPUT,
+    HandleType.ARTIFACT: SegmentType.DOCUMENT,
+    HandleType.DOCUMENT: SegmentType.DOCUMENT,
+    HandleType.URL: SegmentType.DOCUMENT,
+    HandleType.MEMORY: SegmentType.MEMORY,
+    HandleType.WORKER_FINDING: SegmentType.FINDING,
+    HandleType.WORKER_LEARNING: SegmentType.FINDING,
+}
+"""The kind of piece that a handle of each type becomes."""
+
+
+class BriefContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a model is told first: who it is, and what holds whatever it does."""
+
+    role: str = ""
+    system_prompt: str = ""
+    invariants: tuple[str, ...] = ()
+    working_context: Json = None
+    available_tools: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("role", "system_prompt"):
+            force_setattr(self, name, _text(name, getattr(self, name)))
+        for name in ("invariants", "available_tools"):
+            given = cast("object", getattr(self, name))
+            if not isinstance(given, (list, tuple)):
+                raise errors.InvalidRequest(f"{name} is a list of texts.")
+            texts = tuple(_text(name, one) for one in cast("list[object]", given))
+            force_setattr(self, name, texts)
+        force_setattr(self, "working_context", freeze(self.working_context))
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise errors.InvalidRequest(f"{what} is text, not {type(value).__name__}.")
+    return checked_text(value)
+
+
+class FrameBreadcrumb(msgspec.Struct, frozen=True):
+    """A frame on the way from the root to the one that a pack is for."""
+
+    frame_id: str
+    goal: str
+    status: FrameStatus
+    depth: int
+
+
+class ContextSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of content in a pack, as the model sees it, and the tokens that it takes.
+
+    It is of a handle or of a message of the conversation; a summary is of neither. `shortened`: it is
+    not all of it.
+    """
+
+    segment_type: SegmentType
+    priority: ContextPriority
+    content: str
+    estimated_tokens: int
+    handle_id: str | None = None
+    message_id: str | None = None
+    shortened: bool = False
+
+    def __repr__(self) -> str:
+        of = self.handle_id or self.message_id or "others"
+        return f"<ContextSegment {self.segment_type} of {of}, {self.estimated_tokens:,} tokens>"
+
+
+class TokenBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """What the parts of a pack take; together they are what is used."""
+
+    brief: int
+    breadcrumbs: int
+    conversation: int
+    evidence: int
+    overhead: int
+
+
+class TokenSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pack stands to its budget. Only one that was asked to may `overflow` it."""
+
+    budget: int
+    used: int
+    remaining: int
+    breakdown: TokenBreakdown
+    compaction_level: CompactionLevel
+    overflow: bool
+    counter: str
+    exact: bool
+
+
+class ContextPackMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whose pack it is, and when it was made. The last two are ids in hints that the frame does not have."""
+
+    frame_id: str
+    scope: Scope
+    role: str
+    assembled_at: str
+    unknown_includes: tuple[str, ...] = ()
+    unknown_excludes: tuple[str, ...] = ()
+
+
+class HandleEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a handle, or of `count` handles that nobody looked at, and why.
+
+    `tokens` is their size, counted or as it was estimated; `used` is what they take in the pack.
+    """
+
+    fate: Fate
+    rule: str
+    priority: ContextPriority
+    tokens: int
+    used: int = 0
+    handle_id: str | None = None
+    count: int = 1
+
+
+class PackLedger(msgspec.Struct, frozen=True):
+    """The account of a pack: every handle of the frame in one line, and the conversation's own ledger."""
+
+    handles: tuple[HandleEntry, ...]
+    conversation: Ledger
+
+    def __iter__(self) -> Iterator[HandleEntry]:
+        return iter(self.handles)
+
+    def count(self, fate: Fate | None = None) -> int:
+        """How many handles there are, or how many had this fate."""
+        return sum(e.count for e in self.handles if fate is None or e.fate is fate)
+
+    def of(self, handle_id: str) -> HandleEntry | None:
+        """Return the line of one handle; None for one that is in a line with others, or unknown."""
+        return next((e for e in self.handles if e.handle_id == handle_id), None)
+
+    def left_out(self) -> dict[str, tuple[int, int]]:
+        """Return how many handles were left out by each rule, and their tokens."""
+        reasons: dict[str, tuple[int, int]] = {}
+        for entry in self.handles:
+            if entry.fate is Fate.LEFT_OUT:
+                count, size = reasons.get(entry.rule, (0, 0))
+                reasons[entry.rule] = (count + entry.count, size + entry.tokens)
+        return reasons
+
+
+class PackSelection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a pack was made of, so that it can be made again without deciding anything anew.
+
+    Each part names what it holds: a hash of a text that is kept beside the log, or messages of a session
+    by their numbers; and the sessions that a text was copied from. `about` is what there is to say besides. `digest` is that of the whole pack.
+    """
+
+    digest: str
+    budget: int
+    used: int
+    counter: str
+    exact: bool = True
+    level: CompactionLevel = CompactionLevel.NONE
+    role: str = ""
+    parts: tuple[Mapping[str, Json], ...] = ()
+    about: Mapping[str, Json] = EMPTY
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """The hashes of the texts that it refers to."""
+        return tuple(str(part["hash"]) for part in self.parts if "hash" in part)
+
+    @property
+    def sessions(self) -> tuple[tuple[str, int], ...]:
+        """The sessions, each at a version, that its texts were copied from."""
+        found = (
+            (str(name), int(at)) for part in self.parts for name, at in part.get("sessions", ())
+        )
+        return tuple(dict.fromkeys(found))

@@ -1,0 +1,187 @@
+"""The one door for messages: whatever a caller may hand in becomes a Message.
+
+Providers' dicts are told apart by their shape, SDK objects by what they can do; no SDK is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
+
+from limpet import errors
+from limpet.values.frozen import Json
+from limpet.values.message import Message
+from limpet.wire import anthropic, openai
+
+_LISTS: Final = (list, tuple)
+_READ: Final = ("role", "content", "tool_calls", "tool_results")
+_DUMPS: Final[tuple[tuple[str, Mapping[str, Json]], ...]] = (
+    ("to_dict", {"mode": "json", "warnings": False}),
+    ("model_dump", {"mode": "json", "by_alias": True, "exclude_unset": True, "warnings": False}),
+)
+_DEFECTS: Final = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+"""What an object of somebody else's may raise while it is read. RecursionError is a RuntimeError."""
+
+
+class SdkMessage(Protocol):
+    """A message as an SDK gives it: a pydantic model."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+MessageLike = Message | Mapping[str, Any] | SdkMessage
+
+
+def accept(value: MessageLike) -> Message:
+    """Return a message from whatever a caller may hand in.
+
+    That is: a Message; its to_dict(); an OpenAI chat dict; an Anthropic message dict, its blocks as
+    dicts or SDK objects; a message or a completion with one choice, as the SDKs of both give it.
+    Raises a kind of InvalidMessage.
+    """
+    if type(value) is not dict and isinstance(value, Message):
+        return value if value.openai is None and value.anthropic is None else _agreeing(value)
+    given = _fields(cast("object", value))
+    if (
+        "tool_results" in given
+        or "openai" in given
+        or "anthropic" in given
+        or ("id" in given and "category" in given)
+    ):
+        # Only a dict made by Message.to_dict has these.
+        return _agreeing(Message.from_dict(given))
+    content: Json = given.get("content")
+    if isinstance(content, _LISTS):
+        return _of_parts(given, cast("Sequence[Json]", content))
+    return openai.message(given)
+
+
+def _fields(value: object) -> Mapping[str, Json]:
+    """Return the dict of a message, of the one in a choice, or of the one in a completion's only choice."""
+    inner: Json = value
+    if type(inner) is dict and "role" in inner:
+        return cast("dict[str, Json]", inner)
+    if (choices := _choices(cast("object", inner))) is not None:
+        inner = _only_choice(choices)
+        if isinstance(inner, dict):
+            inner = cast("dict[str, Json]", inner).get("message")
+    if isinstance(inner, Mapping):
+        given = cast("Mapping[str, Json]", inner)
+        return _foreign(lambda: dict(given))
+    plain = _plain(_attribute(inner, "message", inner))
+    if isinstance(plain, dict):
+        return cast("dict[str, Json]", plain)
+    raise errors.InvalidMessage(
+        f"a message is a Message, a dict or an SDK's message, not {type(inner).__name__}.",
+        hint='For example {"role": "user", "content": "Hello"}.',
+    )
+
+
+def _choices(value: object) -> list[Json] | None:
+    """Return the choices of a completion, as a dict or as an SDK gives it; None of anything else."""
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, Json]", value)
+        # A message has a role; a completion has none.
+        if "choices" not in given or "role" in given or given.get("content") is not None:
+            return None
+        choices: Json = given["choices"]
+    else:
+        choices = _attribute(value, "choices", None)
+    return cast("list[Json]", choices) if isinstance(choices, list) else None
+
+
+def _of_parts(given: Mapping[str, Json], parts: Sequence[Json]) -> Message:
+    if not all(isinstance(part, dict) for part in parts):
+        given = {**given, "content": [_plain(part) for part in parts]}
+    return anthropic.message(given) if anthropic.is_anthropic(given) else openai.message(given)
+
+
+def _agreeing(value: Message) -> Message:
+    # Only the provider's dict is stored of such a message, so nothing beside it may say otherwise.
+    if value.openai is not None:
+        provider, read = "openai", openai.message(value.openai)
+    elif value.anthropic is not None:
+        provider, read = "anthropic", anthropic.message(value.anthropic)
+    else:
+        return value
+    for field in _READ:
+        if getattr(read, field) != getattr(value, field):
+            raise errors.InvalidMessage(
+                f"{field} of the message is not what its {provider} dict says.",
+                hint=f"Leave {provider} out, or hand in the dict itself.",
+            )
+    return value
+
+
+def _only_choice(choices: list[Json]) -> Json:
+    if len(choices) != 1:
+        raise errors.InvalidMessage(
+            f"a completion with {len(choices)} choices is not one message.",
+            hint="Hand in the one you go on with: completion.choices[i].message.",
+        )
+    return choices[0]
+
+
+def _foreign(read: Callable[[], Json]) -> Json:
+    """Return what somebody else's object gives; if it gives an error instead, that is no message."""
+    try:
+        return read()
+    except _DEFECTS as error:
+        raise errors.InvalidMessage(
+            f"an object that should be a message gave {type(error).__name__} when it was read.",
+            hint="Hand in its dict: what the provider's API takes or gave.",
+        ) from error
+
+
+def _attribute(value: object, name: str, otherwise: Json) -> Json:
+    return _foreign(lambda: getattr(value, name, otherwise))
+
+
+def _plain(value: Json) -> Json:
+    """Return the JSON of an SDK object without what the SDK has computed; anything else as it is."""
+    for name, options in _DUMPS:
+        dump = _attribute(value, name, None)
+        if callable(dump):
+            return _without_computed(_foreign(lambda: _dumped(dump, options)))  # noqa: B023 - called here
+    return value
+
+
+def _dumped(dump: Callable[..., Json], options: Mapping[str, Json]) -> Json:
+    try:
+        return dump(**options)
+    except TypeError:
+        # Not pydantic's: a method of the same name that takes no options.
+        return dump()
+
+
+def _without_computed(dumped: Json) -> Json:
+    """Return a dump without what an SDK adds to an answer or a block of one: the provider does not take it back."""
+    if not isinstance(dumped, dict):
+        return dumped
+    kept = _but(cast("dict[str, Json]", dumped), "parsed", "parsed_output")
+    if isinstance(content := kept.get("content"), list):
+        blocks = cast("list[Json]", content)
+        kept["content"] = [_but(block, "parsed_output") for block in blocks]
+    if isinstance(calls := kept.get("tool_calls"), list):
+        kept["tool_calls"] = [_call(call) for call in cast("list[Json]", calls)]
+    return kept
+
+
+def _call(call: Json) -> Json:
+    if not isinstance(call, dict):
+        return call
+    kept = cast("dict[str, Json]", call)
+    return {
+        key: _but(item, "parsed_arguments") if key == "function" else item
+        for key, item in kept.items()
+    }
+
+
+def _but(value: Json, *names: str) -> Json:
+    """Return a dict without some of its fields, in a copy: it may be the very inside of an object."""
+    if not isinstance(value, dict):
+        return value
+    return {key: item for key, item in cast("dict[str, Json]", value).items() if key not in names}

@@ -1,0 +1,199 @@
+"""connect: the one place that names adapters and supplies the real clock and randomness."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from limpet import errors, limits
+from limpet.engine.admin import Admin, Events
+from limpet.engine.index import StateIndex
+from limpet.engine.requests import Settings, Write
+from limpet.engine.shrinking import Summarizer
+from limpet.memory.meaning.embedding import Embedder
+from limpet.memory.port import MemoryEngine
+from limpet.models.port import Model
+from limpet.values.policy import WindowPolicy
+from limpet.wiring.background import Background, Extras
+from limpet.wiring.manager import SessionManager
+from limpet.wiring.opened import Opened
+from limpet.wiring.stores import open_store
+
+if TYPE_CHECKING:
+    from limpet.engine.archive import Archive
+    from limpet.engine.memory import Memory
+    from limpet.engine.worker import Worker
+    from limpet.wiring.async_client import Connecting
+
+T = TypeVar("T")
+
+
+class Limpet:
+    """An open store, for blocking callers. Made by `connect`; close it, or use it in a with statement."""
+
+    def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
+        engine = opened.engine
+        self._opened = opened
+        self._background = background
+        self._tenant = settings.tenant
+        self.sessions = SessionManager.over(
+            engine, settings, background.bootstrap, opened.files(settings.auto_save_interval)
+        )
+        self.index = StateIndex(engine, settings)
+        self.events = Events(engine, settings.tenant, self.sessions)
+        self._erasing = background.erasing(settings.tenant, self.sessions)
+        retaining = functools.partial(background.retaining, settings.tenant, self.sessions)
+        self.admin = Admin(engine, settings.tenant, self._erasing, open_store, retaining)
+        with contextlib.suppress(errors.Unavailable, errors.Corrupt):
+            self._erasing.finish_here()
+        background.check()
+        background.start(settings.tenant)
+
+    @functools.cached_property
+    def archive(self) -> Archive:
+        """Everything that was said, to be searched. Loaded and opened when it is first used."""
+        return self._background.archive(self._tenant, self.sessions.settle)
+
+    @functools.cached_property
+    def memory(self) -> Memory:
+        """What is known of users. Loaded and opened when it is first used."""
+        from limpet.engine.memory import Memory  # noqa: PLC0415 - as said
+
+        return Memory(
+            self._opened.engine, self._tenant, self._background.memory, archive=self.archive,
+            erasing=self._erasing,
+        )  # fmt: skip
+
+    def worker(self, *, every_tenant: bool = False) -> Worker:
+        """Return a worker for the background work of this store: `run_once()`, `run(stop)`, `status()`."""
+        return self._background.worker(None if every_tenant else (self._tenant,))
+
+    def close(self) -> None:
+        """Wait for deferred writes, give the worker of `worker=True` its last seconds, then close.
+
+        Closing twice is fine.
+        """
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._opened.close)
+            closing.callback(self._background.close)
+            self.sessions.flush()
+
+    def __enter__(self) -> Limpet:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Limpet {self._opened.engine.store.durability}>"
+
+
+def connect(
+    url: str | Path = "state.db",
+    *,
+    tenant: str = "default",
+    max_messages_per_session: int = 5000,
+    max_sessions_in_memory: int = 20,
+    auto_save_interval: float = 60,
+    write: Write = "durable",
+    cached_sessions: int = limits.CACHED_SESSIONS,
+    cached_trees: int | None = None,
+    policy: WindowPolicy | None = None,
+    memory: MemoryEngine | bool | None = None,
+    bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS,
+    bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
+    bootstrap_language: str = "en",
+    model: Model | None = None,
+    summarizer: Summarizer | None = None,
+    embedder: Embedder | bool | None = None,
+    idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
+    keep_ended_days: float | None = None,
+    worker: bool = False,
+) -> Limpet:
+    """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, files:///folder, or volatile:.
+
+    Or one on a server: postgresql://user@host/database (limpet[postgres]), redis://host (limpet[redis]).
+    `policy` is what new sessions get that are not given their own; it is kept with each of them.
+    `cached_trees` is how many frame trees are kept in memory; None: LIMPET_CACHED_TREES, or 1,000.
+    `memory` is an engine of long-term memory (True: the built-in one): new sessions of a user begin with what it
+    knows, and the worker hands ended ones to it. `model` writes summaries and finds facts; `summarizer` writes
+    summaries in its place; `embedder` (True: the one of limpet[embeddings]) searches by meaning, too;
+    `idle_timeout_s` ends sessions that nobody touched (None: never); `keep_ended_days` lets those go that ended so long
+    ago, once memory has them and nothing needs them (None: never). All of that happens in the background: with
+    `worker`, by a thread of this process; otherwise by `lp.worker()` or `limpet worker`.
+    Raises a typed error that names the fix; the store is left as it was.
+    """
+    extras = Extras.among(locals())
+    settings = Settings(
+        tenant=tenant,
+        max_messages_per_session=max_messages_per_session,
+        max_sessions_in_memory=max_sessions_in_memory,
+        auto_save_interval=auto_save_interval,
+        write=write,
+        policy=policy,
+    )
+    opened = Opened(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
+    return _made(Limpet, opened, settings, extras)
+
+
+def look(url: str | Path, *, tenant: str = "default") -> Limpet:
+    """Open a store as `connect` does, for who only looks: no files of sessions are written."""
+    opened = Opened(url, tenant, cached_sessions=limits.CACHED_SESSIONS, looking=True)
+    return _made(Limpet, opened, Settings(tenant=tenant), Extras())
+
+
+def connect_async(
+    url: str | Path = "state.db",
+    *,
+    tenant: str = "default",
+    max_messages_per_session: int = 5000,
+    cached_sessions: int = limits.CACHED_SESSIONS,
+    cached_trees: int | None = None,
+    policy: WindowPolicy | None = None,
+    memory: MemoryEngine | bool | None = None,
+    bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS,
+    bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
+    bootstrap_language: str = "en",
+    model: Model | None = None,
+    summarizer: Summarizer | None = None,
+    embedder: Embedder | bool | None = None,
+    idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
+    keep_ended_days: float | None = None,
+    worker: bool = False,
+) -> Connecting:
+    """Open a store for async callers: `async with connect_async(…) as lp`, or await it and close it."""
+    extras = Extras.among(locals())
+    from limpet.wiring.async_client import AsyncLimpet, Connecting  # noqa: PLC0415 - asyncio is slow to import
+
+    settings = Settings(
+        tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy
+    )
+
+    def open_() -> AsyncLimpet:
+        opened = Opened(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
+        return _made(AsyncLimpet, opened, settings, extras)
+
+    return Connecting(open_)
+
+
+def _made(
+    make: Callable[[Opened, Settings, Background], T],
+    opened: Opened,
+    settings: Settings,
+    extras: Extras,
+) -> T:
+    """Return what callers hold of an open store, which is closed if that can't be made."""
+    try:
+        return make(opened, settings, Background(opened.engine, opened.shelf, extras))
+    except BaseException:
+        opened.close()
+        raise

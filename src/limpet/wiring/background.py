@@ -1,0 +1,374 @@
+"""What works beside the callers of an open store: archive, long-term memory, background tasks, and a thread for them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.engine.bonding import BondedShelf, MendedShelf
+from limpet.engine.engine import Engine
+from limpet.engine.erasing import Erasing, Handles
+from limpet.engine.purging import PurgeTask
+from limpet.engine.shrinking import Summarizer
+from limpet.engine.telling import Hook
+from limpet.memory.meaning import embedding
+from limpet.memory.meaning.embedding import Embedder
+from limpet.memory.port import MemoryEngine
+from limpet.memory.shelf import Shelf
+from limpet.models.port import Model
+from limpet.values import estimate
+from limpet.values.memory import Who
+
+if TYPE_CHECKING:
+    from limpet.engine.archive import Archive
+    from limpet.engine.bootstrapping import Bootstrap
+    from limpet.engine.offloading import Kept
+    from limpet.engine.recalling import Recall
+    from limpet.engine.retaining import Retaining
+    from limpet.engine.tasks import Task
+    from limpet.engine.worker import Worker
+    from limpet.memory.builtin import BuiltIn
+
+
+class Extras(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store is opened with beside its sessions. `memory` and `embedder`: one, or True for the one that comes along.
+
+    `model` writes summaries, unless there is a `summarizer`, and finds facts for the built-in memory.
+    """
+
+    memory: MemoryEngine | bool | None = None
+    bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS
+    bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S
+    bootstrap_language: str = "en"
+    model: Model | None = None
+    summarizer: Summarizer | None = None
+    embedder: Embedder | bool | None = None
+    idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S
+    keep_ended_days: float | None = None
+    worker: bool = False
+
+    @classmethod
+    def among(cls, options: Mapping[str, Any]) -> Self:
+        """Return the extras among the options of an opening, which has a parameter of the same name for each."""
+        return cls(**{name: options[name] for name in cls.__struct_fields__})
+
+    def __post_init__(self) -> None:
+        for name, verbs, hint in _PARTS:
+            given = getattr(self, name)
+            flag = type(given) is bool and name != "model"
+            if given is not None and not flag and not _has(given, verbs):
+                raise errors.InvalidRequest(
+                    f"{name} is {hint}, not {type(given).__name__}.",
+                    hint="See docs/reference/api.md: engines, models and embedders are objects.",
+                )
+        if self.summarizer is not None and not callable(self.summarizer):
+            raise errors.InvalidRequest(
+                "summarizer is a function of messages and the summary before."
+            )
+        idle = cast("object", self.idle_timeout_s)
+        if idle is not None and (type(idle) not in (int, float) or not cast("float", idle) >= 0):
+            raise errors.InvalidRequest(
+                "idle_timeout_s is a number of seconds, 0 or more, or None."
+            )
+        if self.keep_ended_days is not None:
+            from limpet.engine.retaining import checked_days  # noqa: PLC0415 - only whoever asks pays for it
+
+            checked_days(self.keep_ended_days)
+        if type(cast("object", self.worker)) is not bool:
+            raise errors.InvalidRequest("worker is True or False.")
+        if self.embedder:
+            embedding.check(self.embedder)
+
+
+_PARTS: Final = (
+    (
+        "memory",
+        ("ingest", "profile", "search", "facts", "forget", "close"),
+        "a memory engine or True",
+    ),
+    ("model", ("complete",), "a model such as OpenAIModel(…)"),
+    ("embedder", ("embed",), "an embedder or True"),
+)
+
+
+_LAST: Final = ("archive", "offload")
+"""The tasks that closing gives some time: what was said can be found, and is known, when the next program begins."""
+
+
+def _has(given: object, verbs: Sequence[str]) -> bool:
+    return all(callable(getattr(given, verb, None)) for verb in verbs)
+
+
+class Background:
+    """The extras of one open store. What they need is imported and opened when it is first asked for."""
+
+    def __init__(self, engine: Engine, shelf: Callable[[], Shelf], extras: Extras) -> None:
+        self._engine = engine
+        self._opened = shelf
+        self._bonded: BondedShelf | None = None
+        self._extras = extras
+        self._mutex = threading.RLock()
+        self._memory: BuiltIn | None = None
+        self._meaning: tuple[Embedder, Recall] | None = None
+        # One for every worker: it knows what it has told.
+        self._purge: PurgeTask | None = None
+        self._stop = threading.Event()
+        self._abandon = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.bootstrap = self._bootstrap()
+
+    def _bootstrap(self) -> Bootstrap | None:
+        extras = self._extras
+        if not extras.memory:
+            return None
+        from limpet.engine.bootstrapping import Bootstrap  # noqa: PLC0415 - only whoever asks pays for it
+
+        return Bootstrap(
+            self.memory(),
+            tokens=extras.bootstrap_tokens,
+            timeout_s=extras.bootstrap_timeout_s,
+            language=extras.bootstrap_language,
+        )
+
+    def _shelf(self) -> BondedShelf:
+        with self._mutex:
+            if self._bonded is None:
+                engine = self._engine
+                self._bonded = BondedShelf(engine.store, self._opened(), engine.factory.random)
+            return self._bonded
+
+    def check(self) -> None:
+        """See to it that what is kept beside the store is of this store, and of this moment."""
+        with contextlib.suppress(errors.Unavailable, errors.NotAStore):
+            self._shelf().check()
+
+    def memory(self) -> MemoryEngine:
+        """Return the engine of long-term memory that was given, or the built-in one."""
+        given = self._extras.memory
+        if given is not None and not isinstance(given, bool):
+            return given
+        return self._built_in()
+
+    def _built_in(self) -> BuiltIn:
+        with self._mutex:
+            if self._memory is None:
+                self._memory = self._made()
+            return self._memory
+
+    def _made(self) -> BuiltIn:
+        from limpet.memory.builtin import BuiltIn  # noqa: PLC0415 - its patterns take a while to compile
+
+        extract = None
+        if self._extras.model is not None:
+            from limpet.models.extraction import ModelExtractor  # noqa: PLC0415 - as above
+
+            extract = ModelExtractor(self._extras.model, count=estimate.text_tokens)
+        return BuiltIn(MendedShelf(self._shelf()), count=estimate.text_tokens, extract=extract)
+
+    def archive(self, tenant: str, settle: Callable[[], None] = lambda: None) -> Archive:
+        """Return the archive of a tenant; `settle` waits for what was written and is not there yet."""
+        from limpet.engine.archive import Archive  # noqa: PLC0415 - as above
+
+        return Archive(self._engine, tenant, self._shelf, settle, self.meaning)
+
+    def meaning(self) -> Recall | None:
+        """Return what searches by meaning, if there is an embedder."""
+        found = self._by_meaning()
+        return found[1] if found else None
+
+    def _by_meaning(self) -> tuple[Embedder, Recall] | None:
+        given = self._extras.embedder
+        if not given:
+            return None
+        with self._mutex:
+            if self._meaning is None:
+                from limpet.engine.recalling import Recall  # noqa: PLC0415 - only whoever has numpy
+                from limpet.memory.meaning.vectors import VectorStore  # noqa: PLC0415 - as above
+
+                embedder = embedding.installed() if isinstance(given, bool) else given
+                self._meaning = (
+                    embedder,
+                    Recall(VectorStore(MendedShelf(self._shelf()), embedder), embedder),
+                )
+            return self._meaning
+
+    def erasing(self, tenant: str, handles: Handles | None = None) -> Erasing:
+        """Return what erases, of one tenant, with all that is kept beside the store."""
+        return Erasing(self._engine, tenant, self._hooks(), handles, self, words=self._words())
+
+    def retaining(self, tenant: str, handles: Handles | None = None) -> Retaining:
+        """Return what lets ended sessions go, of one tenant, once memory has them if there is one."""
+        from limpet.engine.retaining import Retaining  # noqa: PLC0415 - as above
+
+        taken = True if self._extras.memory else None
+        return Retaining(self._engine, tenant, self.erasing(tenant, handles), taken=taken)
+
+    def _hooks(self) -> tuple[Hook, ...]:
+        return self._drop_notes, self._drop_beside
+
+    def _words(self) -> tuple[Hook, ...]:
+        return self._drop_notes, self._drop_words
+
+    def _drop_words(self, who: Who, session_id: str | None, position: int | None) -> int:
+        hooks = self._drop_index, self._drop_vectors
+        dropped = sum(hook(who, session_id, position) for hook in hooks)
+        self._shelf().erased()
+        return dropped
+
+    def _drop_beside(self, who: Who, session_id: str | None, position: int | None) -> int:
+        shelf = self._shelf()
+        if not who.user_id and session_id is None:
+            dropped = shelf.size()
+            shelf.renew()
+            return dropped
+        hooks = self._drop_index, self._drop_vectors, self._drop_facts
+        dropped = sum(hook(who, session_id, position) for hook in hooks)
+        shelf.erased()
+        return dropped
+
+    def _drop_notes(self, who: Who, session_id: str | None, position: int | None) -> int:
+        from limpet.engine import jobs, summarizing  # noqa: PLC0415 - as above
+
+        if position is not None:
+            return 0
+        states, named = self._engine.states, () if session_id is None else (session_id,)
+        return jobs.drop_gone(
+            self._engine.store,
+            who.tenant,
+            (jobs.WAITING, jobs.GIVEN_UP, jobs.STAND_IN, summarizing.WANTED),
+            lambda one: one not in named and states.current(who.tenant, one) is not None,
+        )
+
+    def _drop_index(self, who: Who, session_id: str | None, position: int | None) -> int:
+        return self.archive(who.tenant).forget(who.user_id or None, session_id, position)
+
+    def _drop_vectors(self, who: Who, session_id: str | None, position: int | None) -> int:
+        return embedding.forget(MendedShelf(self._shelf()), who, session_id, position)
+
+    def _drop_facts(self, who: Who, session_id: str | None, position: int | None) -> int:
+        if not who.user_id:
+            return 0
+        return self._built_in().forget(who, session_id, position)
+
+    def any(self, tenant: str) -> bool:
+        """Whether an engine that is not the built-in one may have taken something."""
+        return self.memory() is not self._memory or bool(self._others(tenant))
+
+    def _others(self, tenant: str) -> frozenset[str]:
+        from limpet.engine import engines  # noqa: PLC0415 - as above
+
+        return engines.known(self._engine.store, tenant) - {self._built_in().name}
+
+    def tell(self, who: Who, session_id: str | None, position: int | None) -> int:
+        """Have the engine that was given forget; raise Unavailable if another one has taken something, too."""
+        memory, dropped = self.memory(), 0
+        if not who.user_id:
+            return 0
+        if memory is not self._memory:
+            try:
+                dropped = memory.forget(who, session_id, position)
+            except (errors.EngineClosed, errors.ForkedEngine) as error:
+                raise errors.Unavailable("the memory engine is closed.") from error
+        if others := self._others(who.tenant) - {memory.name}:
+            raise errors.Unavailable(
+                f"{', '.join(sorted(others))} has taken histories, and is to be told what was erased.",
+                hint="Here it is gone. Open the store once with that engine: connect(memory=…).",
+                facts={"engines": len(others)},
+            )
+        return dropped
+
+    def _purging(self) -> PurgeTask:
+        # Made when there is a worker: it knows this, and a store that nobody closes is to be noticed at once.
+        with self._mutex:
+            if self._purge is None:
+                self._purge = PurgeTask(self._engine, self._hooks(), self, self._words())
+            return self._purge
+
+    def tasks(self) -> list[Task]:
+        """Return the background work that there is for this store."""
+        from limpet.engine.expiring import Expiring  # noqa: PLC0415 - as above
+        from limpet.engine.indexing import IndexTask  # noqa: PLC0415 - as above
+        from limpet.engine.offloading import Offloading  # noqa: PLC0415 - as above
+        from limpet.engine.redoing import Redoing  # noqa: PLC0415 - as above
+        from limpet.engine.summarizing import Summarizing  # noqa: PLC0415 - as above
+
+        engine, extras = self._engine, self._extras
+        made: list[Task] = [
+            IndexTask(engine, self._shelf()),
+            Expiring(
+                engine,
+                idle_s=extras.idle_timeout_s,
+                keep_days=extras.keep_ended_days,
+                retaining=self.retaining,
+            ),
+            self._purging(),
+        ]
+        if extras.memory:
+            made.append(Offloading(engine, self.memory(), self._kept()))
+            if extras.model is not None and self.memory() is self._memory:
+                made.append(Redoing(engine, self._built_in()))
+        if summarizer := self._summarizer():
+            made.append(Summarizing(engine, summarizer))
+        if by_meaning := self._by_meaning():
+            from limpet.engine.embedding import EmbedTask  # noqa: PLC0415 - as above
+
+            embedder, recall = by_meaning
+            made.append(EmbedTask(engine.store, recall.vectors, embedder))
+        return made
+
+    def _kept(self) -> Kept | None:
+        from limpet.engine.lessons import Lessons  # noqa: PLC0415 - as above
+
+        if self.memory() is not self._memory:
+            return None
+        memory = self._built_in()
+        return Lessons(self._engine.store, self._shelf(), memory.has, memory.stood_in)
+
+    def _summarizer(self) -> Summarizer | None:
+        model = self._extras.model
+        if self._extras.summarizer is not None or model is None:
+            return self._extras.summarizer
+        from limpet.models.summarizer import ModelSummarizer  # noqa: PLC0415 - as above
+
+        return ModelSummarizer(model, count=estimate.text_tokens)
+
+    def worker(self, tenants: Sequence[str] | None) -> Worker:
+        """Return a worker for all of it, which runs when it is told to."""
+        from limpet.engine.worker import Worker  # noqa: PLC0415 - as above
+
+        name = f"{os.uname().nodename}.{os.getpid()}"
+        return Worker(self._engine, self.tasks(), tenants=tenants, name=name)
+
+    def start(self, tenant: str) -> None:
+        """Work for a tenant in a thread, if that was asked for."""
+        if self._extras.worker:
+            worker = self.worker((tenant,))
+            work = functools.partial(worker.run, self._stop, last=_LAST, abandon=self._abandon)
+            self._thread = threading.Thread(target=work, name="limpet-worker", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread, and close the memory that was opened here. The shelf is whoever's who opened it.
+
+        The thread has limits.WORKER_LAST_S to see through what the next program counts on; after
+        limits.WORKER_STOP_S in all it is left to itself.
+        """
+        thread, self._thread = self._thread, None
+        self._stop.set()
+        try:
+            if thread is not None:
+                thread.join(limits.WORKER_LAST_S)
+        finally:
+            self._abandon.set()
+        if thread is not None:
+            thread.join(limits.WORKER_STOP_S - limits.WORKER_LAST_S)
+        with self._mutex:
+            if self._memory is not None:
+                self._memory.close()

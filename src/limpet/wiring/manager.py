@@ -1,0 +1,225 @@
+"""The session manager that opens its own store, as the document of its name has it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from limpet import errors, limits
+from limpet.engine.engine import Engine
+from limpet.engine.recovering import REPLACED, Recovering
+from limpet.engine.requests import Settings, Write
+from limpet.engine.session import Session
+from limpet.engine.sessions import Sessions
+from limpet.memory.port import MemoryEngine
+from limpet.store import urls
+from limpet.values.policy import WindowPolicy
+from limpet.values.session import SessionState
+from limpet.wiring.background import Background, Extras
+from limpet.wiring.opened import close_both, files_of, open_engine
+from limpet.wiring.stores import open_shelf
+
+if TYPE_CHECKING:
+    from limpet.engine.bootstrapping import Bootstrap
+    from limpet.engine.session_files import SessionFiles
+
+_log = logging.getLogger("limpet.files")
+
+
+class SessionManager(Sessions):
+    """Sessions of many users. `connect(…).sessions` is one; made by itself it opens a store in a folder.
+
+    `base_path` is created if it is missing. `format` is "json", for compatibility. With
+    write="deferred", messages are on their way when add_message returns and on disk when save_session
+    does; otherwise they are on disk at once and `auto_save_interval` has nothing left to do.
+    """
+
+    _finish: weakref.finalize[..., SessionManager] | None
+    _background: Background | None
+    _files: SessionFiles | None
+
+    def __init__(
+        self,
+        base_path: str | Path = "conversations",
+        max_messages_per_session: int = 5000,
+        max_sessions_in_memory: int = 20,
+        format: str = "json",  # noqa: A002 - the document's name
+        auto_save_interval: float = 60,
+        *,
+        write: Write = "durable",
+        tenant: str = "default",
+        policy: WindowPolicy | None = None,
+        memory: MemoryEngine | bool | None = None,
+        bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS,
+        bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
+        bootstrap_language: str = "en",
+    ) -> None:
+        if format != "json":
+            raise errors.InvalidRequest(f"format {format!r} is not known.", hint='Use "json".')
+        settings = Settings(
+            tenant=tenant,
+            max_messages_per_session=max_messages_per_session,
+            max_sessions_in_memory=max_sessions_in_memory,
+            auto_save_interval=auto_save_interval,
+            write=write,
+            policy=policy,
+        )
+        if isinstance(base_path, str):
+            _check_folder(base_path)
+        folder = urls.place(base_path)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.InvalidRequest(
+                f"{folder} can't be a folder of conversations: {error}."
+            ) from error
+        extras = Extras(
+            memory=memory,
+            bootstrap_tokens=bootstrap_tokens,
+            bootstrap_timeout_s=bootstrap_timeout_s,
+            bootstrap_language=bootstrap_language,
+        )
+        url = _url(folder)
+        engine = open_engine(url, tenant)
+        try:
+            shelf = functools.cache(lambda: open_shelf(url))
+            self._background = Background(engine, shelf, extras)
+            with contextlib.suppress(errors.Unavailable, errors.Corrupt):
+                self._background.erasing(tenant).finish_here()
+        except BaseException:
+            engine.close()
+            raise
+        self.base_path = str(base_path)
+        super().__init__(engine, settings, bootstrap=self._background.bootstrap)
+        self._files = files_of(engine, auto_save_interval)
+        # Whoever follows the document never closes a manager; leaving it open must lose nothing.
+        self._finish = weakref.finalize(self, _close, engine, self._files)
+
+    @classmethod
+    def over(
+        cls,
+        engine: Engine,
+        settings: Settings,
+        bootstrap: Bootstrap | None = None,
+        files: SessionFiles | None = None,
+    ) -> SessionManager:
+        """Return a manager over an engine that somebody else opened and will close."""
+        manager = cls.__new__(cls)
+        manager.base_path = ""
+        Sessions.__init__(manager, engine, settings, bootstrap=bootstrap)
+        manager._finish = manager._background = None
+        manager._files = files
+        return manager
+
+    def load_session(self, session_id: str) -> Session | None:
+        """Return the session by that id, which becomes the current one; None if there is none.
+
+        If its data is damaged, it is restored from another copy that verifies; else this returns its recovery
+        session, which names it and holds every message that could be read, and from then on that one. Loading does not
+        read the whole history: damage further back is met by the first read that comes to it, and the handle goes on
+        in the recovery session then. Raises EventsLost: nothing of what is there is damaged then.
+        """
+        try:
+            state = self._find(session_id)
+        except errors.Corrupt as error:
+            state = self._recovered(session_id, error)
+        if state is None:
+            return None
+        if REPLACED in state.metadata:
+            state = self._recovering().replacement(state) or state
+        tenant = self._settings.tenant
+        return self._remember(Session(self, self._engine, tenant, state, self._recovered))
+
+    def _recovering(self) -> Recovering:
+        return Recovering(self, self._engine, self._settings.tenant, self._files)
+
+    def _recovered(self, session_id: str, damage: errors.Corrupt) -> SessionState:
+        if isinstance(damage, errors.EventsLost):
+            raise damage
+        recovering = self._recovering()
+        if not recovering.finished(session_id):
+            if recovering.is_sound(session_id):
+                # What was met lies elsewhere.
+                raise damage
+            if recovering.mended() and recovering.is_sound(session_id):
+                return self.get_session(session_id).state
+        return recovering.recovered(session_id, damage).state
+
+    def save_session(self, session: Session | None = None) -> bool:
+        """Wait until all that was written to the session is on disk, or raise why not. False if there is no session.
+
+        In a folder of files the session's own file is written, too, unless it is long and little is new.
+        """
+        if not super().save_session(session):
+            return False
+        chosen = session or self.current_session
+        if self._files is not None and chosen is not None:
+            self._files.saved(self._settings.tenant, chosen.id)
+        return True
+
+    def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
+        """Delete the session: no verb finds it any more. False if there was none."""
+        gone = super().delete_session(session_id, key=key)
+        if gone and self._files is not None:
+            self._files.saved(self._settings.tenant, session_id)
+        return gone
+
+    def close(self) -> None:
+        """Wait for deferred writes, and close what this manager opened."""
+        try:
+            self.flush()
+        finally:
+            if self._background is not None:
+                self._background.close()
+            if self._finish is not None and self._finish.detach() is not None:
+                close_both(self._engine, self._files)
+
+    def __enter__(self) -> SessionManager:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_folder(name: str) -> None:
+    urls.check_path(name)
+    if urls.scheme(name):
+        raise errors.InvalidRequest(
+            f"{urls.shown(name)} is a URL, and base_path is a folder.",
+            hint="Open it with limpet.connect(url); its .sessions is a SessionManager.",
+        )
+
+
+def _url(folder: Path) -> str | Path:
+    """Return the store of a folder of conversations: files, unless it holds a SQLite store already."""
+    database = folder / "state.db"
+    return database if database.exists() else f"files:{quote(str(folder))}"
+
+
+def _close(engine: Engine, files: SessionFiles | None) -> None:
+    # A collected manager is closed from whichever thread the collector runs in, which may hold the
+    # turn of the same file; so another one does it, unless the interpreter is ending.
+    if threading.main_thread().is_alive():
+        threading.Thread(target=_close_left, args=(engine, files), name="limpet-close").start()
+    else:
+        _close_left(engine, files)
+
+
+def _close_left(engine: Engine, files: SessionFiles | None) -> None:
+    # There is nobody to raise it to.
+    try:
+        close_both(engine, files)
+    except (errors.Error, OSError) as error:
+        _log.warning("a manager that was left open could not be closed: %s", error)

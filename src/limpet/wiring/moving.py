@@ -1,0 +1,98 @@
+"""From a backup back to a store, on whichever backend."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from limpet import errors
+from limpet.engine import arriving, bonding, migrating
+from limpet.engine.admin import Progress
+from limpet.engine.migrating import Migrated
+from limpet.store import aside, urls
+from limpet.store.port import Store
+from limpet.wiring.stores import open_store, path_of
+
+
+def restore(
+    backup: str | Path, target: str | Path, progress: Progress, *, verify: bool = True
+) -> Migrated:
+    """Put what a backup holds into a store that is empty, or not there yet; return what came.
+
+    Onto a file of SQLite the backup is copied as it is, and what the list of erasures beside the target names is erased
+    again; it is there only when all of that is done and checked. Into any other store its log is copied. Broken off,
+    repeat it. Raises InvalidRequest if something is there.
+    """
+    path = path_of(target)
+    with closing(open_store(backup)) as source:
+        if path is not None and (put := _put(source, path, progress, verify=verify)) is not None:
+            return put
+        with closing(open_store(target)) as store:
+            _check_empty(source, store, urls.shown(backup), urls.shown(target))
+            return migrating.migrate(source, store, progress, verify=verify, follow=False)
+
+
+def give_up(target: str | Path, tenants: Sequence[str], progress: Progress) -> list[str]:
+    """Open what came of a copy that nobody will go on with: see `migrating.give_up`."""
+    with closing(open_store(target)) as store:
+        return migrating.give_up(store, tenants, progress)
+
+
+def _check_empty(source: Store, store: Store, backup: str, shown: str) -> None:
+    """Raise InvalidRequest unless a store has nothing, or what an earlier try has brought.
+
+    One that was broken off near its end may have opened some tenants already: whether these are still the backup's, the copy finds out.
+    """
+    there = store.tenants()
+    begun = any(arriving.is_arriving(store, tenant) for tenant in there)
+    if there and (not begun or set(there) - set(source.tenants())):
+        raise errors.InvalidRequest(
+            f"{shown} is not empty.",
+            hint=f"Restore into a new store.{'' if begun else _beside(source, store, backup, shown)}",
+            facts={"exists": shown},
+        )
+
+
+def _beside(source: Store, store: Store, backup: str, shown: str) -> str:
+    """Return how what a backup holds comes into a store beside what is there: as it is, or its sessions."""
+    tenants = source.tenants()
+    if not set(tenants) & set(store.tenants()):
+        return f" Its tenants are not there yet, and can be added: {shlex.join(['limpet', 'migrate', backup, shown])}"
+    out = shlex.join(["limpet", "export", "-o", "sessions.jsonl", "--url", backup])
+    into = shlex.join(["limpet", "import", "sessions.jsonl", "--url", shown])
+    each = " (for each tenant, with --tenant)" if list(tenants) != ["default"] else ""
+    return f" To bring its sessions in beside those that are there{each}: {out} && {into}"
+
+
+def _put(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migrated | None:
+    """Copy a backup's file, see to it beside its place that it can be used, then put it there; None if it has no file."""
+    from limpet.store.sqlite import placing  # noqa: PLC0415 - only whoever uses SQLite pays for it
+
+    if placing.at(path) and not migrating.copied(source, path, progress):
+        # It may be a log that is on its way there; whoever has a file has refused by now.
+        return None
+    with aside.making(path) as folder:
+        made = placing.cleared(folder)
+        if not migrating.copied(source, made, progress):
+            return None
+        placing.lend_list(made, path)
+        came = _opened(made, progress, verify=verify)
+        placing.put(made, path)
+    return came
+
+
+def _opened(path: Path, progress: Progress, *, verify: bool) -> Migrated:
+    with closing(open_store(path)) as store:
+        if verify:
+            migrating.verify(store, progress)
+        # What memory knew then may have been forgotten since, and be in no list, if no session was left of it.
+        bonding.unbind(store)
+        ends = {tenant: store.head(tenant) for tenant in store.tenants()}
+        heads = {tenant: migrating.link(store, tenant, end).hex() for tenant, end in ends.items()}
+        events = sum(ends.values())
+        return Migrated(
+            tenants=len(ends), events=events, copied=events, keys=0, notes=0, passes=0,
+            verified=verify, heads=heads, behind={},
+        )  # fmt: skip
