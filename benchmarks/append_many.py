@@ -126,9 +126,7 @@ def handed_over(put: Callable[[list[bytes]], object], load: Load) -> harness.Sli
     return measure
 
 
-def _thread_step(
-    session: limpet.Session, messages: Iterator[ChatMessage]
-) -> Callable[[], object]:
+def _thread_step(session: limpet.Session, messages: Iterator[ChatMessage]) -> Callable[[], object]:
     return lambda: session.add_message(next(messages))
 
 
@@ -139,9 +137,7 @@ def tasks(path: Path | str, load: Load, closing: contextlib.ExitStack) -> harnes
     closing.callback(lambda: loop.run_until_complete(store.close()))
     callers = loop.run_until_complete(_open_sessions(store, load))
 
-    async def work(
-        caller: tuple[limpet.AsyncSession, Iterator[ChatMessage]], until: float
-    ) -> int:
+    async def work(caller: tuple[limpet.AsyncSession, Iterator[ChatMessage]], until: float) -> int:
         session, messages = caller
         done = 0
         while time.perf_counter() < until:

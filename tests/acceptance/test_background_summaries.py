@@ -54,9 +54,7 @@ def work(lp: Limpet, writer: Writer) -> Worker:
     ("language", "prefix"),
     [("en", "Summary of previous context:"), ("ja", "前文の要約："), ("zh", "前文摘要：")],
 )
-def test_what_cuts_took_out_is_summarised_in_the_background(
-    lp: Limpet, language: str, prefix: str
-):
+def test_what_cuts_took_out_is_summarised_in_the_background(lp: Limpet, language: str, prefix: str):
     policy = WindowPolicy(budget=400, summary=language)
     session = filled(lp.sessions.create_session("s", system="S", policy=policy))
     stand_in = session.state.summary

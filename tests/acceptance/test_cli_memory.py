@@ -60,9 +60,7 @@ def test_search_has_three_faces(folder: Path):
     assert [one["number"] for one in hit["around"]] == [2, 3, 4]
     done = shown(folder, "search", "window seat", "--user", "ada")
     assert done.out.startswith("trip #3  user  just now\n  I prefer a window seat.")
-    assert done.err == (
-        "To read around a hit: limpet search 'window seat' --user ada --around 2\n"
-    )
+    assert done.err == ("To read around a hit: limpet search 'window seat' --user ada --around 2\n")
     near = shown(folder, "search", "window seat", "--user", "ada", "--around", "2")
     assert "  →     3 user      I prefer a window seat." in near.out.splitlines()[3]
     assert near.err == ""

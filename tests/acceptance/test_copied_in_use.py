@@ -132,9 +132,7 @@ def written_to(lp: Limpet, url: str) -> Iterator[Callable[[], int]]:
     def write(which: int) -> None:
         own = which % 2 and not url.startswith("volatile")
         try:
-            opened = (
-                limpet.connect(url, max_messages_per_session=10**6) if own else nullcontext(lp)
-            )
+            opened = limpet.connect(url, max_messages_per_session=10**6) if own else nullcontext(lp)
             with opened as here:
                 session = here.sessions.create_session(f"writer-{which}", user_id="cleo")
                 while not stop.is_set():

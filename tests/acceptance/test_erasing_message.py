@@ -64,9 +64,7 @@ def test_calls_and_results_stay_paired(lp: limpet.Limpet, which: str):
     say(session, "find it", "m_ask")
     call = limpet.ToolCallRequest("c1", "look", {"q": SECRET}, f'{{"q": "{SECRET}"}}')
     session.add_message(
-        limpet.Message(
-            "assistant", SECRET, id="m_call", tool_calls=[call], metadata={"x": SECRET}
-        )
+        limpet.Message("assistant", SECRET, id="m_call", tool_calls=[call], metadata={"x": SECRET})
     )
     result = limpet.ToolCallResult("c1", {"found": SECRET})
     session.add_message(limpet.Message("tool", id="m_result", tool_results=[result]))

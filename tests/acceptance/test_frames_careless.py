@@ -111,9 +111,7 @@ def test_the_model_is_told_that_a_call_that_was_only_meant_was_not_run(
     assert "was not run" in result.result and result.is_error
 
 
-def test_a_frame_whose_time_is_up_starts_nothing_that_it_only_meant(
-    lp: limpet.Limpet, asked: str
-):
+def test_a_frame_whose_time_is_up_starts_nothing_that_it_only_meant(lp: limpet.Limpet, asked: str):
     assert asked
     tool = lp.index.begin_tool("w", "pay", intent=True)
     late = lp.index.get_frame("w").created_us + 200_000

@@ -73,7 +73,7 @@ class World:
 
     async def rest(self) -> None:
         """Wait until nobody leads: a leader who is not gone yet would take the first who come, before the others are there."""
-        while self.engine._commits._led():
+        while self.engine._commits._has_leader():
             await asyncio.sleep(0)
 
     def said(self) -> int:
@@ -86,7 +86,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # However busy the machine is.
     monkeypatch.setattr("limpet.engine.engine.IDLE_MAX", 1.0)
-    monkeypatch.setattr("limpet.engine.coming.GO_ON_S", 30.0)
+    monkeypatch.setattr("limpet.engine.coming.PIPELINE_S", 30.0)
     world = World()
     yield world
     world.engine.close()
@@ -178,13 +178,13 @@ def test_where_the_server_is_what_takes_time_all_go_together(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("limpet.engine.engine.IDLE_MAX", -1.0)
-    monkeypatch.setattr("limpet.engine.engine.TOGETHER_S", 3600.0)
+    monkeypatch.setattr("limpet.engine.engine.PIPELINE_PAUSE_S", 3600.0)
     asyncio.run(world.rounds(8))
     assert world.driver.commits == [-16, -16] * IDLE_TIMES + [TASKS] * (8 - IDLE_TIMES)
 
 
 def test_whose_time_is_over_goes_ahead_again(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("limpet.engine.coming.GO_ON_S", 0.0)
+    monkeypatch.setattr("limpet.engine.coming.PIPELINE_S", 0.0)
     asyncio.run(world.rounds(6))
     assert world.said() == 6 * TASKS
     assert world.driver.commits == [-16, -8, -8] * 6

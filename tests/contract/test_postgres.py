@@ -72,9 +72,7 @@ class TestPostgresStore(contract.StoreContract):
             )  # fmt: skip
 
     def damage_key(self, store: Store, key: str) -> None:
-        self.vandalise(
-            "UPDATE limpet.keys SET last = last + 1 WHERE @ AND key = %s", key.encode()
-        )
+        self.vandalise("UPDATE limpet.keys SET last = last + 1 WHERE @ AND key = %s", key.encode())
 
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         self.vandalise(

@@ -1,4 +1,4 @@
-"""How a leader takes from the line while others are on their way, and is woken by whoever comes."""
+"""How a leader takes from the queue while others are on their way, and is woken by whoever comes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from limpet.engine import coming
-from limpet.engine.coming import Bell, Coming
+from limpet.engine.coming import CommitPipeline, WakeupPipe
 from limpet.engine.commits import Answer, CommitQueue, Ticket
 from limpet.values.session import SessionState
 from tests.unit.test_commits import REQUEST, Recording
@@ -45,100 +45,102 @@ def server() -> Iterator[Server]:
     server.close()
 
 
-class Line:
-    """A line of tickets, and who was told."""
+class Queue:
+    """A queue of tickets with its pipeline, and the tickets that were finished."""
 
     def __init__(self, count: int) -> None:
         self.waiting = deque(Ticket(REQUEST) for _ in range(count))
-        self.lock, self.bell = threading.Lock(), Bell()
-        self.told: list[Ticket] = []
-        self.coming = Coming(self.waiting, self.lock, self.bell, self._finish)
+        self.lock, self.wakeup = threading.Lock(), WakeupPipe()
+        self.finished: list[Ticket] = []
+        self.pipeline = CommitPipeline(self.waiting, self.lock, self.wakeup, self._finish)
 
     def _finish(self, tickets: list[Ticket], _began: float) -> None:
-        self.told += tickets
+        self.finished += tickets
         for ticket in tickets:
             ticket.done = True
 
 
-def test_half_of_all_is_taken_so_that_somebody_is_left_to_decide_for():
-    line = Line(32)
-    first, second, third = (line.coming.take() for _ in range(3))
+def test_batch_is_half_of_the_queue():
+    queue = Queue(32)
+    first, second, third = (queue.pipeline.take() for _ in range(3))
     assert [len(first), len(second), len(third)] == [16, 16, 0]
-    assert [*first, *second] == list(line.waiting)
+    assert [*first, *second] == list(queue.waiting)
 
 
-def test_few_go_together():
-    line = Line(coming.TAKEN_MIN)
-    assert len(line.coming.take()) == coming.TAKEN_MIN
+def test_small_queue_is_one_batch():
+    queue = Queue(coming.BATCH_MIN)
+    assert len(queue.pipeline.take()) == coming.BATCH_MIN
 
 
-def test_who_is_settled_is_told_and_the_next_in_line_come_after_those_on_their_way():
-    line = Line(32)
-    first, second = line.coming.take(), line.coming.take()
+def test_settled_tickets_are_finished_and_later_ones_are_taken_after_those_in_flight():
+    queue = Queue(32)
+    first, second = queue.pipeline.take(), queue.pipeline.take()
     for ticket in first:
         ticket.succeed(Answer(STATE))
-    line.coming.tell()
-    assert line.told == first and line.coming.taken == second
-    late = [Ticket(REQUEST) for _ in range(coming.TAKEN_MIN)]
-    line.waiting.extend(late[1:])
-    assert line.coming.take() == [], "a few wait for those on their way"
-    line.waiting.extend(late[:1])
-    assert line.coming.take() == [*late[1:], *late[:1]]
+    queue.pipeline.finish_settled()
+    assert queue.finished == first and queue.pipeline.taken == second
+    late = [Ticket(REQUEST) for _ in range(coming.BATCH_MIN)]
+    queue.waiting.extend(late[1:])
+    assert queue.pipeline.take() == [], "too few for a batch while others are in flight"
+    queue.waiting.extend(late[:1])
+    assert queue.pipeline.take() == [*late[1:], *late[:1]]
 
 
-def test_who_is_refused_stays_in_line_and_nobody_is_taken_any_more():
-    line = Line(32)
-    first = line.coming.take()
-    line.coming.refuse(first[::2])
-    assert line.coming.taken == first[1::2] and line.coming.take() == []
+def test_tickets_put_back_stay_queued_and_no_more_are_taken():
+    queue = Queue(32)
+    first = queue.pipeline.take()
+    queue.pipeline.put_back(first[::2])
+    assert queue.pipeline.taken == first[1::2] and queue.pipeline.take() == []
 
 
-def test_tickets_that_a_leader_left_settled_are_not_taken_again():
-    line = Line(4)
-    line.waiting[0].succeed(Answer(STATE))
-    assert line.coming.take() == [] and line.coming.taken == []
+def test_tickets_that_an_interrupted_leader_settled_are_not_taken():
+    queue = Queue(4)
+    queue.waiting[0].succeed(Answer(STATE))
+    assert queue.pipeline.take() == [] and queue.pipeline.taken == []
 
 
-def test_a_leader_stops_after_a_while(monkeypatch: pytest.MonkeyPatch):
-    line = Line(32)
-    monkeypatch.setattr(coming, "GO_ON_S", 0.0)
-    assert len(line.coming.take()) == 16 and not line.coming.over_time, "however late the turn came"
-    assert line.coming.take() == [] and line.coming.over_time
+def test_pipeline_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch):
+    queue = Queue(32)
+    monkeypatch.setattr(coming, "PIPELINE_S", 0.0)
+    assert len(queue.pipeline.take()) == 16 and not queue.pipeline.timed_out, (
+        "the time limit begins with the first batch"
+    )
+    assert queue.pipeline.take() == [] and queue.pipeline.timed_out
 
 
-def test_what_fails_after_the_time_is_over_is_a_reason_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(coming, "GO_ON_S", 0.0)
-    for end in (lambda line: line.end(), lambda line: line.refuse([])):
-        line = Line(32).coming
-        assert line.take() and not line.take() and line.over_time
-        end(line)
-        assert not line.over_time
+def test_stop_after_the_time_limit_is_no_timeout(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(coming, "PIPELINE_S", 0.0)
+    for end in (lambda queue: queue.stop(), lambda queue: queue.put_back([])):
+        queue = Queue(32).pipeline
+        assert queue.take() and not queue.take() and queue.timed_out
+        end(queue)
+        assert not queue.timed_out
 
 
-def test_who_waits_is_woken_by_the_answer_or_by_whoever_comes(server: Server):
-    line = Line(8)
-    line.coming.take()
+def test_leader_is_woken_by_an_answer_or_by_new_tickets(server: Server):
+    queue = Queue(8)
+    queue.pipeline.take()
     server.answer()
-    assert line.coming.wait(server), "an answer"
+    assert queue.pipeline.wait(server), "an answer"
     os.read(server.fileno(), 1)
-    late = [Ticket(REQUEST) for _ in range(coming.TAKEN_MIN)]
+    late = [Ticket(REQUEST) for _ in range(coming.BATCH_MIN)]
 
     def come() -> None:
-        while not line.bell.wanted:
+        while not queue.wakeup.armed:
             pass
-        with line.lock:
-            line.waiting.extend(late)
-            line.bell.ring()
+        with queue.lock:
+            queue.waiting.extend(late)
+            queue.wakeup.wake()
 
     comes = threading.Thread(target=come)
     comes.start()
-    assert not line.coming.wait(server), "somebody came"
+    assert not queue.pipeline.wait(server), "new tickets"
     comes.join()
-    assert not line.coming.wait(server), "they are here already"
-    assert line.coming.take() == late
-    line.coming.end()
-    assert line.coming.wait(server), "nobody is taken any more"
-    line.bell.close()
+    assert not queue.pipeline.wait(server), "new tickets are queued already"
+    assert queue.pipeline.take() == late
+    queue.pipeline.stop()
+    assert queue.pipeline.wait(server), "a stopped pipeline waits for the server only"
+    queue.wakeup.close()
 
 
 class Desk:
@@ -155,9 +157,9 @@ class Desk:
 
 
 def test_an_error_fails_those_who_were_taken_and_the_others_are_processed():
-    def send(line: Coming) -> None:
-        if line.take():
-            raise ValueError("the line is cut")
+    def send(queue: CommitPipeline) -> None:
+        if queue.take():
+            raise ValueError("the queue is cut")
 
     process, desk = Recording(), Desk(32)
     queue = CommitQueue(process, send)

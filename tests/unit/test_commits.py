@@ -94,7 +94,7 @@ def test_async_callers_are_served_after_a_leader_has_vanished():
     process, inbox = Recording(), Inbox()
     queue = CommitQueue(process)
     gone = Ticket(REQUEST)
-    gone.here = False
+    gone.alive = False
     queue._leader = gone
     ticket = Ticket(REQUEST, inbox)
     queue.submit(ticket)
@@ -110,7 +110,7 @@ def test_nobody_is_made_leader_who_has_an_answer_already():
     answered.succeed(Answer(SessionState(id="s")))
     queue._waiting.append(answered)
     queue.submit(ticket)
-    queue._pass_on()
+    queue._pass_lead()
     queue.close()
     assert inbox.tickets == [ticket]
     assert not answered.leads
@@ -154,7 +154,7 @@ def test_where_no_thread_can_be_started_the_caller_commits(monkeypatch: pytest.M
 
 
 def test_a_leader_who_vanishes_is_followed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(commits, "LOOK_UP_S", 0.01)
+    monkeypatch.setattr(commits, "LEADER_CHECK_S", 0.01)
     process = Recording()
     queue = CommitQueue(process)
     inside, vanish = threading.Event(), threading.Event()
@@ -165,7 +165,7 @@ def test_a_leader_who_vanishes_is_followed(monkeypatch: pytest.MonkeyPatch):
         raise KeyboardInterrupt
 
     vanishing = Ticket(REQUEST)
-    monkeypatch.setattr(queue, "_pass_on", interrupted)
+    monkeypatch.setattr(queue, "_pass_lead", interrupted)
 
     def lead() -> None:
         with pytest.raises(KeyboardInterrupt):
@@ -175,7 +175,7 @@ def test_a_leader_who_vanishes_is_followed(monkeypatch: pytest.MonkeyPatch):
     first.start()
     inside.wait()
     monkeypatch.undo()
-    monkeypatch.setattr(commits, "LOOK_UP_S", 0.01)
+    monkeypatch.setattr(commits, "LEADER_CHECK_S", 0.01)
     second: list[Answer] = []
     other = threading.Thread(target=lambda: second.append(queue.run(Ticket(REQUEST))), daemon=True)
     other.start()
@@ -216,7 +216,7 @@ def test_tasks_of_one_step_of_the_loop_are_committed_together(
 
 def test_an_owner_who_needs_no_waking_does_not_break_the_chain(monkeypatch: pytest.MonkeyPatch):
     """It found its answer before it went to sleep; those behind it must not sleep on."""
-    monkeypatch.setattr(commits, "LOOK_UP_S", 30.0)
+    monkeypatch.setattr(commits, "LEADER_CHECK_S", 30.0)
 
     class Early(Ticket):
         """Its owner is held up between saying that it waits and looking."""

@@ -143,7 +143,9 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
         UNSAFE, "Refused, so that nothing can be lost.", "Choose another place."
     ),
     errors.NotAStore: _Rule(UNSAFE, "It was left as it is.", "Choose another path."),
-    errors.NewerStore: _Rule(UNSAFE, "It was left as it is.", "In an up-to-date clone of Limpet: pip install ."),
+    errors.NewerStore: _Rule(
+        UNSAFE, "It was left as it is.", "In an up-to-date clone of Limpet: pip install ."
+    ),
     errors.DamagedFile: _Rule(
         DAMAGE, "Nothing of it was written.", "Export again, or copy the file again."
     ),

@@ -139,9 +139,7 @@ def _erased(stored: StoredEvent) -> Erased:
 
 def nothing_opened(url: str | Path) -> Store:
     """Refuse to open another store: nobody has told how."""
-    raise errors.InvalidRequest(
-        f"{urls.shown(url)} can't be opened from here: use limpet.connect."
-    )
+    raise errors.InvalidRequest(f"{urls.shown(url)} can't be opened from here: use limpet.connect.")
 
 
 class Admin:

@@ -192,9 +192,7 @@ class Asking:
                 f"a handle is a ContextHandle, not {type(handle).__name__}."
             )
         if handle.content_hash is not None:
-            raise errors.InvalidRequest(
-                "content_hash is set by Limpet.", hint="Give the content."
-            )
+            raise errors.InvalidRequest("content_hash is set by Limpet.", hint="Give the content.")
         return c.AddHandle(frame_id=_frame_id(frame_id), handle=handle)
 
     def removal(self, frame_id: str, handle_id: str) -> c.CompactFrame:

@@ -1,4 +1,4 @@
-"""Those who come in while others are on their way, for a leader who goes on deciding while a server works."""
+"""Pipelined group commit: the leader decides the next batch while earlier commits are in flight."""
 
 from __future__ import annotations
 
@@ -19,196 +19,197 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TAKEN_MIN: Final = 8
-"""Fewer than these are not parted, and wait for those on their way: a commit of their own would cost more than it saves."""
+BATCH_MIN: Final = 8
+"""The smallest batch that is sent while others are in flight: a commit for fewer costs more than it saves."""
 
-GO_ON_S: Final = 0.1
-"""How long a leader goes on with those who come, before others get the store's turn."""
+PIPELINE_S: Final = 0.1
+"""How long a leader pipelines before it releases the store's write lock to other processes."""
 
-LOOK_S: Final = 1.0
-"""How long a leader waits for whatever comes first, before it waits for the server alone."""
+POLL_S: Final = 1.0
+"""How long a leader waits for new tickets and the server together, before it waits for the server alone."""
 
 
-class Server(Protocol):
-    """Where answers come from."""
+class AnswerSource(Protocol):
+    """The connection on which the answers to commits arrive."""
 
     def ready(self) -> bool: ...
     def fileno(self) -> int: ...
 
 
-class Bell:
-    """Rung by whoever comes in, for a leader that sleeps until a server answers."""
+class WakeupPipe:
+    """Wakes a leader that sleeps until a server answers, when a new ticket is submitted (the self-pipe trick)."""
 
     def __init__(self) -> None:
         self._ends: tuple[int, int] | None = None
-        self.wanted = False
-        """Whether somebody sleeps beside it. Set by the holder of the queue's lock; who wakes takes it back without, and at worst it rings once in vain."""
+        self.armed = False
+        """Whether a leader sleeps. Set under the queue's lock; cleared without it, so one byte too many may be written."""
 
-    def ring(self) -> None:
-        """Wake who sleeps. By the holder of the queue's lock."""
-        self.wanted = False
-        assert self._ends is not None, "who wants it has hung it up"
+    def wake(self) -> None:
+        """Wake the leader. The caller holds the queue's lock."""
+        self.armed = False
+        assert self._ends is not None, "only an open pipe is armed"
         os.write(self._ends[1], b"!")
 
-    def beside(self, server: Server) -> Callable[[float], bool]:
-        """Return how to sleep so many seconds, until a server has answered or the bell rings: whether it is not the bell alone.
+    def sleeper(self, server: AnswerSource) -> Callable[[float], bool]:
+        """Return a function that sleeps until the server answers, `wake` is called, or a time has passed.
 
-        One that rings too late for this sleep ends the next one: who wakes looks, and sleeps again.
+        It returns False if it was only woken. A `wake` that comes too late ends the next sleep, so the
+        caller looks at the queue after each.
         """
-        (bell, _), poll = self._hung(), select.poll()
+        (pipe, _), poll = self._opened(), select.poll()
         poll.register(server.fileno(), select.POLLIN)
-        poll.register(bell, select.POLLIN)
+        poll.register(pipe, select.POLLIN)
 
         def sleep(timeout_s: float) -> bool:
             found = [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
-            self.wanted = False
-            if bell in found:
-                os.read(bell, 1)
-            return found != [bell]
+            self.armed = False
+            if pipe in found:
+                os.read(pipe, 1)
+            return found != [pipe]
 
         return sleep
 
-    def is_hung(self) -> bool:
-        """Whether there is one; False if the system has no descriptors left."""
+    def open(self) -> bool:
+        """Open the pipe if it is not; return False if the system has no descriptors left."""
         with contextlib.suppress(OSError):
-            self._hung()
+            self._opened()
         return self._ends is not None
 
-    def _hung(self) -> tuple[int, int]:
+    def _opened(self) -> tuple[int, int]:
         if self._ends is None:
             self._ends = os.pipe()
         return self._ends
 
-    def want(self) -> None:
-        """Be woken from now on. By the holder of the queue's lock."""
-        self._hung()
-        self.wanted = True
+    def arm(self) -> None:
+        """Have the next submission wake the leader. The caller holds the queue's lock."""
+        self._opened()
+        self.armed = True
 
     def close(self) -> None:
-        """Take it down."""
+        """Close the pipe. Closing twice is fine."""
         ends, self._ends = self._ends, None
         for end in ends or ():
             os.close(end)
 
 
-class Coming:
-    """The line of a commit queue, as its leader takes from it: in order, some while others are on their way."""
+class CommitPipeline:
+    """The queue as a pipelining leader sees it: it takes batches in order while earlier ones are in flight."""
 
     def __init__(
         self,
-        line: deque[Ticket],
+        queue: deque[Ticket],
         lock: threading.Lock,
-        bell: Bell,
+        wakeup: WakeupPipe,
         finish: Callable[[list[Ticket], float], None],
     ) -> None:
-        self._line = line
+        self._queue = queue
         self._lock = lock
-        self._bell = bell
+        self._wakeup = wakeup
         self._finish = finish
         self._taken: list[Ticket] = []
         self._began = time.perf_counter()
         self._until: float | None = None
-        self._ended = False
+        self._stopped = False
         self._idle_s = 0.0
-        self.over_time = False
-        """Whether nothing but the time was a reason to end: once others had a chance of the turn, whoever is in line can go ahead."""
+        self.timed_out = False
+        """Whether the time limit alone ended the pipeline, so that the same leader may begin another one."""
 
     def __len__(self) -> int:
-        """Return how many are in line, those on their way included."""
+        """Return how many tickets are queued, those in flight included."""
         with self._lock:
-            drop_done(self._line)
-            return len(self._line)
+            drop_done(self._queue)
+            return len(self._queue)
 
-    def hears(self) -> bool:
-        """Whether `wait` can be told of those who come."""
-        return self._bell.is_hung()
+    def can_wait(self) -> bool:
+        """Return whether `wait` can be woken by new tickets."""
+        return self._wakeup.open()
 
     @property
     def idle(self) -> float:
-        """The part of the time so far that was spent waiting."""
+        """The part of the time so far that the leader spent waiting."""
         return self._idle_s / (time.perf_counter() - self._began)
 
-    def waited_for(self, answer: Callable[[], T]) -> T:
-        """Return an answer that has to be waited for."""
+    def timed(self, wait: Callable[[], T]) -> T:
+        """Call `wait`, count its time as idle, and return its result."""
         began = time.perf_counter()
         try:
-            return answer()
+            return wait()
         finally:
             self._idle_s += time.perf_counter() - began
 
     @property
     def taken(self) -> list[Ticket]:
-        """Those who were taken, and are not through."""
+        """The tickets that were taken and are not finished."""
         return self._taken
 
     def take(self) -> list[Ticket]:
-        """Take the next in line, up to half of all: so that there is somebody to decide for while the server works."""
+        """Take the next batch, at most half of the queue: the rest is decided while the server works."""
         now = time.perf_counter()
         if self._until is None:
-            self._until = now + GO_ON_S
-        elif now > self._until and not self._ended:
-            self._ended = self.over_time = True
-        if self._ended:
+            self._until = now + PIPELINE_S
+        elif now > self._until and not self._stopped:
+            self._stopped = self.timed_out = True
+        if self._stopped:
             return []
         with self._lock:
             first = len(self._taken)
-            most = min(limits.COMMIT_BATCH_MAX, max(TAKEN_MIN, (len(self._line) + 1) // 2))
-            tickets = list(islice(self._line, first, first + most)) if self._is_time() else []
+            most = min(limits.COMMIT_BATCH_MAX, max(BATCH_MIN, (len(self._queue) + 1) // 2))
+            tickets = list(islice(self._queue, first, first + most)) if self._has_batch() else []
         if any(ticket.settled for ticket in tickets):
-            # Left behind by a leader who was interrupted: they only have to be told.
-            self._ended = True
+            # A leader that was interrupted left them settled: their owners only have to be woken.
+            self._stopped = True
             return []
         self._taken += tickets
         return tickets
 
-    def _is_time(self) -> bool:
-        """Whether there are enough in line for a commit. By the holder of the lock."""
-        drop_done(self._line)
+    def _has_batch(self) -> bool:
+        """Return whether the queue holds enough for a commit. The caller holds the lock."""
+        drop_done(self._queue)
         taken = len(self._taken)
-        return len(self._line) - taken >= (TAKEN_MIN if taken else 1)
+        return len(self._queue) - taken >= (BATCH_MIN if taken else 1)
 
-    def refuse(self, tickets: Collection[Ticket]) -> None:
-        """Give some back who were taken, and take nobody any more."""
+    def put_back(self, tickets: Collection[Ticket]) -> None:
+        """Leave taken tickets to the ordinary commit, and take no more."""
         self._taken[:] = [ticket for ticket in self._taken if ticket not in tickets]
-        self.end()
+        self.stop()
 
-    def end(self) -> None:
-        """Take nobody any more: what comes next is not for those who go ahead."""
-        self._ended, self.over_time = True, False
+    def stop(self) -> None:
+        """Take no more tickets: the next one needs an ordinary commit."""
+        self._stopped, self.timed_out = True, False
 
-    def wait(self, server: Server) -> bool:
-        """Wait for a server's answer, or for somebody who can be taken; return whether it is the answer."""
-        if self._ended or server.ready():
+    def wait(self, server: AnswerSource) -> bool:
+        """Wait for an answer of the server or for a batch to take; return True for the answer."""
+        if self._stopped or server.ready():
             return True
         with self._lock:
-            if self._is_time():
+            if self._has_batch():
                 return False
-            self._bell.want()
-        sleep = self._bell.beside(server)
-        # At the last moment: whoever is told wakes at once, and would wait for the interpreter.
-        self.tell()
-        return self.waited_for(lambda: sleep(LOOK_S))
+            self._wakeup.arm()
+        sleep = self._wakeup.sleeper(server)
+        # Owners are woken only now: they run at once, and would take the interpreter from the leader.
+        self.finish_settled()
+        return self.timed(lambda: sleep(POLL_S))
 
-    def tell(self) -> None:
-        """Tell those of the taken whose answer is known."""
+    def finish_settled(self) -> None:
+        """Wake the owners of taken tickets whose outcome is known."""
         known = [ticket for ticket in self._taken if ticket.settled]
         if known:
             self._finish(known, self._began)
             self._taken[:] = [ticket for ticket in self._taken if not ticket.settled]
 
     def release(self) -> None:
-        """Give those back whose answer is not known: they are in line still."""
+        """Leave the tickets whose outcome is unknown in the queue."""
         self._taken[:] = [ticket for ticket in self._taken if ticket.settled]
 
 
-def drop_done(line: deque[Ticket]) -> None:
-    """Take those out of a line who are through. By the holder of the queue's lock."""
-    while line and line[0].done:
-        line.popleft()
+def drop_done(queue: deque[Ticket]) -> None:
+    """Remove finished tickets from the head of a queue. The caller holds the queue's lock."""
+    while queue and queue[0].done:
+        queue.popleft()
 
 
-def on_its_way(error: errors.Error) -> errors.Unavailable:
-    """Return the error for those whose commit was on its way when another's failed."""
+def in_flight_error(error: errors.Error) -> errors.Unavailable:
+    """Return the error for tickets whose commit was in flight when another one failed."""
     made = errors.Unavailable(
         f"a commit that was sent with it failed ({error.message.rstrip('.')}); whether this one took effect is unknown.",
         hint="Retry with the same key or the same message ids: it has one effect.",

@@ -1,8 +1,8 @@
-"""Group commit by construction: whoever finds nobody committing commits for all who wait.
+"""Group commit: a caller that finds no commit running becomes the leader and commits for all that wait.
 
-Blocking callers lead in turn, which spares them a hop to another thread; a thread of its own leads
-only for callers that can't (async tasks, deferred writes). A leader takes what waits, has it
-processed as one batch, wakes its owners and passes the lead on.
+Blocking callers lead in turn, which saves a switch to another thread. A background thread leads only for
+callers that cannot block (async tasks, deferred writes). The leader takes the queued tickets, has them
+processed as one batch, wakes their owners and passes the lead on.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from limpet import errors, limits
-from limpet.engine.coming import Bell, Coming, drop_done
+from limpet.engine.coming import CommitPipeline, WakeupPipe, drop_done
 from limpet.values.command import Request
 from limpet.values.frame import Frame
 from limpet.values.session import SessionState
 
-LOOK_UP_S = 1.0
-"""How often a caller who waits for another's commit makes sure that there still is one."""
+LEADER_CHECK_S = 1.0
+"""How often a waiting caller checks that the leader is still alive."""
 
 
 GATHER_S_MAX = 0.005
-"""How long a leader waits for callers who were just answered to come back, at most."""
+"""The longest time that a leader waits for callers that were just answered to submit again."""
 
 
 class Answer:
-    """What a command led to: the session it ended up in, or its frame, and whether it was a replay."""
+    """The result of a command: the session or frame after it, and whether an earlier execution was found."""
 
     __slots__ = ("replayed", "value")
 
@@ -41,97 +41,97 @@ class Answer:
 
     @property
     def state(self) -> SessionState:
-        """The state of the session; only of a command about one."""
+        """The session's state. Only for commands on sessions."""
         assert isinstance(self.value, SessionState), "a frame's command is answered with a frame"
         return self.value
 
     @property
     def frame(self) -> Frame:
-        """The frame; only of a command about one."""
+        """The frame. Only for commands on frames."""
         assert isinstance(self.value, Frame), "a session's command is answered with a session"
         return self.value
 
 
 class Channel(Protocol):
-    """Where finished tickets of callers who do not block are delivered, a batch at a time."""
+    """Receives the finished tickets of non-blocking callers, a batch at a time."""
 
     def deliver(self, tickets: Sequence[Ticket]) -> None:
-        """Take tickets that are done. Called from the committing thread."""
+        """Take finished tickets. The committing thread calls this."""
         ...
 
 
 class Leader:
-    """Whoever leads. An interrupt can end a leader anywhere; then it is not `here` any more."""
+    """The thread that commits. An interrupt can end it anywhere; `alive` is False from then on."""
 
-    __slots__ = ("here",)
+    __slots__ = ("alive",)
 
     def __init__(self) -> None:
-        self.here = True
+        self.alive = True
 
 
 class Ticket(Leader):
-    """One submitted request and, once `done`, its answer or error. Its owner may lead."""
+    """A submitted request and, once `done`, its answer or error. The thread that owns it may become the leader."""
 
     __slots__ = (
-        "_wake", "answer", "channel", "done", "error", "follower", "leads", "left", "request",
+        "_wake", "abandoned", "answer", "channel", "done", "error", "follower", "leads", "request",
     )  # fmt: skip
 
     def __init__(self, request: Request, channel: Channel | None = None) -> None:
-        self.here = True
+        self.alive = True
         self.request = request
         self.channel = channel
         self.answer: Answer | None = None
         self.error: BaseException | None = None
-        self.done = self.leads = self.left = False
+        self.done = self.leads = self.abandoned = False
         self.follower: Ticket | None = None
         self._wake: threading.Lock | None = None
 
     def succeed(self, answer: Answer) -> None:
-        """Set the answer; the owner is woken when its batch is through."""
+        """Set the answer. The owner is woken at the end of its batch."""
         self.answer = answer
 
     def fail(self, error: BaseException) -> None:
-        """Set the error; the owner is woken when its batch is through."""
+        """Set the error. The owner is woken at the end of its batch."""
         self.error = error
 
     @property
     def settled(self) -> bool:
-        """Whether answer or error is known."""
+        """Whether the answer or the error is set."""
         return self.answer is not None or self.error is not None
 
-    def will_wait(self) -> None:
-        """The owner is going to sleep: from here on it can be woken."""
+    def prepare_wait(self) -> None:
+        """Create the lock on which the owner will sleep, so that it can be woken from now on."""
         self._wake = _taken_lock()
 
     @property
     def waited(self) -> bool:
-        """Whether the owner ever went to sleep."""
+        """Whether the owner ever slept."""
         return self._wake is not None
 
     @property
     def sleeps(self) -> bool:
-        """Whether the owner went to sleep and is still waiting to be woken: not to lead, and not gone."""
-        return self._wake is not None and not self.leads and not self.left
+        """Whether the owner sleeps: it neither leads nor has given up waiting."""
+        return self._wake is not None and not self.leads and not self.abandoned
 
     def wait(self) -> None:
-        """Sleep until done or made leader, or for a while."""
-        assert self._wake is not None, "whoever waits has said so"
-        self._wake.acquire(timeout=LOOK_UP_S)
+        """Sleep until woken, at most LEADER_CHECK_S seconds."""
+        assert self._wake is not None, "prepare_wait comes first"
+        self._wake.acquire(timeout=LEADER_CHECK_S)
         self.wake_follower()
 
     def wake_follower(self) -> None:
-        """Wake the owner of the ticket behind this one, if its batch made it a chain."""
+        """Wake the owner of the next ticket in the chain that `_wake_owners` made."""
         follower, self.follower = self.follower, None
         if follower is not None:
             follower.wake()
 
     def wake(self) -> None:
-        """End the owner's sleep; an owner that was interrupted sleeps no more."""
+        """Wake the owner. Does nothing if it does not sleep."""
         if self._wake is not None and self._wake.locked():
             self._wake.release()
 
     def result(self) -> Answer:
-        """Return the answer or raise the error. Only once done."""
+        """Return the answer or raise the error. The ticket must be settled."""
         if self.error is not None:
             raise self.error
         assert self.answer is not None
@@ -145,21 +145,21 @@ def _taken_lock() -> threading.Lock:
 
 
 class CommitQueue:
-    """Requests on their way to the log, in the order they were submitted.
+    """Requests in the order of their submission, and the thread that commits them.
 
-    Callers who were just answered tend to come back at once. A leader among them gathers them first,
-    for no longer than the commit before took: one commit for all, and none of them competes with it
-    for the interpreter.
+    Callers that were just answered tend to submit again at once. A blocking leader waits for them, no
+    longer than the previous commit took: all share one commit, and none competes with the leader for
+    the interpreter.
     """
 
     def __init__(
         self,
         process: Callable[[Sequence[Ticket]], None],
-        send_ahead: Callable[[Coming], None] | None = None,
+        pipeline: Callable[[CommitPipeline], None] | None = None,
     ) -> None:
         self._process = process
-        self._send_ahead = send_ahead
-        self._bell = Bell()
+        self._pipeline = pipeline
+        self._wakeup = WakeupPipe()
         self._mutex = threading.Lock()
         self._idle = threading.Condition(self._mutex)
         self._waiting: deque[Ticket] = deque()
@@ -171,48 +171,48 @@ class CommitQueue:
         self._complete: threading.Lock | None = None
 
     def run(self, ticket: Ticket) -> Answer:
-        """Submit and wait, leading the commit if nobody does."""
+        """Submit a ticket and wait for its result; become the leader if there is none."""
         leads = False
         try:
             with self._mutex:
-                self._enter(ticket)
-                if self._led():
-                    ticket.will_wait()
-                    self._ring()
+                self._enqueue(ticket)
+                if self._has_leader():
+                    ticket.prepare_wait()
+                    self._wake_leader()
                 else:
                     leads, self._leader = True, ticket
             while not leads and not ticket.settled:
                 ticket.wait()
-                leads = ticket.leads or (not ticket.settled and self._takes_over(ticket))
+                leads = ticket.leads or (not ticket.settled and self._take_over(ticket))
             if leads:
                 self._lead(ticket)
             elif ticket.sleeps:
-                self._leaves(ticket)
+                self._stop_waiting(ticket)
         except BaseException:
-            # Interrupted: the command goes on, but its owner can't lead any more.
-            leads = self._leaves(ticket) or leads
+            # An interrupt ends the owner's wait. The command stays queued, and another thread must lead.
+            leads = self._stop_waiting(ticket) or leads
             raise
         finally:
             try:
                 if leads:
-                    self._pass_on()
+                    self._pass_lead()
             finally:
-                ticket.here = False
+                ticket.alive = False
         return ticket.result()
 
-    def _leaves(self, ticket: Ticket) -> bool:
-        """The owner sleeps no more, woken or not: nobody stands behind it. Return whether it had the lead."""
+    def _stop_waiting(self, ticket: Ticket) -> bool:
+        """Mark that the owner waits no more; return whether it had become the leader."""
         with self._mutex:
-            ticket.left = True
+            ticket.abandoned = True
         ticket.wake_follower()
         return ticket.leads
 
-    def _led(self) -> bool:
-        return self._leader is not None and self._leader.here
+    def _has_leader(self) -> bool:
+        return self._leader is not None and self._leader.alive
 
-    def _takes_over(self, ticket: Ticket) -> bool:
+    def _take_over(self, ticket: Ticket) -> bool:
         with self._mutex:
-            if ticket.settled or self._led():
+            if ticket.settled or self._has_leader():
                 return False
             self._leader, ticket.leads = ticket, True
             return True
@@ -229,34 +229,34 @@ class CommitQueue:
             self._complete = None
 
     def submit(self, ticket: Ticket) -> None:
-        """Submit without waiting; once it is started, the ticket's channel hears of the outcome."""
+        """Submit without waiting. After `start`, the ticket's channel gets it when it is finished."""
         with self._mutex:
-            self._enter(ticket)
+            self._enqueue(ticket)
 
     def start(self) -> None:
-        """See to it that somebody commits what was submitted."""
+        """Have the submitted tickets committed, by the background thread if there is no leader."""
         with self._mutex:
-            needed = bool(self._waiting) and not self._led()
-            self._ring()
+            needed = bool(self._waiting) and not self._has_leader()
+            self._wake_leader()
         if needed:
             self._call_thread()
 
-    def _ring(self) -> None:
-        if self._bell.wanted:
-            self._bell.ring()
+    def _wake_leader(self) -> None:
+        if self._wakeup.armed:
+            self._wakeup.wake()
 
-    def _enter(self, ticket: Ticket) -> None:
+    def _enqueue(self, ticket: Ticket) -> None:
         if self._closed:
             raise errors.EngineClosed
         if len(self._waiting) >= limits.QUEUE_MAX:
             raise errors.Unavailable(
-                f"{limits.QUEUE_MAX:,} commands wait for a commit already.",
+                f"{limits.QUEUE_MAX:,} commands already wait for a commit.",
                 hint="Submit more slowly, or await some of them first.",
             )
         self._waiting.append(ticket)
         complete = self._complete
         if complete is not None and len(self._waiting) >= self._expected:
-            # An interrupt may leave one behind that nobody waits for any more.
+            # The leader may have been interrupted: then the lock is free already.
             self._complete = None
             if complete.locked():
                 complete.release()
@@ -265,8 +265,8 @@ class CommitQueue:
         if own is not None and self._expected > 1:
             self._gather()
         while True:
-            if own is None and self._send_ahead is not None:
-                while self._go_ahead(self._send_ahead):
+            if own is None and self._pipeline is not None:
+                while self._run_pipeline(self._pipeline):
                     pass
             batch = self._next()
             if not batch:
@@ -275,26 +275,26 @@ class CommitQueue:
             if own is not None and own.done:
                 return
 
-    def _go_ahead(self, send: Callable[[Coming], None]) -> bool:
-        """Let those go ahead who can; all others are in line still. Return whether those could too, but for the time."""
-        coming = Coming(self._waiting, self._mutex, self._bell, self._finish)
+    def _run_pipeline(self, commit: Callable[[CommitPipeline], None]) -> bool:
+        """Commit what can be pipelined; return whether only the time limit ended it."""
+        pipeline = CommitPipeline(self._waiting, self._mutex, self._wakeup, self._finish)
 
         def work() -> None:
             try:
-                send(coming)
+                commit(pipeline)
             except BaseException:
-                # Somebody is told, or the same would be waited for in vain again.
-                if not coming.taken:
-                    coming.take()
+                # An error before anything was taken fails the first batch, or it would come again for ever.
+                if not pipeline.taken:
+                    pipeline.take()
                 raise
-            coming.release()
+            pipeline.release()
 
-        self._settle(coming.taken, work)
-        return coming.over_time
+        self._settle(pipeline.taken, work)
+        return pipeline.timed_out
 
     def _next(self) -> list[Ticket]:
-        # Tickets stay in line until they are done, so that a leader who is interrupted anywhere
-        # leaves them to the next.
+        # Tickets stay queued until they are done: a leader that is interrupted anywhere leaves them
+        # to the next one.
         waiting = self._waiting
         with self._mutex:
             drop_done(waiting)
@@ -303,7 +303,7 @@ class CommitQueue:
             return list(itertools.islice(waiting, limits.COMMIT_BATCH_MAX))
 
     def _settle(self, batch: list[Ticket], work: Callable[[], None]) -> None:
-        """Do what settles tickets, and tell their owners. If it fails they fail, those that are not settled by then."""
+        """Do the work that settles tickets, and wake their owners. An error fails all that are not settled."""
         began = time.perf_counter()
         try:
             work()
@@ -322,8 +322,8 @@ class CommitQueue:
             self._process(open_)
 
     def _finish(self, batch: list[Ticket], began: float) -> None:
-        # A ticket is done, and leaves the line, only after its owner has been told: whoever is
-        # interrupted in between leaves the telling to the next leader.
+        # A ticket is done, and leaves the queue, only after its owner was woken: a leader that is
+        # interrupted in between leaves the waking to the next one.
         now = time.perf_counter()
         self._gather_until = now + min(now - began, GATHER_S_MAX)
         self._expected = len(self._waiting)
@@ -347,8 +347,8 @@ class CommitQueue:
                 ticket.done = True
 
     def _wake_owners(self, batch: list[Ticket]) -> None:
-        # Each wakes the next as soon as it runs: woken all at once, they would only wake to sleep
-        # again, in line for the interpreter.
+        # Each owner wakes the next one as soon as it runs. Woken together, they would all compete for
+        # the interpreter lock.
         if sleeping := [ticket for ticket in batch if ticket.sleeps]:
             with self._mutex:
                 sleeping = [ticket for ticket in sleeping if ticket.sleeps]
@@ -357,19 +357,19 @@ class CommitQueue:
             for ticket in sleeping[:1]:
                 ticket.wake()
 
-    def _pass_on(self) -> None:
+    def _pass_lead(self) -> None:
         with self._mutex:
             drop_done(self._waiting)
-            heir = None
+            successor = None
             for ticket in self._waiting:
-                if ticket.channel is None and not ticket.left and not ticket.settled:
-                    heir, ticket.leads = ticket, True
+                if ticket.channel is None and not ticket.abandoned and not ticket.settled:
+                    successor, ticket.leads = ticket, True
                     break
-            self._leader, waiting = heir, bool(self._waiting)
+            self._leader, waiting = successor, bool(self._waiting)
             if self._closed and not waiting:
                 self._idle.notify_all()
-        if heir is not None:
-            heir.wake()
+        if successor is not None:
+            successor.wake()
         elif waiting:
             self._call_thread()
 
@@ -377,13 +377,11 @@ class CommitQueue:
         try:
             with self._mutex:
                 if self._thread is None or not self._thread.is_alive():
-                    thread = threading.Thread(
-                        target=self._serve, name="limpet-commit", daemon=True
-                    )
+                    thread = threading.Thread(target=self._serve, name="limpet-commit", daemon=True)
                     thread.start()
                     self._thread = thread
         except RuntimeError:
-            # No thread can be started, so whoever is here sees it through.
+            # The system can't start a thread: the calling thread commits.
             self._lead_for_others()
         else:
             self._calls.put(None)
@@ -399,34 +397,34 @@ class CommitQueue:
         leader = Leader()
         try:
             with self._mutex:
-                if not self._waiting or self._led():
+                if not self._waiting or self._has_leader():
                     return
                 self._leader = leader
             self._lead(None)
         finally:
             try:
                 if self._leader is leader:
-                    self._pass_on()
+                    self._pass_lead()
             finally:
-                leader.here = False
+                leader.alive = False
 
     def close(self) -> None:
-        """Refuse new requests, see those that wait through, stop the thread."""
+        """Refuse new requests, commit the queued ones, and stop the thread."""
         self._closed = True
         while True:
             self.start()
             with self._idle:
-                if not self._waiting and not self._led():
+                if not self._waiting and not self._has_leader():
                     break
-                self._idle.wait(LOOK_UP_S)
+                self._idle.wait(LEADER_CHECK_S)
         while self._thread is not None and self._thread.is_alive():
             self._calls.put(None)
-            self._thread.join(LOOK_UP_S)
-        self._bell.close()
+            self._thread.join(LEADER_CHECK_S)
+        self._wakeup.close()
 
 
 def own_error(error: BaseException) -> errors.Error:
-    """Return an error for one of several callers: each raises its own, none sees another's traceback."""
+    """Return a copy of an error for one of several callers, so that none sees another's traceback."""
     if isinstance(error, errors.Error):
         made = type(error)(error.message, hint=error.hint, facts=error.facts)
     else:

@@ -1,7 +1,7 @@
-"""The engine: one road from a request to the log. Loads, decides, appends, answers.
+"""The engine: carries every request to the log. It loads state, decides, appends and answers.
 
-Everything that changes state passes `run` or `submit`; everything that looks passes `states` and
-the store. The rules are in `history`, the promises in `store.port`.
+All changes go through `run` or `submit`; reads use `states`, `trees` and the store. The rules are pure
+and in `limpet.history`; what a store promises is in `limpet.store.port`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from limpet import errors, limits
 from limpet.engine import planning
-from limpet.engine.coming import Coming, on_its_way
+from limpet.engine.coming import CommitPipeline, in_flight_error
 from limpet.engine.commits import Answer, CommitQueue, Ticket, own_error
 from limpet.engine.planning import Later, Plan, Round
 from limpet.engine.policies import Policies
@@ -30,19 +30,19 @@ from limpet.values.message import Message
 from limpet.values.session import SessionState
 
 FORGET_EVERY_US = 3_600_000_000
-"""How often old idempotency keys are dropped, at most."""
+"""The shortest time between two deletions of expired idempotency keys."""
 
-CONTESTED_TURNS = 100
-"""For how many requests a session is decided under the turn after another process was faster in it."""
+CONTENDED_REQUESTS = 100
+"""How many requests on a session are decided under the write lock after another process wrote to it first."""
 
-AHEAD_MAX = 2
-"""Commits on their way at once: one that the server works on, and one that it finds when it is through."""
+IN_FLIGHT_MAX = 2
+"""Commits in flight at once: one that the server executes, and one that it finds when that is done."""
 
-IDLE_MAX, IDLE_TIMES, TOGETHER_S = 0.7, 3, 1.0
-"""If the leader waits for a larger part of its time, so many times on end, all go together for so many seconds."""
+IDLE_MAX, IDLE_TIMES, PIPELINE_PAUSE_S = 0.7, 3, 1.0
+"""A leader that was idle for more than IDLE_MAX of its time, IDLE_TIMES in a row, does not pipeline for PIPELINE_PAUSE_S."""
 
 Known = Callable[[str, str], SessionState | None]
-"""What is known of a tenant's session."""
+"""Returns the known state of a tenant's session."""
 
 Planned = tuple[Ticket, Plan, port.Append]
 
@@ -58,7 +58,7 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class Engine:
-    """State of many sessions over one store. Threads may share it; a forked child may not use it."""
+    """The state of all sessions and frame trees of one store. Thread-safe; a forked child may not use it."""
 
     def __init__(
         self,
@@ -75,36 +75,36 @@ class Engine:
         self.states = States(store, cached_sessions, self.tails.clear)
         self.trees = Trees(store, cached_trees)
         self._policies = Policies(self.tails)
-        self._commits = CommitQueue(self._process, self._send_ahead)
+        self._commits = CommitQueue(self._process, self._commit_pipelined)
         self._born = _forks
         self._closed = False
         self._forgot_us = 0
-        self._contested: dict[tuple[str, str], int] = {}
-        self._ahead_from, self._idle_times = 0.0, 0
+        self._contended: dict[tuple[str, str], int] = {}
+        self._pipeline_from, self._idle_times = 0.0, 0
 
     def run(self, request: c.Request) -> Answer:
-        """Carry a request out; return when it is durable. Raises whatever refuses it."""
+        """Execute a request; return once it is durable. Raises the error that refuses it."""
         self.check()
         return self._commits.run(Ticket(request))
 
     def submit(self, ticket: Ticket) -> None:
-        """Hand a request in without waiting; once started, its channel gets the ticket when it is done."""
+        """Submit a request without waiting. After `start`, its channel gets the finished ticket."""
         self.check()
         self._commits.submit(ticket)
 
     def start(self) -> None:
-        """See to it that what was handed in is carried out, by a thread if nobody else does."""
+        """Have submitted requests executed, by the background thread if no caller leads."""
         self._commits.start()
 
     def check(self) -> None:
-        """Raise unless this engine can be used here and now."""
+        """Raise ForkedEngine or EngineClosed if this engine can't be used."""
         if _forks != self._born:
             raise errors.ForkedEngine
         if self._closed:
             raise errors.EngineClosed
 
     def close(self) -> None:
-        """See what was submitted through, then close the store. Closing twice is fine."""
+        """Execute what was submitted, then close the store. Closing twice is fine."""
         if _forks == self._born:
             self._closed = True
             self._commits.close()
@@ -117,7 +117,7 @@ class Engine:
             if early:
                 outcomes = self.store.hand_over([append for _, _, append in early])
                 if outcomes is not None:
-                    pending, early = self._contended(self._answer(early, outcomes)), []
+                    pending, early = self._mark_contended(self._answer(early, outcomes)), []
                     if not pending:
                         return
             with self.store.turn() as alone:
@@ -125,28 +125,30 @@ class Engine:
                     early = []
                 self._begin_turn(alone=alone)
                 if early:
-                    pending = self._contended(self._commit(early))
+                    pending = self._mark_contended(self._commit(early))
                 while pending and lost_races < limits.RETRIES_MAX:
                     before = len(pending)
                     pending, lost = self._round(pending)
-                    # A round that settles something is progress, whatever it lost to.
+                    # A round that settled a request made progress, even if others lost a race.
                     lost_races = lost_races + 1 if lost and len(pending) == before else 0
             for ticket in pending:
-                ticket.fail(errors.Conflict("other writers were faster every time.", hint="Retry."))
+                ticket.fail(
+                    errors.Conflict("other writers committed first every time.", hint="Retry.")
+                )
             self._forget_keys(batch)
         except BaseException:
-            self._abandon_turn()
+            self._reset_after_interrupt()
             raise
 
-    def _abandon_turn(self) -> None:
-        # An interrupt can come before the turn was given back, and what was committed may not
-        # have been remembered.
+    def _reset_after_interrupt(self) -> None:
+        # The interrupt may have come before the write lock was released, and after a commit that the
+        # caches do not have.
         self.store.leave_turn()
         self._begin_turn(alone=False)
 
-    def _send_ahead(self, coming: Coming) -> None:
-        """Send commit after commit, each decided while the server works on those before; what can't be is left to `_process`."""
-        if len(coming) < 2 or time.monotonic() < self._ahead_from or not coming.hears():
+    def _commit_pipelined(self, queue: CommitPipeline) -> None:
+        """Send commits, each decided while the server executes those before. The rest is left to `_process`."""
+        if len(queue) < 2 or time.monotonic() < self._pipeline_from or not queue.can_wait():
             return
         sending = self.store.sending()
         if sending is None:
@@ -154,44 +156,44 @@ class Engine:
         try:
             with self.store.turn() as alone:
                 self._begin_turn(alone=alone)
-                self._go_on(sending, coming)
+                self._send_commits(sending, queue)
         except BaseException:
-            self._abandon_turn()
+            self._reset_after_interrupt()
             raise
-        self._idle_times = self._idle_times + 1 if coming.idle > IDLE_MAX else 0
+        self._idle_times = self._idle_times + 1 if queue.idle > IDLE_MAX else 0
         if self._idle_times == IDLE_TIMES:
-            # The server is what takes time: parts of a commit only cost it more.
-            self._idle_times, self._ahead_from = 0, time.monotonic() + TOGETHER_S
+            # The server is the bottleneck: smaller commits would only cost it more.
+            self._idle_times, self._pipeline_from = 0, time.monotonic() + PIPELINE_PAUSE_S
 
-    def _go_on(self, sending: port.Sending, coming: Coming) -> None:
-        out: deque[list[Planned]] = deque()
+    def _send_commits(self, sending: port.Sending, queue: CommitPipeline) -> None:
+        in_flight: deque[list[Planned]] = deque()
         asked: list[Planned] = []
         try:
             with sending:
                 while True:
-                    tickets = coming.take()
-                    asked = self._planned_alone(self.states.at_hand, tickets, out)
-                    # What begins with a part would make the rest wait for it.
-                    sent = bool(asked) and (bool(out) or len(asked) == len(tickets))
+                    tickets = queue.take()
+                    asked = self._plan_appends(self.states.at_hand, tickets, in_flight)
+                    # The first commit takes its whole batch: the rest of it would wait for a part.
+                    sent = bool(asked) and (bool(in_flight) or len(asked) == len(tickets))
                     if sent:
-                        out.append(asked)
+                        in_flight.append(asked)
                         sent = sending.send([append for _, _, append in asked])
                         if not sent:
-                            out.pop()
+                            in_flight.pop()
                     if left := tickets[len(asked) if sent else 0 :]:
-                        coming.refuse(left)
-                    if not out:
+                        queue.put_back(left)
+                    if not in_flight:
                         return
-                    if len(out) == AHEAD_MAX or coming.wait(sending):
-                        coming.tell()
-                        asked = out[0]
-                        if self._answer(asked, coming.waited_for(sending.receive)):
-                            coming.end()
-                        out.popleft()
+                    if len(in_flight) == IN_FLIGHT_MAX or queue.wait(sending):
+                        queue.finish_settled()
+                        asked = in_flight[0]
+                        if self._answer(asked, queue.timed(sending.receive)):
+                            queue.stop()
+                        in_flight.popleft()
         except errors.Error as error:
-            for planned in out:
+            for planned in in_flight:
                 for ticket, _, _ in planned if planned is not asked else ():
-                    ticket.fail(on_its_way(error))
+                    ticket.fail(in_flight_error(error))
             raise
 
     def _begin_turn(self, *, alone: bool) -> None:
@@ -213,27 +215,27 @@ class Engine:
                     self.store.forget_keys(tenant, before_us=before)
 
     def _round(self, tickets: list[Ticket]) -> tuple[list[Ticket], bool]:
-        """Decide and commit; return the tickets to be decided again, and whether a race was lost."""
+        """Decide and commit; return the tickets to decide again, and whether a race was lost."""
         deciding = self._deciding()
         planned: list[Planned] = []
-        resting: list[tuple[Ticket, Plan | errors.Error]] = []
+        unchanged: list[tuple[Ticket, Plan | errors.Error]] = []
         again: list[Ticket] = []
         for index, ticket in enumerate(tickets):
             try:
                 verdict = _verdict(self._plan, deciding, ticket)
             except Later:
-                # Everything after it waits too: what was submitted first is decided first.
+                # The tickets behind it wait too: requests are decided in the order of submission.
                 again = tickets[index:]
                 break
             if isinstance(verdict, Plan) and verdict.append is not None:
                 planned.append((ticket, verdict, verdict.append))
             elif verdict is not None:
-                resting.append((ticket, verdict))
+                unchanged.append((ticket, verdict))
         lost = self._commit(planned) if planned else []
-        for ticket, verdict in resting:
-            # A refusal, or an answer that changes nothing, may rest on what others of this round made
-            # or did not make; it stands once it is reached on what is in the log.
-            if planned or not self._held(ticket.request.tenant):
+        for ticket, verdict in unchanged:
+            # A refusal, or an answer without a change, may rest on what other requests of this round
+            # planned. It stands only if it was decided on what is in the log.
+            if planned or not self._is_current(ticket.request.tenant):
                 again.append(ticket)
             elif isinstance(verdict, Plan):
                 ticket.succeed(Answer(verdict.answer))
@@ -241,45 +243,45 @@ class Engine:
                 ticket.fail(verdict)
         return sorted(again + lost, key=tickets.index) if again or lost else [], bool(lost)
 
-    def _held(self, tenant: str) -> bool:
-        """Whether what this turn knows of a tenant holds; if not, it is looked at again from here on."""
+    def _is_current(self, tenant: str) -> bool:
+        """Return whether the cached state of a tenant is current; if not, have it read again."""
         held = self.store.held(tenant)
         if not held:
             self._begin_turn(alone=False)
         return held
 
     def _decided_early(self, batch: Sequence[Ticket]) -> list[Planned]:
-        """Decide requests before the turn, on what is remembered; empty unless all can be decided so.
+        """Decide requests without the write lock, on cached state; return nothing unless all can be.
 
-        Those can that add messages to sessions that stand alone, each to another: they depend on one
-        version of one stream, which the store checks, and are known again if they are repeated.
+        Only plain messages can, each to another session: such a request depends on one version of one
+        stream, which the store checks, and its message ids make a repetition known.
         """
         try:
             self.states.begin_early({ticket.request.tenant for ticket in batch})
         except errors.UnsafeStore:
-            # One of the tenants is being copied here: in the turn only what is about that one is refused.
+            # One of the tenants is being copied. Under the write lock only its own requests are refused.
             return []
-        planned = self._planned_alone(self.states.remembered, batch)
+        planned = self._plan_appends(self.states.remembered, batch)
         return planned if len(planned) == len(batch) else []
 
-    def _planned_alone(
-        self, known: Known, tickets: Sequence[Ticket], out: Iterable[Sequence[Planned]] = ()
+    def _plan_appends(
+        self, known: Known, tickets: Sequence[Ticket], in_flight: Iterable[Sequence[Planned]] = ()
     ) -> list[Planned]:
-        """Decide requests up to the first that does more than add messages to a session that stands alone and has none `out`."""
+        """Decide requests up to the first that is no plain append to a session without a commit in flight."""
         planned: list[Planned] = []
         deciding = self._deciding()
-        busy = {state.id for sent in out for _, plan, _ in sent for state in plan.states}
+        busy = {state.id for sent in in_flight for _, plan, _ in sent for state in plan.states}
         for ticket in tickets:
             request, command = ticket.request, ticket.request.command
             if not isinstance(command, c.AddMessages) or command.session_id in busy:
                 break
             tenant, session_id = request.tenant, command.session_id
-            if request.key is not None or self._waits_for_turn(tenant, session_id):
+            if request.key is not None or self._is_contended(tenant, session_id):
                 break
             state = known(tenant, session_id)
             if not continuation.is_plain(state, command.max_messages):
                 break
-            plan = _verdict(deciding.said, request, command, state)
+            plan = _verdict(deciding.plan_plain_append, request, command, state)
             if not isinstance(plan, Plan):
                 break
             assert plan.append is not None, "messages are appended"
@@ -287,24 +289,24 @@ class Engine:
             planned.append((ticket, plan, plan.append))
         return planned
 
-    def _contended(self, lost: list[Ticket]) -> list[Ticket]:
-        """Remember where others write too: what is decided early there would be decided in vain."""
-        if len(self._contested) > limits.CACHED_SESSIONS:
-            self._contested.clear()
+    def _mark_contended(self, lost: list[Ticket]) -> list[Ticket]:
+        """Mark the sessions that other processes write to: deciding early there would fail again."""
+        if len(self._contended) > limits.CACHED_SESSIONS:
+            self._contended.clear()
         for ticket in lost:
             place = (ticket.request.tenant, ticket.request.session_id)
-            self._contested[place] = CONTESTED_TURNS
+            self._contended[place] = CONTENDED_REQUESTS
         return lost
 
-    def _waits_for_turn(self, tenant: str, session_id: str) -> bool:
-        """Whether a session was contended for lately; each time that somebody asks is one of the turns that it waits."""
-        left = self._contested.get((tenant, session_id), 0) if self._contested else 0
+    def _is_contended(self, tenant: str, session_id: str) -> bool:
+        """Return whether a session is marked as contended; each call uses up one of its CONTENDED_REQUESTS."""
+        left = self._contended.get((tenant, session_id), 0) if self._contended else 0
         if left:
-            self._contested[tenant, session_id] = left - 1
+            self._contended[tenant, session_id] = left - 1
         return left > 0
 
     def _commit(self, planned: Sequence[Planned]) -> list[Ticket]:
-        """Append what was planned, answer each ticket; return those that lost a race."""
+        """Append the plans and answer each ticket; return those that lost a race."""
         outcomes = self.store.commit([append for _, _, append in planned])
         for tenant, stream in self.store.served():
             self.states.forget(tenant, stream.removeprefix(stream_of("")))
@@ -335,7 +337,7 @@ class Engine:
         ]
 
     def _plan(self, deciding: Round, ticket: Ticket) -> Plan | None:
-        """Return what a ticket leads to; None if it is answered already."""
+        """Return the plan of a ticket; None if it was answered from an earlier execution."""
         request = ticket.request
         if request.key is not None:
             used = self.store.find_key(request.tenant, request.key)
@@ -345,13 +347,13 @@ class Engine:
         try:
             return deciding.plan(request)
         except (errors.Refused, errors.DuplicateMessage, errors.StaleVersion):
-            if self._said_before(request):
+            if self._is_repeat(request):
                 ticket.succeed(Answer(self._tail_state(request), replayed=True))
                 return None
             raise
 
     def _settled(self, ticket: Ticket, plan: Plan, outcome: port.Outcome | None) -> bool:
-        """Answer a ticket that was not appended; False if it has to be decided again."""
+        """Answer a ticket that was not appended; return False if it must be decided again."""
         try:
             match outcome:
                 case port.Replayed():
@@ -386,26 +388,26 @@ class Engine:
         made = self.store.feed(request.tenant, after=used.last - 1, limit=1)
         if made and isinstance(request.command, AboutFrame):
             frame = self.trees.find(request.tenant, recorded(made[0]).event.frame_id)
-            assert frame is not None, "a frame that something happened to is there"
+            assert frame is not None, "a frame with an event exists"
             ticket.succeed(Answer(frame, replayed=True))
             return
         session_id = made[0].stream.removeprefix(stream_of("")) if made else request.session_id
         state = self.states.current(request.tenant, session_id)
         if state is None:
-            ticket.fail(errors.Corrupt("an idempotency key names events that are not there."))
+            ticket.fail(errors.Corrupt("an idempotency key names events that do not exist."))
         else:
             ticket.succeed(Answer(state, replayed=True))
 
     def _clash(self, ticket: Ticket, taken: port.Claimed) -> None:
-        if self._said_before(ticket.request):
+        if self._is_repeat(ticket.request):
             ticket.succeed(Answer(self._tail_state(ticket.request), replayed=True))
         else:
             ticket.fail(planning.duplicate(taken.claim))
 
-    def _said_before(self, request: c.Request) -> bool:
-        """Whether the request only adds messages that the conversation has already, word for word.
+    def _is_repeat(self, request: c.Request) -> bool:
+        """Return whether the request only adds messages that the conversation already has, unchanged.
 
-        They count in the named session and the last two of its chain, in the open generations.
+        The named session and the last two of its chain are searched, in their present generation.
         """
         command = request.command
         if not isinstance(command, c.AddMessages):
@@ -419,8 +421,8 @@ class Engine:
             version = self.store.find_claim(tenant, stream, message.id)
             if version > state.began:
                 found = self.store.read(tenant, stream, after=version - 1, until=version)
-                (said,) = messages_of(self.store, tenant, found)
-                return planning.same_message(said, message)
+                (stored,) = messages_of(self.store, tenant, found)
+                return planning.same_message(stored, message)
         return False
 
     def _tail_state(self, request: c.Request) -> SessionState:
@@ -431,12 +433,12 @@ class Engine:
 
 
 def _verdict(plan: Callable[..., Plan | None], *asked: object) -> Plan | errors.Error | None:
-    """Return what deciding one request came to: one's defect must not fail its neighbours."""
+    """Return the plan or the error of one request: its defect must not fail the others of the batch."""
     try:
         return plan(*asked)
     except Later:
         raise
     except errors.Error as error:
         return error
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:  # noqa: BLE001 - see the docstring
         return own_error(error)

@@ -1,7 +1,7 @@
-"""From a request to an append: load, decide, evolve, encode. The store's outcome comes afterwards.
+"""Plans requests: loads the state, decides, evolves and encodes, and returns what to append.
 
-A `Round` decides several requests one after another, each on the state that those before it lead
-to; none of that is true until the store says so.
+A `Round` plans several requests, each on the state that the previous ones lead to. Nothing of it is
+true until the store has appended it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from limpet.wire import codec, frames
 
 
 class Later(Exception):
-    """The request needs what is decided but not committed yet: take it up in the next round."""
+    """The request needs events that are planned but not committed: decide it in the next round."""
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What a request leads to: the append, the states after it, and the session or frame that answers it."""
+    """The plan of a request: the append, the states after it, and the session or frame that answers it."""
 
     append: port.Append | None
     states: tuple[SessionState, ...]
@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Round:
-    """Requests decided together."""
+    """Plans the requests of one batch."""
 
     def __init__(
         self,
@@ -64,16 +64,16 @@ class Round:
 
     @functools.cached_property
     def _framing(self) -> Framing:
-        # Most rounds have no frame in them.
+        # Made on first use: most rounds have no command on frames.
         return Framing(self._store, self._trees, self._factory, self._last)
 
     def plan(self, request: c.Request) -> Plan:
-        """Decide a request; raise what the rules, or the expected version, say against it."""
+        """Plan a request. Raises the error of the rule, or of the expected version, that refuses it."""
         tenant, command = request.tenant, request.command
         if isinstance(command, c.AddMessages):
             state = self.state(tenant, command.session_id)
             if request.key is None and continuation.is_plain(state, command.max_messages):
-                return self.said(request, command, state)
+                return self.plan_plain_append(request, command, state)
         elif isinstance(command, AboutFrame):
             return self._framed(request, command)
         elif isinstance(command, c.ReplaySession):
@@ -85,12 +85,14 @@ class Round:
         writings = self._decided(tenant, state, command)
         if isinstance(writings, SessionState):
             return Plan(None, (), writings)
-        return self._made(request, writings)
+        return self._planned(request, writings)
 
-    def said(self, request: c.Request, command: c.AddMessages, state: SessionState) -> Plan:
-        """Decide what most requests are: messages without a key, for which a session `continuation.is_plain`.
+    def plan_plain_append(
+        self, request: c.Request, command: c.AddMessages, state: SessionState
+    ) -> Plan:
+        """Plan messages without a key for a session that `continuation.is_plain`, as most requests are.
 
-        It comes to what `_decided` and `_made` come to, without what only others need: a seventh of a commit's time.
+        The result is that of `_decided` and `_planned`; leaving out their other cases saves a seventh of a commit.
         """
         tenant = request.tenant
         if request.expected_version is not None:
@@ -105,12 +107,12 @@ class Round:
             snapshots=(_snapshot(after),) if _is_due(after, write) else (),
             time_us=after.active_us,
         )
-        # Only now, when nothing of it can be refused any more.
+        # Noted last: from here on nothing of the request can be refused.
         self._note(tenant, after)
         return Plan(append, (after,), after)
 
     def _replayed(self, tenant: str, command: c.ReplaySession) -> Plan:
-        """Append what happened elsewhere, if the session is as it was when that was checked."""
+        """Plan the append of imported events, if the session has not changed since they were checked."""
         _check_version(command.expected, self.state(tenant, command.session_id))
         after = command.state
         self._note(tenant, after)
@@ -125,7 +127,7 @@ class Round:
         return Plan(append, (after,), after)
 
     def _framed(self, request: c.Request, command: FrameCommand) -> Plan:
-        """Decide a command about a frame, together with what is said in sessions because of it."""
+        """Plan a command on a frame, with the messages that it adds to sessions."""
         tenant = request.tenant
         step = self._framing.plan(tenant, command)
         if step.write is None:
@@ -133,9 +135,9 @@ class Round:
         writings: list[sessions.Writing] = []
         for adding in step.saying:
             made = self._decided(tenant, self.state(tenant, adding.session_id), adding)
-            assert not isinstance(made, SessionState), "a message always makes something"
+            assert not isinstance(made, SessionState), "adding a message makes an event"
             writings += made
-        return self._made(request, writings, step)
+        return self._planned(request, writings, step)
 
     def _last(self, tenant: str, session_id: str) -> SessionState | None:
         state = self.state(tenant, session_id)
@@ -144,7 +146,7 @@ class Round:
     def _decided(
         self, tenant: str, state: SessionState | None, command: c.SessionCommand
     ) -> Sequence[sessions.Writing] | SessionState:
-        """Return what a command makes in sessions; the session itself if it is so already."""
+        """Return the events that a command makes; the session itself if it makes none."""
         if isinstance(command, c.AddMessages) and state is not None:
             if state.continuations or state.continued_from is not None:
                 *earlier, state = self.reach(tenant, state.id)
@@ -152,7 +154,7 @@ class Round:
                     self._refuse_repeats(tenant, session, command.messages)
             command = self._continued(tenant, state, command)
             if state.policy is None and isinstance(command, c.AddMessages):
-                # Nothing counts them anew, and nothing is cut.
+                # Without a policy no counts are added and no window is cut.
                 return sessions.decide(state, command)
         elif isinstance(command, c.CreateSession) and command.or_get and _exists(state):
             if self.tail(tenant, state).status is SessionStatus.ACTIVE:
@@ -188,7 +190,7 @@ class Round:
 
     def _placed(self, tenant: str, state: SessionState, command: forking.Going) -> forking.Going:
         if isinstance(command, c.ForkSession) and self.state(tenant, command.fork_id) is not None:
-            # A fork begins a stream: not even one of a session that was deleted can be had again.
+            # A fork begins a stream, and the stream of a deleted session can't be begun again.
             raise sessions.taken(command.fork_id)
         if (tenant, state.id) in self._drafts:
             raise Later
@@ -201,9 +203,9 @@ class Round:
         return msgspec.structs.replace(command, cut=cut, summary=summary)
 
     def command_hash(self, request: c.Request) -> bytes:
-        """Return the hash by which a repeated command is known.
+        """Return the hash by which a repetition of a command is recognised.
 
-        Messages belong to the conversation, whichever of its sessions the caller names.
+        It is the same for every session of a conversation that a caller may name.
         """
         command = request.command
         if isinstance(command, AboutFrame):
@@ -216,7 +218,7 @@ class Round:
         return codec.digest(codec.command_bytes(command))
 
     def state(self, tenant: str, session_id: str) -> SessionState | None:
-        """Return a session's state, what this round has decided included."""
+        """Return a session's state with the plans of this round applied."""
         place = (tenant, session_id)
         state = self._loaded.get(place)
         if state is None and place not in self._loaded:
@@ -224,7 +226,7 @@ class Round:
         return state
 
     def tail(self, tenant: str, state: SessionState) -> SessionState:
-        """Return the session where a conversation goes on: itself, or the last that follows it."""
+        """Return the last session of a conversation's chain; the session itself if nothing continues it."""
         last = self._states.tail(tenant, state)
         tail = self.state(tenant, last) if last else None
         tail = state if tail is None or tail.gone else tail
@@ -237,7 +239,7 @@ class Round:
         raise errors.Corrupt("a chain of sessions does not end.", facts={"session": state.id})
 
     def following(self, tenant: str, state: SessionState) -> SessionState | None:
-        """Return the newest session that goes on from a state and has not been deleted."""
+        """Return the newest session that continues another and is not deleted."""
         for session_id in reversed(state.continuations):
             found = self.state(tenant, session_id)
             if sessions.follows(found, state):
@@ -245,9 +247,9 @@ class Round:
         return None
 
     def reach(self, tenant: str, session_id: str) -> tuple[SessionState, ...]:
-        """Return the sessions in which a repeated message is known: the named one and the last two.
+        """Return the sessions in which a repeated message is recognised: the named one and the last two.
 
-        The last of them is where the conversation goes on.
+        The last one is the end of the chain.
         """
         named = sessions.known(self.state(tenant, session_id), session_id)
         if not named.continuations and named.continued_from is None:
@@ -260,7 +262,7 @@ class Round:
     def _refuse_repeats(
         self, tenant: str, session: SessionState, messages: tuple[Message, ...]
     ) -> None:
-        # A claim holds within one stream only; a conversation goes on in another.
+        # A claim makes an id unique in one stream; a conversation can have several.
         for message in messages:
             version = self._store.find_claim(tenant, stream_of(session.id), message.id)
             if version > session.began:
@@ -277,9 +279,9 @@ class Round:
         carry = continuation.due(state, command.messages, command.max_messages)
         if carry is None:
             return here
-        going_on = self.continuing(tenant, state, carry, command)
+        continuing_command = self.continuing(tenant, state, carry, command)
         self._refuse_repeats(tenant, state, command.messages)
-        return going_on
+        return continuing_command
 
     def continuing(
         self,
@@ -288,7 +290,7 @@ class Round:
         carry: continuation.Carry,
         adding: c.AddMessages | None = None,
     ) -> c.ContinueSession:
-        """Return the command that goes on in a new session, with the messages it carries over."""
+        """Return the command that continues a conversation in a new session, with the messages carried over."""
         if (tenant, state.id) in self._drafts:
             raise Later
         stream = stream_of(state.id)
@@ -322,7 +324,7 @@ class Round:
             )
         return found[0]
 
-    def _made(
+    def _planned(
         self, request: c.Request, writings: Sequence[sessions.Writing], step: Step | None = None
     ) -> Plan:
         tenant, key = request.tenant, None
@@ -347,21 +349,21 @@ class Round:
             if _is_due(state, write):
                 snapshots.append(_snapshot(state))
             if deleted or write.base or (state.generation and state.began > write.expected):
-                # It leaves its chain.
+                # The session leaves its chain.
                 self._states.forget_tails()
-        # Only now, when nothing of it can be refused any more.
+        # Noted last: from here on nothing of the request can be refused.
         for state in states:
             self._note(tenant, state)
         tree, answer = None, states[-1] if states else None
         time_us = answer.active_us if answer else 0
         if step is not None and step.write is not None and step.tree is not None:
             self._framing.accept(tenant, step)
-            # Last, so that the last event of a key's command is the frame's.
+            # The frame's write comes last: a repeated key is answered from the command's last event.
             writes.append(step.write)
             projections += step.projections
             snapshots += step.snapshots
             tree, answer, time_us = step.tree, step.frame, step.tree.updated_us
-        assert answer is not None, "something was made"
+        assert answer is not None, "a plan has an answer"
         append = port.Append(
             tenant=tenant,
             writes=tuple(writes),
@@ -374,7 +376,7 @@ class Round:
         return Plan(append, tuple(states), answer, tree)
 
     def _note(self, tenant: str, state: SessionState) -> None:
-        """Let what comes later in this round rest on a state that is not in the log yet."""
+        """Have later requests of this round see a state that is not in the log yet."""
         place = (tenant, state.id)
         self._loaded[place] = state
         self._drafts.add(place)
@@ -416,7 +418,7 @@ def _exists(state: SessionState | None) -> TypeGuard[SessionState]:
 
 
 def _is_due(state: SessionState, write: port.StreamWrite) -> bool:
-    """Whether a snapshot is to be taken with a write."""
+    """Return whether a write comes with a snapshot."""
     every = limits.SNAPSHOT_EVERY
     return write.base is not None or state.version // every > write.expected // every
 
@@ -432,7 +434,7 @@ def _check_version(expected: int, state: SessionState | None) -> None:
 
 
 def duplicate(message_id: str) -> errors.DuplicateMessage:
-    """Return the error for a message whose id another one has."""
+    """Return the error for a message id that is taken."""
     return errors.DuplicateMessage(
         f"another message of the session has the id {message_id!r}.",
         hint="Give the new one its own id, or leave the id out.",
@@ -445,5 +447,5 @@ def _snapshot(state: SessionState) -> port.Snapshot:
 
 
 def same_message(one: Message, other: Message) -> bool:
-    """Whether two messages say the same; when they were made does not matter."""
+    """Return whether two messages have the same content; their timestamps do not count."""
     return codec.canonical(codec.said(one)) == codec.canonical(codec.said(other))

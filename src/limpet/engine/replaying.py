@@ -1,4 +1,4 @@
-"""From events that happened elsewhere to the write that appends them."""
+"""Makes the write that appends imported events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from limpet.wire import codec
 
 
 def write_of(command: ReplaySession) -> port.StreamWrite:
-    """Return the write of a replay: each event with its own time."""
+    """Return the write of imported events, each with its original time."""
     stream, ordinal = stream_of(command.session_id), command.state.ordinal
     ordinal -= sum(isinstance(fact, MessageAdded) for fact, _ in command.events)
     events: list[port.NewEvent] = []

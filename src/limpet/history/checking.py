@@ -40,7 +40,5 @@ def checked_metadata(metadata: Mapping[str, Json]) -> Mapping[str, Json]:
         )
     for name in DERIVED_METADATA:
         if name in frozen:
-            raise errors.InvalidRequest(
-                f"metadata {name!r} is derived by Limpet and can't be set."
-            )
+            raise errors.InvalidRequest(f"metadata {name!r} is derived by Limpet and can't be set.")
     return frozen
