@@ -296,7 +296,7 @@ class Round:
         stream = stream_of(state.id)
         singles = [self._event(tenant, stream, version) for version in carry.singles]
         standing = messages_of(self._store, tenant, singles)
-        kept = [message for message in standing if continuation.goes_along(message)]
+        kept = [message for message in standing if continuation.is_carried(message)]
         turn: list[Message] = []
         after = carry.since - 1
         while carry.since and after < state.version:

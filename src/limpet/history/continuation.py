@@ -1,7 +1,7 @@
-"""When a session is full, and what goes along into the next one.
+"""When a session is full, and which messages are carried over into the next one.
 
-The cut falls at a user message where one comes in time; otherwise the current turn goes along, so
-that no call loses its result and the model never loses its instruction.
+The next session begins at a user message if one comes in time. Otherwise the current turn is carried
+over, so that no call loses its result and the model keeps its instruction.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ TRANSITION: Final = "session_transition"
 
 
 class Carry(msgspec.Struct, frozen=True):
-    """Versions of the messages to carry: single ones, then everything from `since` on (0: nothing)."""
+    """Versions of the messages to carry over: single ones, then all from `since` on (0: none)."""
 
     singles: tuple[int, ...]
     since: int = 0
 
 
 def full(state: SessionState, max_messages: int) -> bool:
-    """Whether the session has reached its number of messages, those carried into it not counted."""
+    """Return whether a session has its maximum of messages; those carried over into it do not count."""
     return state.own_count >= max_messages
 
 
 def is_plain(state: SessionState | None, max_messages: int | None) -> TypeGuard[SessionState]:
-    """Whether messages simply go into a session: it stands alone, has room, and nothing counts them anew or cuts."""
+    """Return whether messages can be appended without further rules: the session has room, no links and no policy."""
     return (
         state is not None
         and state.policy is None
@@ -44,44 +44,44 @@ def is_plain(state: SessionState | None, max_messages: int | None) -> TypeGuard[
 
 
 def due(state: SessionState, messages: Sequence[Message], max_messages: int) -> Carry | None:
-    """Return what to carry if these messages belong into a new session, else None."""
+    """Return what to carry over if these messages begin a new session, else None."""
     if not full(state, max_messages):
         return None
     if messages[0].role == "user" and not state.open_calls:
-        return Carry(_standing(state))
+        return Carry(_always_visible(state))
     if state.own_count < math.ceil(max_messages * (1 + limits.CONTINUE_GRACE)):
         return None
     return with_turn(state, max_messages)
 
 
 def on_request(state: SessionState, max_messages: int) -> Carry:
-    """Return what to carry when the caller continues a session now: an open group goes along."""
-    return with_turn(state, max_messages) if state.open_calls else Carry(_standing(state))
+    """Return what to carry over when the caller continues a session now: an open group is included."""
+    return with_turn(state, max_messages) if state.open_calls else Carry(_always_visible(state))
 
 
 def with_turn(state: SessionState, max_messages: int) -> Carry:
-    """Return what to carry in the middle of a turn.
+    """Return what to carry over in the middle of a turn.
 
-    A turn longer than a whole session goes along as its instruction and, if that is short or still
-    open, its newest group: copying it all at each boundary would cost the square of its length.
+    Of a turn longer than a whole session only its instruction is carried over, with its newest group if
+    that is short or open: copying all of it at each boundary would cost the square of its length.
     """
     if state.turn and state.ordinal - state.turn_ordinal < max_messages:
-        return Carry(_before(_standing(state), state.turn), since=state.turn)
+        return Carry(_before(_always_visible(state), state.turn), since=state.turn)
     near = state.turn <= state.group and state.version - state.group < max_messages
     since = state.group if state.open_calls or (state.group and near) else 0
-    singles = {*_before(_standing(state), since or state.version + 1)}
+    singles = {*_before(_always_visible(state), since or state.version + 1)}
     if state.turn > 0 and (not since or state.turn < since):
         singles.add(state.turn)
     return Carry(tuple(sorted(singles)), since=since)
 
 
-def _standing(state: SessionState) -> tuple[int, ...]:
-    """Return what stays in sight, whatever its category."""
+def _always_visible(state: SessionState) -> tuple[int, ...]:
+    """Return the versions of the messages that every window looks at."""
     return tuple(sorted((*state.kept, *state.pins))) if state.pins else state.kept
 
 
-def goes_along(message: Message) -> bool:
-    """Whether a message that stays in sight is carried by itself: no call without results, no marker."""
+def is_carried(message: Message) -> bool:
+    """Return whether an always visible message is carried over: no call, no result, no transition marker."""
     paired = message.role == "tool" or message.tool_calls
     return not paired and message.metadata.get("type") != TRANSITION
 
@@ -93,7 +93,7 @@ def _before(versions: tuple[int, ...], limit: int) -> tuple[int, ...]:
 def opening(
     source: SessionState, kept: Sequence[Message], turn: Sequence[Message], marker: Message
 ) -> tuple[Message, ...]:
-    """Return the first messages of a continuation: kept copies, the marker, copies of the turn."""
+    """Return the first messages of a continuation: carried copies, the marker, copies of the turn."""
     copies = [_copy(message, source.id) for message in kept]
     return (*copies, marker, *(_copy(message, source.id) for message in turn))
 
@@ -103,13 +103,13 @@ def _copy(message: Message, source_id: str) -> Message:
 
 
 def summary(source: SessionState) -> Summary | None:
-    """Return the session's summary as the next one has it: none of its messages is meant."""
+    """Return the session's summary for the next session, where it stands for none of the messages."""
     stands = source.summary
     return None if stands is None else msgspec.structs.replace(stands, first=0, last=0)
 
 
 def marker(source: SessionState) -> Message:
-    """Return the message that tells where the conversation comes from. It is never carried further."""
+    """Return the transition marker, which names the previous session. It is never carried over again."""
     return Message(
         role="system",
         content=f"Continuing from session {source.id}",

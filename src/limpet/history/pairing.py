@@ -1,8 +1,8 @@
-"""Tool calls and their results: which are open, and what may come next.
+"""Pairs tool calls with their results: which calls are open, and which message may follow.
 
-A call is open from its message until its result. While calls are open only their results may be
-added, in any order, in one message or several; so no history is ever one that a provider rejects.
-Call ids need to be unique only among the open ones: providers reuse them.
+A call is open from its message until its result. While calls are open, only their results may be
+added, in any order, in one message or several; so a provider never rejects a history.
+Call ids must be unique only among open calls, because providers reuse them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _check_results(open_calls: Open, answered: tuple[str, ...], message: Message
             done.add(result.tool_call_id)
         elif result.tool_call_id in done:
             raise errors.SecondResult(
-                f"the call {result.tool_call_id} has its result already.",
+                f"the call {result.tool_call_id} already has its result.",
                 facts={"call": result.tool_call_id},
             )
         else:
@@ -57,7 +57,7 @@ def _check_results(open_calls: Open, answered: tuple[str, ...], message: Message
 def after(
     open_calls: Open, answered: tuple[str, ...], message: Message
 ) -> tuple[Open, tuple[str, ...]]:
-    """Return open and answered calls once the message is added."""
+    """Return the open and the answered calls after a message."""
     if message.tool_calls:
         return tuple(OpenCall(message.id, call.id, call.name) for call in message.tool_calls), ()
     if message.tool_results:

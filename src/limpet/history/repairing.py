@@ -1,7 +1,7 @@
-"""Conversations from elsewhere: made such as can be kept, and told what was done to them.
+"""Repairs conversations of other programs so that they can be stored, and reports each repair.
 
-Calls that nobody answered get a result that says so; a result without its call stays as output. The
-calls of the last message may wait: their results can still come.
+A call without a result gets one that says that its outcome is unknown. A result without its call is kept
+as output. Calls of the last message stay open: their results can still come.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Note = Callable[[str], None]
 
 
 def repaired(messages: Iterable[Message], note: Note) -> Iterator[Message]:
-    """Yield messages that may follow one another; tell of each that is not as it was."""
+    """Yield messages that may follow one another; call `note` for each change."""
     open_calls: pairing.Open = ()
     answered: tuple[str, ...] = ()
     seen: set[str] = set()
@@ -61,18 +61,18 @@ def _fitting(
 
 
 def _own(message: Message, seen: set[str], note: Note) -> Message:
-    """Return a message under an id that none before it has."""
+    """Return a message whose id no earlier message has."""
     given, number = message.id, 1
     while message.id in seen:
         number += 1
         message = replace(message, id=f"{given[:200]}-{number}")
     if message.id != given:
-        note(f"the id {given} came again; the later message is {message.id}.")
+        note(f"the id {given} is used twice; the later message is {message.id}.")
     return message
 
 
 def closed(before: Message, open_calls: pairing.Open) -> Message:
-    """Return the message that closes calls whose results are not there, just before another."""
+    """Return the message that closes calls without results, to be put before another message."""
     results = [ToolCallResult(call.call_id, UNKNOWN_OUTCOME, is_error=True) for call in open_calls]
     return Message(
         "tool",
@@ -84,7 +84,7 @@ def closed(before: Message, open_calls: pairing.Open) -> Message:
 
 
 def output(message: Message) -> Message:
-    """Return a result without its call as what it is: output, in a message of its own."""
+    """Return a result without its call as a system message with its output."""
     whole = message.raw()
     said = [result.result for result in message.tool_results]
     return Message(
@@ -103,7 +103,7 @@ def _text(value: object) -> str:
 
 
 def accepted(value: object, note: Note, *, name: str) -> Message | None:
-    """Return the message that a value of somebody else's stands for; None, and a note, if it is none."""
+    """Return a foreign value as a message; None, and a note, if it is none."""
     try:
         return intake.accept(value)  # pyright: ignore[reportArgumentType]
     except errors.Refused:

@@ -1,7 +1,7 @@
-"""Events that come from a file: each is held against the rules before it may be part of a log.
+"""The rules of imports: each event of a file is checked before it may become part of a log.
 
-A file is anybody's. So nothing in it is believed that can be worked out: states of forks and rewinds are
-folded again, ids and limits are those of live input, calls and results must pair.
+A file may be forged. So states of forks and rewinds are folded again instead of read, ids and limits are
+checked as for live input, and calls and results must pair.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ replace = msgspec.structs.replace
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """On what terms sessions of a file are taken: under which ids, for whom, not later than when.
+    """How sessions of a file are imported: their new ids, their user, and the latest time that is accepted.
 
-    `begins` has the version, for each session of the file, after which its events are numbered here.
+    `begins` maps each session of the file to the version after which its events are numbered here.
     """
 
     latest_us: int
@@ -40,12 +40,12 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
 
     def named(self, session_id: str) -> str:
-        """Return the id that a session of the file gets here."""
+        """Return the id that a session of the file gets in this store."""
         return checked_id("a session's id", self.names.get(session_id, session_id))
 
 
 class Step(msgspec.Struct, frozen=True):
-    """An event to append. `base` is the version it goes on from, if that is not the one before."""
+    """An event to append. `base` is the version that it follows, if that is not the one before it."""
 
     event: e.SessionEvent
     time_us: int
@@ -53,7 +53,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Replay:
-    """One session of a file, folded event by event. `targets` are the numbers that a rewind goes back to."""
+    """Folds one session of a file event by event. `targets` are the event numbers that rewinds go back to."""
 
     def __init__(
         self, session_id: str, terms: Terms, *, events: int, targets: Collection[int] = ()
@@ -70,7 +70,7 @@ class Replay:
         self._taken: set[int] = set()
 
     def take(self, fact: portable.Fact, time_us: int, *, hidden: bool) -> Step:
-        """Take the next event; raise a kind of Refused if it may not follow. `hidden`: until all have come."""
+        """Check and fold the next event; raise a kind of Refused if it may not follow. `hidden`: the session stays hidden until all are in."""
         self.number += 1
         self._check_time(time_us)
         event, base = self._event(fact, hidden=hidden)
@@ -81,7 +81,7 @@ class Replay:
         return Step(event, time_us, base)
 
     def end(self) -> SessionState:
-        """Return the session when all its events were taken; raise DamagedFile if there were none."""
+        """Return the session after its last event; raise DamagedFile if it had none."""
         if self.state is None:
             raise errors.DamagedFile("it has no events.")
         return self.state
@@ -132,12 +132,12 @@ class Replay:
         if self.state is not None:
             raise errors.DamagedFile("a session is created once.")
         if self._terms.named(fact.id) != self.session_id:
-            raise errors.DamagedFile("it is of another session than the one that is named.")
+            raise errors.DamagedFile("it belongs to another session than the one named.")
         terms, user = self._terms, fact.user_id
         if user is not None:
             checked_id("a user's id", user)
         if not 0 <= fact.continuation_index <= limits.TOKENS_MAX:
-            raise errors.InvalidRequest("its place in the chain is no number.")
+            raise errors.InvalidRequest("its place in the chain is not a valid number.")
         self._check_policy(fact.policy)
         for one in fact.corrections:
             _check_correction(one)
@@ -201,7 +201,7 @@ class Replay:
 
     def _forked(self, state: SessionState, fact: portable.Forked) -> e.SessionForked:
         if fact.version != self.number - 1:
-            raise errors.DamagedFile("a fork goes on from the event before it.")
+            raise errors.DamagedFile("a fork must follow the event before it.")
         version = self._begin + self.number
         source = checked_id("a session's id", self._terms.named(fact.source))
         there = replace(
@@ -229,7 +229,7 @@ class Replay:
     ) -> tuple[e.SessionRewound, int | None]:
         there = state if fact.to == self.number - 1 else self._there.get(fact.to)
         if there is None:
-            raise errors.DamagedFile("it goes back to an event that the session has not.")
+            raise errors.DamagedFile("it goes back to an event that the session does not have.")
         while self._said and self._said[-1][0] > fact.to:
             self._taken.discard(self._said.pop()[1])
         self._there = {number: was for number, was in self._there.items() if number <= fact.to}
@@ -250,7 +250,7 @@ class Replay:
 def _check_end(state: SessionState, fact: e.SessionEnded) -> None:
     _active(state)
     if fact.reason is EndReason.DELETED:
-        raise errors.InvalidRequest("a deleted session is not imported.")
+        raise errors.InvalidRequest("a deleted session can't be imported.")
 
 
 def _active(state: SessionState) -> None:
@@ -271,30 +271,30 @@ def _check_correction(one: Correction) -> None:
 
 
 def _near(state: SessionState) -> int:
-    """Return how many messages there may be when all is in that came in one step: a cut goes before them."""
+    """Return an upper bound of the messages once the rest of the step is in: a cut comes before its messages."""
     return state.message_count + limits.BATCH_MESSAGES_MAX
 
 
 def check_cut(state: SessionState, cut: Cut) -> None:
-    """Raise unless a cut can be one of a session."""
+    """Raise InvalidRequest unless a cut is possible in a session."""
     count = _near(state)
-    # Without those of the messages that follow, which may be more than what is left.
+    # The tokens can be negative: those of the messages that follow are not added yet.
     for number in (cut.budget, abs(cut.tokens)):
         _check_count("tokens of a cut", number)
     for number in (cut.first - 1, cut.stubs - 1, cut.asked):
         if not -1 <= number <= count:
-            raise errors.InvalidRequest("a cut names a message that is not there.")
+            raise errors.InvalidRequest("a cut names a message that does not exist.")
 
 
 def check_summary(summary: Summary, count: int) -> None:
-    """Raise unless a summary can stand for messages among so many."""
+    """Raise unless a summary can stand for messages of a session with `count` of them."""
     if not 0 <= summary.first <= summary.last <= count:
-        raise errors.InvalidRequest("a summary stands for messages that are not there.")
+        raise errors.InvalidRequest("a summary stands for messages that do not exist.")
     if len(summary.text.encode()) > limits.SUMMARY_BYTES_MAX:
         raise errors.TooLarge("a summary is larger than its limit.")
     _check_count("tokens of a summary", summary.tokens)
     if len(summary.author) > limits.ID_BYTES_MAX or not 0 <= (summary.recall or 0) <= 1:
-        raise errors.InvalidRequest("a summary's author or recall is none.")
+        raise errors.InvalidRequest("a summary's author or recall is not valid.")
     try:
         summary.message()
         ids.microseconds(summary.timestamp)
@@ -303,22 +303,22 @@ def check_summary(summary: Summary, count: int) -> None:
 
 
 def check_selection(chosen: Selection) -> None:
-    """Raise unless a recorded window can be made again from what it says."""
+    """Raise unless a recorded window can be rebuilt from its selection."""
     shown = 0
     for part in chosen.parts:
         if isinstance(part, Mapping):
             fields = cast("Mapping[str, object]", part)
             number, message = fields.get("number", 1), fields.get("message")
             if not isinstance(message, Mapping) or type(number) is not int or number < 1:
-                raise errors.InvalidRequest("a recorded window holds what is no message.")
+                raise errors.InvalidRequest("a recorded window holds a value that is no message.")
             Message.from_dict(cast("Mapping[str, object]", message))
             shown += 1
         else:
             if not 1 <= part[0] <= part[1]:
-                raise errors.InvalidRequest("a recorded window names messages that can't be.")
+                raise errors.InvalidRequest("a recorded window names messages that can't exist.")
             shown += part[1] - part[0] + 1
     if shown != len(chosen.sizes):
-        raise errors.InvalidRequest("a recorded window has other sizes than messages.")
+        raise errors.InvalidRequest("a recorded window has more or fewer sizes than messages.")
     counts = (chosen.version, chosen.began, chosen.budget, chosen.tokens, chosen.overhead)
     for number in (*counts, *chosen.sizes):
         _check_count("a number of a recorded window", number)

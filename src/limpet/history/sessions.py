@@ -1,7 +1,7 @@
-"""The rules of sessions. `decide` says which events a command makes, or refuses; `evolve` folds them.
+"""The rules of sessions: `decide` turns a command into events or refuses it; `evolve` folds events into state.
 
-Both are pure: no clock, no randomness, no I/O. `evolve` never refuses, for what is in the log has
-happened; `decide` is the only place where something can be forbidden.
+Both are pure: no clock, no randomness, no I/O. `evolve` never refuses, because the log is a record of
+what happened. `decide` is the only place that refuses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from limpet.values.policy import Cut, Summary, Usage
 from limpet.values.session import EndReason, SessionState, SessionStatus
 
 GIVEN = "given"
-"""The counter's name where the caller vouched for the count."""
+"""The counter's name of a count that the caller gave."""
 
 PREVIEW_CHARS = 80
 
@@ -36,7 +36,7 @@ encode = msgspec.json.encode
 
 
 class Writing(msgspec.Struct, frozen=True):
-    """Events that one session gets from a command; `base` is a session and the version it goes on from."""
+    """The events that a command makes in one session; `base` is the session and version that they follow."""
 
     session_id: str
     events: tuple[e.SessionEvent, ...]
@@ -44,9 +44,9 @@ class Writing(msgspec.Struct, frozen=True):
 
 
 def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writing, ...]:
-    """Return what the command makes happen, per session; nothing if it is so already.
+    """Return the events that a command makes, per session; none if nothing would change.
 
-    Raises a kind of Refused, Conflict or NotFound. `state` is that of the command's session.
+    `state` is the state of the command's session. Raises a kind of Refused, Conflict or NotFound.
     """
     match command:
         case c.AddMessages():
@@ -90,14 +90,14 @@ def _write(session_id: str, events: Iterable[e.SessionEvent]) -> tuple[Writing, 
 
 
 def known(state: SessionState | None, session_id: str) -> SessionState:
-    """Return the state of a session that exists; raise UnknownSession otherwise."""
+    """Return the state of an existing session; raise UnknownSession if it does not exist."""
     if state is None or state.gone:
         raise unknown(session_id)
     return state
 
 
 def unknown(session_id: str) -> errors.UnknownSession:
-    """Return the error for a session that is not there."""
+    """Return the error for a session that does not exist."""
     return errors.UnknownSession(
         f"there is no session {session_id!r}.",
         hint="List them, or create it with get_or_create_session.",
@@ -106,7 +106,7 @@ def unknown(session_id: str) -> errors.UnknownSession:
 
 
 def open_state(state: SessionState | None, session_id: str) -> SessionState:
-    """Return the state of a session that takes messages; raise SessionEnded if it has ended."""
+    """Return the state of an active session; raise SessionEnded if it has ended."""
     if state is not None and state.status is SessionStatus.ACTIVE and not state.gone:
         return state
     ended = known(state, session_id)
@@ -118,7 +118,7 @@ def open_state(state: SessionState | None, session_id: str) -> SessionState:
 
 
 def follows(state: SessionState | None, before: SessionState) -> bool:
-    """Whether a session goes on from another: alive, and each names the other."""
+    """Return whether a session continues another: it exists, and each names the other."""
     return (
         state is not None
         and not state.gone
@@ -147,7 +147,7 @@ def _create(state: SessionState | None, command: c.CreateSession) -> list[e.Sess
 
 
 def taken(session_id: str) -> errors.DuplicateSession:
-    """Return the error for a session whose id another one has."""
+    """Return the error for a session id that is taken."""
     return errors.DuplicateSession(
         f"a session {session_id!r} exists already.",
         hint="Use get_or_create_session to open it, or choose another id.",
@@ -158,15 +158,17 @@ def taken(session_id: str) -> errors.DuplicateSession:
 def messages_added(
     state: SessionState | None, command: c.AddMessages
 ) -> tuple[e.SessionEvent, ...]:
-    """Return what messages make happen in the session that they are added to."""
+    """Return the events of messages that are added to a session."""
     made = _added(open_state(state, command.session_id), command.messages)
     if command.window is not None or command.usage is not None:
-        made[:0] = _seen(command.window, command.usage, len(made))
+        made[:0] = _call_events(command.window, command.usage, len(made))
     return tuple(made)
 
 
-def _seen(window: Selection | None, usage: Usage | None, messages: int) -> list[e.SessionEvent]:
-    """Return what is recorded of the call that led to an answer; the window comes right before it."""
+def _call_events(
+    window: Selection | None, usage: Usage | None, messages: int
+) -> list[e.SessionEvent]:
+    """Return the events that record a model call: its usage, and its window right before the answer."""
     made: list[e.SessionEvent] = []
     if usage is not None:
         made.append(e.SessionUpdated(usage=usage))
@@ -176,36 +178,37 @@ def _seen(window: Selection | None, usage: Usage | None, messages: int) -> list[
 
 
 def cut_events(cut: Cut | None, summary: Summary | None) -> list[e.SessionEvent]:
-    """Return what a cut leads to; the summary that stands for what it takes out follows it."""
+    """Return the event of a cut, followed by that of the summary of what it takes out."""
     made: list[e.SessionEvent] = [] if cut is None else [e.WindowCut(cut)]
     return made if summary is None else [*made, e.SessionSummarized(summary)]
 
 
-def _stands(state: SessionState, summary: Summary) -> int:
-    """Return the last message that a summary like this one stands for: one that is written goes on from the last such."""
+def _summarised_up_to(state: SessionState, summary: Summary) -> int:
+    """Return the last message under the summary that this one continues: a written one continues a written one."""
     before = state.written if summary.author else state.summary
     return before.last if before else 0
 
 
 def _summarize(state: SessionState, command: c.SummarizeSession) -> list[e.SessionEvent]:
-    stands, out = _stands(state, command.summary), state.cut.first - 1 if state.cut else 0
+    stands = _summarised_up_to(state, command.summary)
+    out = state.cut.first - 1 if state.cut else 0
     if command.generation != state.generation or stands != command.after:
         raise errors.Conflict(
-            "the session was summarised by somebody else meanwhile.",
+            "another caller summarised the session first.",
             hint="Nothing was changed. Summarise again if messages are still without a summary.",
             facts={"session": state.id, "summarised": stands, "expected": command.after},
         )
     if state.erased > command.seen:
         raise errors.Conflict(
             "messages were erased while they were summarised.",
-            hint="Nothing was changed. Summarise again: what was erased is not shown any more.",
+            hint="Nothing was changed. Summarise again: erased messages are left out then.",
             facts={"session": state.id},
         )
     live = state.summary.last if state.summary and command.summary.author else 0
     if not max(command.after, live - 1) < command.summary.last <= out:
-        # They were out when they were read: a cut for larger windows has brought them back.
+        # The messages were outside the window when they were read; a later cut brought them back.
         raise errors.Conflict(
-            f"messages up to #{command.summary.last:,} can't be summarised now; #{out:,} is the last that is out.",
+            f"messages up to #{command.summary.last:,} can't be summarised now; #{out:,} is the last one outside the window.",
             hint="Nothing was changed. Summarise again if messages are still without a summary.",
             facts={"session": state.id},
         )
@@ -226,7 +229,7 @@ def _added(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEv
 
 
 def counted(message: Message) -> e.MessageAdded:
-    """Return the event of a message with its tokens and who counted them."""
+    """Return the event of a message with its token count and the counter's name."""
     if message.tokens > 0:
         return e.MessageAdded(message, message.tokens, GIVEN)
     return e.MessageAdded(message, message.fallback_estimate_tokens(), estimate.NAME)
@@ -256,7 +259,7 @@ def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing,
     fresh = evolve_one(None, created, time_us=0)
     events = _added(fresh, (*command.carried, *command.messages))
     at = len(command.carried)
-    events[at:at] = _seen(command.window, command.usage, len(command.messages))
+    events[at:at] = _call_events(command.window, command.usage, len(command.messages))
     return (
         Writing(state.id, (e.SessionContinued(command.next_id),)),
         Writing(command.next_id, (created, *events)),
@@ -264,19 +267,19 @@ def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing,
 
 
 def evolve(state: SessionState | None, recorded: e.Recorded) -> SessionState:
-    """Return the state after an event of the log."""
+    """Return the state after a recorded event."""
     after = evolve_one(state, recorded.event, time_us=recorded.time_us)
     version, until = recorded.version, after.until
-    # One that begins anew is numbered above what had its id.
+    # A session created again under a used id begins above the versions of the earlier one.
     began = version if isinstance(recorded.event, e.SessionCreated) else after.began
     return replace(after, version=version, began=began, until=0 if version >= until else until)
 
 
 def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
-    """Return the state after an event, one version on."""
+    """Return the state after an event, one version later."""
     if state is None:
         return _first(event, time_us)
-    # Nearly every event is a message: asked first.
+    # Tested first because nearly every event is a message.
     if isinstance(event, e.MessageAdded):
         return _with_message(state, event, time_us)
     if isinstance(event, forking.Went):
@@ -337,11 +340,11 @@ def _ended(
     if isinstance(event, e.SessionOffloaded):
         return offloading.evolved(state, event)
     if isinstance(event, e.SessionErased):
-        # To erase something of a session is no work in it.
+        # An erasure does not count as activity.
         return replace(state, version=state.version + 1, erased=state.version + 1)
     deleted = event.reason is EndReason.DELETED
     status = SessionStatus.DELETED if deleted else SessionStatus.ENDED
-    # Nobody was active when a session timed out.
+    # A timeout does not count as activity.
     active = state.active_us if event.reason is EndReason.TIMEOUT else time_us
     return replace(
         state, version=state.version + 1, active_us=active, status=status, end_reason=event.reason
@@ -416,7 +419,7 @@ def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> S
         turn_ordinal=ordinal if asked else state.turn_ordinal,
         group=version if message.tool_calls else state.group,
     )
-    # What follows is so of few messages, and every field of a replacement costs time.
+    # The rest applies to few messages, and every replaced field costs time.
     if message.origin is not None:
         carried, tokens = state.carried + 1, state.carried_tokens + event.tokens
         after = replace(after, carried=carried, carried_tokens=tokens)
@@ -428,12 +431,12 @@ def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> S
 
 
 def _pinned(state: SessionState, message: Message) -> bool:
-    """Whether a message that is not kept stays in sight all the same: the first prompt, and what asks for it."""
+    """Return whether a window always looks at a message: the first system prompt, or one whose metadata asks for it."""
     prompt = message.role == "system" and not state.message_count
     return prompt or (bool(message.metadata) and stands_out(message.metadata))
 
 
 def preview(message: Message) -> str | None:
-    """Return how a message begins, for listings of sessions without a title."""
+    """Return the beginning of a message, for listings of sessions without a title."""
     text = message.content if isinstance(message.content, str) else ""
     return " ".join(text[:PREVIEW_CHARS].split()) or None
