@@ -1,1 +1,1 @@
-"""What things are: frozen values without clocks, randomness or I/O. Start with `message.py`."""
+"""Frozen values: messages, sessions, events, commands, frames. No clock, no randomness, no I/O."""

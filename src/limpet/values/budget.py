@@ -1,4 +1,4 @@
-"""The token account of a frame: pure arithmetic on a frozen value. Every operation returns a new one."""
+"""The token budget of a frame: arithmetic on a frozen value. Every operation returns a new one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ replace = msgspec.structs.replace
 
 
 class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a frame may spend and what it did: `total` = used + reserved + subcall_allocation + available.
+    """The tokens and limits of a frame: `total` = used + reserved + subcall_allocation + available.
 
-    `subcall_allocation` is what open children have been given. `used` counts what closed children
-    spent. Usage is recorded even beyond the total: `overdrawn` says by how much.
-    A limit of None is none; among a frame and its ancestors the strictest holds.
+    `subcall_allocation` is allocated to open children. `used` includes what closed children spent. Usage is
+    recorded even beyond the total; `overdrawn` says by how much.
+    A limit of None means no limit; among a frame and its ancestors the strictest one applies.
     """
 
     total: int
@@ -57,51 +57,51 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             )
 
     def available(self) -> int:
-        """Return the tokens that are free; 0 if the account is overdrawn."""
+        """Return the free tokens; 0 if the budget is overdrawn."""
         return max(0, self.total - self._taken())
 
     @property
     def overdrawn(self) -> int:
-        """By how much more was spent or promised than there is."""
+        """How many tokens were spent or promised beyond the total."""
         return max(0, self._taken() - self.total)
 
     def _taken(self) -> int:
         return self.used + self.reserved + self.subcall_allocation
 
     def reserve(self, amount: int) -> Self:
-        """Set tokens aside; raise InsufficientTokens if fewer are available."""
+        """Reserve tokens; raise InsufficientTokens if fewer are available."""
         self.check(amount)
         return replace(self, reserved=self.reserved + amount)
 
     def release_reservation(self, amount: int) -> Self:
-        """Give tokens that were set aside back, at most as many as there are."""
+        """Release reserved tokens, at most as many as are reserved."""
         released = min(checked_tokens("amount", amount), self.reserved)
         return replace(self, reserved=self.reserved - released)
 
     def consume_reserved(self, amount: int, used: int | None = None) -> Self:
-        """Settle a reservation: `amount` is no longer set aside, and `used` of it (None: all) was spent."""
+        """Spend a reservation: release `amount` of it and record `used` (None: all of it) as spent."""
         spent = amount if used is None else used
         return self.release_reservation(amount).record_usage(spent)
 
     def allocate_for_subcall(self, amount: int) -> Self:
-        """Give tokens to a child; raise InsufficientTokens if fewer are available."""
+        """Allocate tokens to a child; raise InsufficientTokens if fewer are available."""
         self.check(amount)
         return replace(self, subcall_allocation=self.subcall_allocation + amount)
 
     def release_subcall_allocation(self, amount: int) -> Self:
-        """Take tokens back from a child, at most as many as were given."""
+        """Take tokens back from a child, at most as many as are allocated."""
         released = min(checked_tokens("amount", amount), self.subcall_allocation)
         return replace(self, subcall_allocation=self.subcall_allocation - released)
 
     def record_usage(self, amount: int) -> Self:
-        """Record what was spent, whether it was available or not."""
+        """Record spent tokens, available or not."""
         used = self.used + checked_tokens("amount", amount)
         return replace(self, used=min(used, limits.TOKENS_MAX))
 
     def settle(self, child: TokenBudget) -> Self:
-        """Close a child's account: what it was given comes back, less what it spent.
+        """Close a child's budget: its allocation comes back, less what it spent.
 
-        Beyond the largest number there is, `used` stays at it: an account can always be closed.
+        `used` stops at the largest possible number, so that a budget can always be closed.
         """
         used = min(self.used + child.used, limits.TOKENS_MAX)
         left = max(0, self.subcall_allocation - child.total)
@@ -115,7 +115,7 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def insufficient(requested: int, available: int) -> errors.InsufficientTokens:
-    """Return the error for tokens that are not there."""
+    """Return the error for tokens that are not available."""
     return errors.InsufficientTokens(
         f"{requested:,} tokens are asked for; {available:,} are available.",
         hint="Ask for fewer, release a reservation, or wait for a child to give its rest back.",
@@ -124,7 +124,7 @@ def insufficient(requested: int, available: int) -> errors.InsufficientTokens:
 
 
 def checked_tokens(what: str, value: int) -> int:
-    """Return a number of tokens; raise InvalidRequest if it is none."""
+    """Return a number of tokens; raise InvalidRequest if it is not one."""
     if type(cast("object", value)) is not int or not 0 <= value <= limits.TOKENS_MAX:
         raise errors.InvalidRequest(
             f"{what} is a whole number from 0 to {limits.TOKENS_MAX:,}, not {value!r}."

@@ -1,4 +1,4 @@
-"""What callers ask for, as values: the engine decides each one against a session's state."""
+"""Commands on sessions, as values. The engine decides each one against a session's state."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from limpet.values.session import EndReason, SessionState
 
 
 class CreateSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Begin a session, with these messages in it.
+    """Create a session with its first messages.
 
-    `or_get`: an existing one is the answer, not an error. `named`: the caller chose the id. `opening` is what is
-    known of the user by now; it is not what the caller said.
+    `or_get`: an existing session is the answer, not an error. `named`: the caller chose the id. `opening` is what
+    long-term memory knows of the user; the caller did not give it.
     """
 
     session_id: str
@@ -35,9 +35,9 @@ class CreateSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class AddMessages(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Append messages, all or none; in a new session if this one has `max_messages` already.
+    """Append messages, all or none; into a new session if this one already has `max_messages`.
 
-    `window` is what the model had seen that said them, `usage` what its provider charged for that.
+    `window` is what the model had seen when it made them; `usage` is what its provider charged.
     """
 
     session_id: str
@@ -58,10 +58,10 @@ class UpdateSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ContinueSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Go on in a new session: what is carried over first, then the new messages.
+    """Continue a conversation in a new session: the carried messages first, then the new ones.
 
-    The engine fills in `next_id`, and `carried` and `summary` from the log; `max_messages` bounds how
-    much of a turn that is.
+    The engine fills in `next_id`, and `carried` and `summary` from the log. `max_messages` bounds how much of
+    a turn is carried over.
     """
 
     session_id: str
@@ -83,7 +83,7 @@ class EndSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ResetSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """End the present generation and begin the next under the same id, with these messages in it."""
+    """End the present generation and begin the next one under the same id, with these messages."""
 
     session_id: str
     messages: tuple[Message, ...] = ()
@@ -91,7 +91,7 @@ class ResetSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ForkSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Begin a session that is what this one was at a message (`at`: its id or number), or at a version.
+    """Create a session that continues another from a message (`at`: its id or number) or from a version.
 
     `named`: the caller chose the id. The engine fills in `there`, the state at that point.
     """
@@ -108,7 +108,7 @@ class ForkSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class RewindSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Go back to a message: later ones leave the conversation. The engine fills in `there`."""
+    """Go back to a message: later ones leave the conversation. The engine fills in `there`, the state at that point."""
 
     session_id: str
     at: str | int
@@ -118,7 +118,7 @@ class RewindSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class TrimSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Have windows of a session begin where a policy would cut it down to its budget.
 
-    The engine fills in `cut`, and the `summary` that stands for what goes.
+    The engine fills in `cut`, and the `summary` of what it takes out.
     """
 
     session_id: str
@@ -128,9 +128,9 @@ class TrimSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class SummarizeSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Put a summary in the place of messages that are out, if nobody summarised since message `after`.
+    """Summarise messages outside the window, if no summary was made since message `after`.
 
-    `seen` is the version of the session at which they were read: what was erased since may be in it.
+    `seen` is the version of the session at which the messages were read: what was erased later may be in the text.
     """
 
     session_id: str
@@ -141,7 +141,7 @@ class SummarizeSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class OffloadSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Note that long-term memory has taken the history of a generation that ended."""
+    """Record that long-term memory has taken the history of an ended generation."""
 
     session_id: str
     generation: int
@@ -164,10 +164,10 @@ SessionCommand = (
 
 
 class ReplaySession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Append events that happened elsewhere, at the times when they did, to a session at version `expected`.
+    """Append imported events with their own times, to a session at version `expected`.
 
-    They have been checked: `state` is what they lead to. `base` is the version that they go on from if that is
-    not the last; `whole` says that the session is complete with them.
+    The events are checked: `state` is the state after them. `base` is the version that they follow, if it is not
+    the last one. `whole` says that the import of the session is complete.
     """
 
     session_id: str
@@ -179,7 +179,7 @@ class ReplaySession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A command with what the caller demands of it: whose, once only under a key, at which version."""
+    """A command with its tenant, its idempotency key and the version that the caller expects."""
 
     tenant: str
     command: SessionCommand | FrameCommand | ReplaySession
@@ -188,5 +188,5 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def session_id(self) -> str:
-        """The session that the command is about; empty if it is about a frame."""
+        """The session of the command; empty for a command on a frame."""
         return "" if isinstance(self.command, AboutFrame) else self.command.session_id

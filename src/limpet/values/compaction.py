@@ -1,4 +1,4 @@
-"""How a frame lets go of handles, and what came of it."""
+"""How a frame drops or summarises handles, and the result."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from limpet.values.context import CompactionLevel
 
 
 class CompactionStrategy(msgspec.Struct, frozen=True):
-    """Which handles go. Critical and pinned ones never do, and a tool's call goes with its result.
+    """Which handles go. Critical and pinned ones never do; a tool call goes together with its result.
 
-    PRIORITY_BASED drops the least important, the oldest first among equals, until the rest fits.
-    SUMMARIZE_OLDEST puts one summary in the place of all but the newest ten. `truncate_at(n)` keeps the
-    newest n. `custom(fn)` takes a function from a ContextPack with everything in it to one without what
-    shall go.
+    PRIORITY_BASED drops the least important first, the oldest first among equals, until the rest fits.
+    SUMMARIZE_OLDEST replaces all but the newest ten by one summary. `truncate_at(n)` keeps the newest n.
+    `custom(fn)` takes a function from a complete ContextPack to one without the segments to drop.
     """
 
     PRIORITY_BASED: ClassVar[CompactionStrategy]
@@ -45,12 +44,12 @@ class CompactionStrategy(msgspec.Struct, frozen=True):
 
     @classmethod
     def truncate_at(cls, message_count: int) -> CompactionStrategy:
-        """Keep the newest so many handles, and those that never go."""
+        """Keep the newest `message_count` handles, and those that are never dropped."""
         return cls(_TRUNCATE, message_count)
 
     @classmethod
     def custom(cls, function: Callable[[Any], Any]) -> CompactionStrategy:
-        """Drop the handles that the function takes out of a ContextPack."""
+        """Drop the handles whose segments the function removes from a ContextPack."""
         return cls(_CUSTOM, None, function)
 
     def __repr__(self) -> str:
@@ -58,7 +57,7 @@ class CompactionStrategy(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Its name as it is written out: priority_based, summarize_oldest, truncate_at(5), custom."""
+        """The name for output: priority_based, summarize_oldest, truncate_at(5), custom."""
         return self.name if self.message_count is None else f"{self.name}({self.message_count})"
 
 
@@ -71,9 +70,9 @@ CompactionStrategy.SUMMARIZE_OLDEST = CompactionStrategy("summarize_oldest")
 
 
 class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a frame's handles, by their sizes. `target_met`: the rest fits.
+    """The result of a compaction, in tokens and handles. `target_met`: the rest fits.
 
-    `items_removed` are gone; `items_summarized` are under a summary, or shorter than they were.
+    `items_removed` were dropped; `items_summarized` are under a summary or were shortened.
     """
 
     original_tokens: int

@@ -1,4 +1,4 @@
-"""What goes into a model's context and what becomes of it: priorities, levels, and the account of both."""
+"""What goes into a model's context: priorities, compaction levels, and the ledger of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from limpet.values.message import MessageCategory
 
 
 class ContextPriority(IntEnum):
-    """How much an item is needed. Critical items are never altered and never left out."""
+    """How important an item is. Critical items are never changed and never left out."""
 
     CRITICAL = 100
     HIGH = 75
@@ -22,12 +22,12 @@ class ContextPriority(IntEnum):
     BACKGROUND = 10
 
     def score(self) -> int:
-        """Return its number: the higher, the more it is needed."""
+        """Return the score: the higher, the more important."""
         return int(self)
 
     @property
     def label(self) -> str:
-        """Its name as it is written out: critical, high, medium, low, background."""
+        """The name for output: critical, high, medium, low, background."""
         return self.name.lower()
 
 
@@ -40,9 +40,9 @@ PRIORITY_OF_CATEGORY: Final = {
 
 
 def standing(metadata: Mapping[str, Json]) -> tuple[ContextPriority, str] | None:
-    """Return the priority that a message carries itself, and why: `pinned`, or `priority` by its name.
+    """Return the priority that a message's metadata gives it, and the rule: `pinned`, or `priority` with a name.
 
-    Metadata is the caller's own: whatever else it says there is left alone.
+    Other metadata is the caller's and is ignored.
     """
     if metadata.get("pinned") is True:
         return ContextPriority.CRITICAL, "pinned"
@@ -53,16 +53,16 @@ def standing(metadata: Mapping[str, Json]) -> tuple[ContextPriority, str] | None
 
 
 def stands_out(metadata: Mapping[str, Json]) -> bool:
-    """Whether a message has to be looked at however old it is."""
+    """Return whether windows must look at a message however old it is."""
     chosen = standing(metadata)
     return chosen is not None and chosen[0] >= ContextPriority.HIGH
 
 
 class CompactionLevel(IntEnum):
-    """How far a context is compacted; each level does what those before it do, and more.
+    """How strongly a context is compacted. Each level includes the ones before.
 
-    Light shortens long texts, moderate puts a summary in the place of what is older than the newest
-    messages, aggressive leaves out low priorities, critical keeps critical items alone.
+    Light shortens long texts. Moderate replaces older messages by a summary. Aggressive drops low and background
+    priorities. Critical keeps critical items only.
     """
 
     NONE = 0
@@ -73,12 +73,12 @@ class CompactionLevel(IntEnum):
 
     @property
     def label(self) -> str:
-        """Its name as it is written out: none, light, moderate, aggressive, critical."""
+        """The name for output: none, light, moderate, aggressive, critical."""
         return self.name.lower()
 
 
 class Fate(StrEnum):
-    """What became of a message."""
+    """What happened to a message or handle: kept, shortened, summarised, left out."""
 
     KEPT = "kept"
     SHORTENED = "shortened"
@@ -87,9 +87,9 @@ class Fate(StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One line of a ledger: messages of the conversation by their numbers, from 1, and what became of them.
+    """One line of a ledger: a range of message numbers (from 1) and what happened to them.
 
-    `tokens` is their size in the conversation, `used` what they take in the context, `rule` why.
+    `tokens` is their size in the conversation, `used` their size in the context, `rule` the reason.
     """
 
     first: int
@@ -102,16 +102,16 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def count(self) -> int:
-        """How many messages it stands for."""
+        """How many messages the line covers."""
         return self.last - self.first + 1
 
 
 class Selection(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a window was made of, so that it can be made again without deciding anything anew.
+    """The recorded selection of a window, from which it is rebuilt without deciding again.
 
-    `parts` are, in order, [first, last] for messages as they are, by their numbers, or a message's dict
-    where it was altered or made (a summary). Numbers count from `began`, the ordinal before the first
-    message of the session's generation. `digest` is that of the whole window.
+    `parts` are, in order, [first, last] for unchanged messages, by number, or the dict of a message that was
+    changed or made (a summary). Numbers count from `began`, the ordinal before the first message of the
+    generation. `digest` is the hash of the whole window.
     """
 
     session_id: str
@@ -129,7 +129,7 @@ class Selection(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """The account of a context: every message of the conversation is in exactly one entry, in order."""
+    """The account of a window: every message of the conversation is in exactly one entry, in order."""
 
     entries: tuple[Entry, ...]
 
@@ -141,7 +141,7 @@ class Ledger(msgspec.Struct, frozen=True):
 
     @property
     def used(self) -> int:
-        """Tokens that the conversation's messages take."""
+        """The tokens that the conversation's messages take in the window."""
         return sum(entry.used for entry in self.entries)
 
     def messages(self, fate: Fate | None = None) -> int:
@@ -149,11 +149,11 @@ class Ledger(msgspec.Struct, frozen=True):
         return sum(e.count for e in self.entries if fate is None or e.fate is fate)
 
     def tokens(self, fate: Fate | None = None) -> int:
-        """How large they are in the conversation, or those with this fate."""
+        """The size of the messages in the conversation, or of those with this fate."""
         return sum(e.tokens for e in self.entries if fate is None or e.fate is fate)
 
     def left_out(self) -> dict[str, tuple[int, int]]:
-        """Return how many messages were left out by each rule, and their tokens."""
+        """Return, for each rule, how many messages it left out and their tokens."""
         reasons: dict[str, tuple[int, int]] = {}
         for entry in self.entries:
             if entry.fate is Fate.LEFT_OUT:
@@ -162,6 +162,6 @@ class Ledger(msgspec.Struct, frozen=True):
         return reasons
 
     def of(self, number: int) -> Entry | None:
-        """Return the entry of one message by its number; None if the conversation has no such."""
+        """Return the entry of a message by its number; None if there is no such message."""
         found = (entry for entry in self.entries if entry.first <= number <= entry.last)
         return next(found, None)

@@ -1,4 +1,4 @@
-"""The receipt of an erasure: what went, in numbers. It names nobody."""
+"""The receipt of an erasure: how much was erased. It names no user."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from limpet.values.frozen import Json
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What an erasure took out of the store, and when.
+    """What an erasure removed, and when.
 
-    `what` was asked for: a user, a session, a message, or what was deleted. `events` lost their content, with
-    `blobs`, idempotency `keys`, and `rows` of the search index and the memory. `waiting` are sessions that are hidden,
-    and go with the last fork that still reads them. `pending`: it can't be read any more, but traces are left in
-    files until somebody stops reading; the next erasure or opening removes them. The same erasure has the same `id`.
+    `what` is its scope: a user, a session, a message, or deleted sessions. `events` lost their content, and `blobs`,
+    idempotency `keys` and `rows` of search index and memory are gone. `waiting` sessions are hidden and go with the
+    last fork that still reads them. `pending`: nothing is readable any more, but traces stay in files until a reader
+    closes; the next erasure or opening removes them. The same erasure has the same `id`.
     """
 
     id: str
@@ -31,11 +31,11 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def erased_at(self) -> str:
-        """When, as ISO 8601."""
+        """The time as ISO 8601."""
         return ids.iso(self.erased_us)
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as plain JSON, with the time as ISO 8601."""
+        """Return the receipt as plain JSON, with the time as ISO 8601."""
         made: dict[str, Json] = {name: getattr(self, name) for name in self.__struct_fields__}
         made["erased_at"] = ids.iso(made.pop("erased_us"))
         return made

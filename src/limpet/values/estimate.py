@@ -1,7 +1,7 @@
-"""A token estimate that needs no tokenizer and knows that scripts differ.
+"""A token estimate that needs no tokenizer and depends on the script.
 
-Latin text takes about four characters a token, most other alphabets about two, Chinese, Japanese
-and Korean about one. It stands in wherever nobody has counted.
+Latin text takes about four characters a token, most other alphabets about two, Chinese, Japanese and
+Korean about one. It is used where no counter has counted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import cast
 from limpet.values.frozen import Json
 
 NAME = "estimate-1"
-"""Stored beside every count this makes, so that an exact counter can tell what to replace."""
+"""The counter name stored with every such count, so that an exact counter knows which ones to replace."""
 
 IMAGE, AUDIO, FILE = 1000, 500, 250
 _PARTS = {

@@ -1,6 +1,6 @@
-"""Facts about sessions, in the past tense. The log of them is the truth; everything else is derived.
+"""Events of sessions: facts in the past tense. The log of them is the truth; all else is derived.
 
-A `kind` is an explicit tag that is stored; it never depends on where a class lives.
+A `kind` is an explicit, stored tag; it does not depend on where its class is.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from limpet.values.session import EndReason, SessionState
 
 
 class SessionCreated(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A session began; again, under the same id, if the one before was deleted.
+    """A session was created; again under the same id if the earlier one was deleted.
 
-    One that is imported says with `until` at which version it is whole: nobody finds it before. It begins
-    anew, whatever had its id.
+    `until` is the version at which an import is complete: the session is hidden before. An import replaces an
+    earlier session of the same id.
     """
 
     kind: ClassVar[str] = "session.created"
@@ -39,9 +39,9 @@ class SessionCreated(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_d
 
 
 class MessageAdded(msgspec.Struct, frozen=True, gc=False):
-    """A message took its place at the end of a session.
+    """A message was appended to a session.
 
-    `tokens` is its count and `counter` says who counted: the caller, or a named counter.
+    `tokens` is its count and `counter` the counter: the caller or a named one.
     """
 
     kind: ClassVar[str] = "session.message_added"
@@ -51,7 +51,7 @@ class MessageAdded(msgspec.Struct, frozen=True, gc=False):
 
 
 class WindowRecorded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The next `messages` were said by a model that had seen this window of the conversation."""
+    """The model that made the next `messages` had seen this window."""
 
     kind: ClassVar[str] = "session.window_recorded"
     selection: Selection
@@ -66,16 +66,16 @@ class WindowCut(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionSummarized(msgspec.Struct, frozen=True, gc=False):
-    """A summary stands for messages that a cut has taken out of the windows, instead of any before it."""
+    """A summary replaces messages that a cut took out of the windows, and any earlier summary."""
 
     kind: ClassVar[str] = "session.summarized"
     summary: Summary
 
 
 class SessionUpdated(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Title, metadata or policy changed, or a count was found to be off.
+    """Title, metadata or policy changed, or reported usage corrected a counter.
 
-    Keys in `set_metadata` were set, those in `drop_metadata` removed.
+    Keys in `set_metadata` were set, keys in `drop_metadata` removed.
     """
 
     kind: ClassVar[str] = "session.updated"
@@ -87,14 +87,14 @@ class SessionUpdated(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_d
 
 
 class SessionContinued(msgspec.Struct, frozen=True, gc=False):
-    """The conversation goes on in another session."""
+    """The conversation continues in another session."""
 
     kind: ClassVar[str] = "session.continued"
     to: str
 
 
 class SessionForked(msgspec.Struct, frozen=True, gc=False):
-    """A session began as another was at a version: `state` is what it has from there, as its own."""
+    """A session began as a copy of another one at a version; `state` is its own state from there."""
 
     kind: ClassVar[str] = "session.forked"
     id: str
@@ -104,7 +104,7 @@ class SessionForked(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionRewound(msgspec.Struct, frozen=True, gc=False):
-    """The session went back to one of its versions: `state` is what it has from there on."""
+    """The session went back to an earlier version; `state` is its state from there."""
 
     kind: ClassVar[str] = "session.rewound"
     to: int
@@ -112,7 +112,7 @@ class SessionRewound(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionReset(msgspec.Struct, frozen=True, gc=False):
-    """The present generation ended and the next began, empty, under the same id."""
+    """The generation ended and the next one began, empty, under the same id."""
 
     kind: ClassVar[str] = "session.reset"
 
@@ -125,7 +125,7 @@ class SessionEnded(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionOffloaded(msgspec.Struct, frozen=True, gc=False):
-    """Long-term memory has taken the history of a generation that ended, and has said so."""
+    """Long-term memory acknowledged the history of an ended generation."""
 
     kind: ClassVar[str] = "session.offloaded"
     generation: int
@@ -133,7 +133,7 @@ class SessionOffloaded(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionErased(msgspec.Struct, frozen=True, gc=False):
-    """Content of so many events of the session was erased; `digest` proves which. The rest goes on as it was."""
+    """The content of some events of the session was erased; `digest` proves which. The session continues."""
 
     kind: ClassVar[str] = "session.erased"
     events: int
@@ -158,7 +158,7 @@ SessionEvent = (
 
 
 class Recorded(msgspec.Struct, frozen=True, gc=False):
-    """An event as it stands in the log: what happened, where in the feed and stream, and when."""
+    """An event with its place in the log: position in the feed, version in the stream, time."""
 
     event: SessionEvent
     session_id: str
@@ -168,12 +168,12 @@ class Recorded(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def kind(self) -> str:
-        """The event's tag, for example session.message_added."""
+        """The tag of the event, for example session.message_added."""
         return self.event.kind
 
 
 class Erased(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """An event of which only its place in the log is left, and of which kind it was."""
+    """An erased event: only its place in the log and its kind are left."""
 
     kind: str
     position: int
@@ -182,10 +182,10 @@ class Erased(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def event(self) -> Erased:
-        """Itself: what happened was erased."""
+        """The value itself: its content was erased."""
         return self
 
     @property
     def session_id(self) -> str:
-        """Empty: whom it happened to was erased with it."""
+        """Empty: the id was erased with the content."""
         return ""

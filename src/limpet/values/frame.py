@@ -1,7 +1,7 @@
-"""Frames: units of work on a stack, each with a goal, a token account, handles, tools and results.
+"""Frames: units of work on a stack, each with a goal, a token budget, handles, tools and results.
 
-A frame tree is a root and its descendants. Its state holds the frames that are open; one that closes
-leaves it, so the state follows the work under way and not what was ever done.
+A frame tree is a root and its descendants. Its state holds only open frames: a closed frame leaves it, so
+that the state does not grow with finished work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from limpet.values.message import checked_id
 
 
 class FrameStatus(StrEnum):
-    """Where a frame is in its life. The last three are final."""
+    """The status of a frame. The last three are final."""
 
     ACTIVE = "active"
     WAITING = "waiting"
@@ -34,7 +34,7 @@ class FrameStatus(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing follows it."""
+        """Whether the frame is closed."""
         return self in FINAL
 
 
@@ -42,7 +42,7 @@ FINAL: Final = frozenset({FrameStatus.COMPLETED, FrameStatus.FAILED, FrameStatus
 
 
 class ToolStatus(StrEnum):
-    """How far a tool call has come. Unknown: it had begun when its process stopped."""
+    """The status of a tool run. Unknown: it had started when its process stopped."""
 
     INTENT = "intent"
     STARTED = "started"
@@ -52,7 +52,7 @@ class ToolStatus(StrEnum):
 
 
 class ToolEffect(StrEnum):
-    """What running a tool twice does: nothing at all, nothing more, or harm."""
+    """What a second run of a tool does: nothing, nothing more, or harm."""
 
     PURE = "pure"
     IDEMPOTENT = "idempotent"
@@ -60,7 +60,7 @@ class ToolEffect(StrEnum):
 
 
 class Decision(StrEnum):
-    """How a suspension ended."""
+    """How a suspension was ended."""
 
     RESUMED = "resumed"
     APPROVED = "approved"
@@ -69,7 +69,7 @@ class Decision(StrEnum):
 
 
 class SuspensionStatus(StrEnum):
-    """Where a suspension stands; a waiting one can be resumed or decided."""
+    """The status of a suspension. A waiting one can be resumed or decided."""
 
     WAITING = "waiting"
     RESUMED = "resumed"
@@ -82,7 +82,7 @@ class SuspensionStatus(StrEnum):
 
 
 class Scope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Whose work: an actor, in a session and a thread if it is about one."""
+    """Whose work it is: an actor, optionally in a session and a thread."""
 
     actor_id: str
     session_id: str | None = None
@@ -96,7 +96,7 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             checked_id("a thread's id", self.thread_id)
 
     def covers(self, other: Scope) -> bool:
-        """Whether another scope lies within this one: what is not named here may be anything there."""
+        """Return whether another scope lies within this one; a field that is None here matches any value."""
         return (
             self.actor_id == other.actor_id
             and self.session_id in (None, other.session_id)
@@ -105,7 +105,7 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ToolRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool call of a frame. `key` is handed to the tool: the same for every attempt at this one call.
+    """A tool run of a frame. `key` is given to the tool: it is the same for every attempt at this call.
 
     `call_id` and `message_id` name the call in the session's conversation, if it is in one.
     """
@@ -123,14 +123,14 @@ class ToolRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def safe_to_retry(self) -> bool:
-        """Whether running it once more does no harm."""
+        """Whether another run does no harm."""
         return self.effect is not ToolEffect.DESTRUCTIVE or self.status is ToolStatus.INTENT
 
 
 class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a frame stands still, until when, and what becomes of it. The right to resume is not in here.
+    """Why a frame is suspended, until when, and how it ended. It does not hold the token.
 
-    `previous` is the status that is restored. `payload` is what is asked about: a tool call's arguments.
+    `previous` is the status to restore. `payload` is what is to be approved: the arguments of a tool call.
     """
 
     suspension_id: str
@@ -154,7 +154,7 @@ class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def suspended_at(self) -> str:
-        """When, as ISO 8601."""
+        """The time as ISO 8601."""
         return ids.iso(self.suspended_us)
 
     @property
@@ -164,7 +164,7 @@ class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a resumed frame is told: how it was decided, by whom, and the payload, edited or as it was."""
+    """What a resumed frame receives: the decision, who made it, and the payload, edited or unchanged."""
 
     suspension_id: str
     decision: Decision
@@ -178,11 +178,11 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A unit of work. `budget.used` counts what closed children spent; `settled` says how much that is.
+    """A unit of work. `budget.used` includes what closed children spent; `settled` is that part.
 
-    `tools` are those that are not through; `children` the open ones; `failures` children that failed and
-    that nobody has dealt with. `deadline_us` is when its own time is up; while something in its tree is
-    suspended it stands, since `stood_us`.
+    `tools` are unfinished tool runs, `children` the open children, `failures` failed children that are not
+    handled yet. `deadline_us` is the frame's own time limit; the clock stops at `stood_us` while anything in
+    its tree is suspended.
     """
 
     frame_id: str
@@ -227,13 +227,13 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def handle_count(self) -> int:
-        """How many handles it has."""
+        """The number of its handles."""
         pages = self.handle_pages
         return (len(pages) - 1) * PAGE + len(pages[-1]) if pages else 0
 
     @property
     def open(self) -> bool:
-        """Whether work on it goes on."""
+        """Whether it is not closed."""
         return self.status not in FINAL
 
     @property
@@ -248,23 +248,23 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def spent(self) -> int:
-        """Tokens that it spent itself, without its children."""
+        """The tokens that it spent itself, without its children."""
         return self.budget.used - self.settled
 
     @property
     def weight(self) -> int:
-        """How much is kept of it, in handles or half kilobytes."""
+        """The size of the frame in the state, in handles or half kilobytes."""
         text = len(self.goal) + len(self.result_summary)
         if self.inputs is not None:
             text += len(msgspec.json.encode(self.inputs))
         return 1 + self.handle_count + len(self.result_refs) + text // 512
 
     def handle(self, handle_id: str) -> ContextHandle | None:
-        """Return the handle by that id."""
+        """Return the handle of that id."""
         return next((h for h in self.context_handles if h.handle_id == handle_id), None)
 
     def tool(self, tool_id: str) -> ToolRun | None:
-        """Return the tool that is not through by that id."""
+        """Return the unfinished tool run of that id."""
         return next((t for t in self.tools if t.tool_id == tool_id), None)
 
     def __repr__(self) -> str:
@@ -275,11 +275,11 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The open frames of a tree up to `version`, by id, parents before children.
+    """The open frames of a tree at `version`, by id, parents before children.
 
-    `closed` are frames that closed lately, the last one last, and `burden` how much they are: they leave
-    many at a time, for rows of their own. `due` is the version at which the next snapshot is taken: it
-    grows with the state, so that an event costs the same in any tree.
+    `closed` are recently closed frames, the newest last, and `burden` is their total weight: they are moved to
+    rows of their own many at a time. `due` is the version of the next snapshot: the interval grows with the state,
+    so that the cost of an event does not depend on the size of the tree.
     """
 
     root_id: str
@@ -297,18 +297,18 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def shelves(self) -> bool:
-        """Whether its closed frames get rows with the last event, and are gone with the next."""
+        """Whether the last event moves the closed frames to rows; the next event drops them from the state."""
         return self.burden >= limits.FRAMES_CLOSED_KEPT or not self.frames
 
     def closed_frame(self, frame_id: str) -> Frame | None:
-        """Return a frame that closed lately; None if it did not, or has left."""
+        """Return a recently closed frame; None if it is open, moved to a row, or unknown."""
         for frame in reversed(self.closed):
             if frame.frame_id == frame_id:
                 return frame
         return None
 
     def ancestry(self, frame_id: str) -> tuple[Frame, ...]:
-        """Return the open frames from the root down to one, itself included."""
+        """Return the open frames from the root down to a frame, itself included."""
         found: list[Frame] = []
         at: str | None = frame_id
         while at is not None:
@@ -318,7 +318,7 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(reversed(found))
 
     def below(self, frame_id: str) -> tuple[Frame, ...]:
-        """Return the open descendants of a frame, the deepest first, itself left out."""
+        """Return the open descendants of a frame, the deepest first."""
         found: list[Frame] = []
         waiting = list(self.frames[frame_id].children)
         while waiting:
@@ -340,7 +340,7 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return strictest
 
     def deadline(self, frame_id: str) -> int | None:
-        """Return when the time of a frame is up: its own or an ancestor's, unless it stands."""
+        """Return the deadline of a frame: its own or an ancestor's, unless the clock is stopped."""
         soonest: int | None = None
         at: str | None = frame_id
         while at is not None:
@@ -352,12 +352,12 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return soonest
 
     def scopes(self) -> set[Scope]:
-        """Return whose work it has: open, or closed lately; none once it is closed."""
+        """Return the scopes of its open and recently closed frames; none once the tree is closed."""
         frames = (*self.frames.values(), *self.closed) if self.frames else ()
         return {frame.scope for frame in frames}
 
     def alarm(self) -> int | None:
-        """Return the next moment at which something of the tree is overdue or expires."""
+        """Return the next moment at which a frame is overdue or a suspension expires."""
         moments: list[int] = []
         for frame in self.frames.values():
             if frame.deadline_us is not None and frame.stood_us is None:

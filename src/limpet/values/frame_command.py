@@ -1,6 +1,6 @@
-"""What callers ask for of frames, as values: each is decided against the state of one frame tree.
+"""Commands on frames, as values. Each is decided against the state of one frame tree.
 
-`frame_id` names the frame it is about; the engine finds the tree.
+`frame_id` names the frame; the engine finds its tree.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ class PopFrame(AboutFrame, frozen=True, kw_only=True):
 
 
 class AddHandle(AboutFrame, frozen=True, kw_only=True):
-    """Give a frame a handle. `at` is the version of the session that its messages are numbered in."""
+    """Add a handle to a frame. `at` is the version of the session in which its messages are numbered."""
 
     handle: ContextHandle
     at: int | None = None
 
 
 class AddResult(AboutFrame, frozen=True, kw_only=True):
-    """Note what a frame produced."""
+    """Add a result to a frame."""
 
     result: ResultRef
 
 
 class CompactFrame(AboutFrame, frozen=True, kw_only=True):
-    """Let go of handles, and put others in their place."""
+    """Drop handles of a frame, and add others in their place."""
 
     removed: tuple[str, ...]
     replaced: tuple[ContextHandle, ...] = ()
@@ -91,14 +91,14 @@ class CompactFrame(AboutFrame, frozen=True, kw_only=True):
 
 
 class RecordPack(AboutFrame, frozen=True, kw_only=True):
-    """Note what a model is about to see. `texts` are what the selection refers to by hash."""
+    """Record the pack that a model is about to see. `texts` are the texts that the selection names by hash."""
 
     selection: PackSelection
     texts: tuple[str, ...] = ()
 
 
 class SuspendFrame(AboutFrame, frozen=True, kw_only=True):
-    """Have a frame stand still. `again`: a new right to resume replaces the one before."""
+    """Suspend a frame. `again`: a new token replaces the present one."""
 
     suspension_id: str
     token_hash: str
@@ -110,7 +110,7 @@ class SuspendFrame(AboutFrame, frozen=True, kw_only=True):
 
 
 class EndSuspension(AboutFrame, frozen=True, kw_only=True):
-    """Let a suspended frame go on: by its token's hash, or by somebody's decision."""
+    """Resume a suspended frame: by its token's hash, or by an operator's decision."""
 
     suspension_id: str
     decision: Decision
@@ -122,7 +122,7 @@ class EndSuspension(AboutFrame, frozen=True, kw_only=True):
 
 
 class RevokeSuspension(AboutFrame, frozen=True, kw_only=True):
-    """Make the right to resume void; the frame stays suspended."""
+    """Revoke the token; the frame stays suspended."""
 
     suspension_id: str
     by: str = ""
@@ -130,7 +130,7 @@ class RevokeSuspension(AboutFrame, frozen=True, kw_only=True):
 
 
 class BeginTool(AboutFrame, frozen=True, kw_only=True):
-    """Note that a tool is meant to run (`intent`), or runs from here on."""
+    """Record that a tool will run (`intent`), or that it runs now."""
 
     tool_id: str
     name: str
@@ -144,7 +144,7 @@ class BeginTool(AboutFrame, frozen=True, kw_only=True):
 
 
 class EndTool(AboutFrame, frozen=True, kw_only=True):
-    """Note a tool's result: in the session whose call it answers, or in the frame's own log."""
+    """Record a tool's result: in the session whose call it answers, or in the frame's log."""
 
     tool_id: str
     output: Json = None
@@ -154,19 +154,19 @@ class EndTool(AboutFrame, frozen=True, kw_only=True):
 
 
 class RetryTool(AboutFrame, frozen=True, kw_only=True):
-    """Note that a tool of unknown outcome runs once more, under the same key."""
+    """Record that a tool of unknown outcome runs again, with the same key."""
 
     tool_id: str
 
 
 class ResumeActor(AboutFrame, frozen=True, kw_only=True):
-    """Note that an actor came back to the stack that ends in this frame."""
+    """Record that an actor resumed the stack that ends in this frame."""
 
     scope: Scope
 
 
 class ExpireTree(AboutFrame, frozen=True, kw_only=True):
-    """Fail what is overdue or orphaned in a tree, expire suspensions, as of a moment.
+    """Fail overdue and orphaned frames of a tree, and expire suspensions, as of a moment.
 
     `orphaned` are ids of sessions that take no more messages.
     """

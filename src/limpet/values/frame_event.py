@@ -1,7 +1,7 @@
-"""Facts about frames, in the past tense: the nine kinds that the document of StateIndex names.
+"""Events of frames: the nine kinds of the StateIndex document.
 
-Together they carry everything. Budget operations, tools, packs, expiry and revocation travel in
-`frame.updated`, removed handles in `frame.compacted`.
+Budget operations, tools, packs, expiry and revocation are parts of `frame.updated`; removed handles are
+part of `frame.compacted`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from limpet.values.pack import PackSelection
 
 
 class FramePushedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame was pushed; its total came out of its parent's account, which waits for it if `waits`.
+    """A frame was pushed; its total was allocated from its parent, which waits for it if `waits`.
 
-    `named`: whoever pushed it chose its id.
+    `named`: the caller chose its id.
     """
 
     kind: ClassVar[str] = "frame.pushed"
@@ -37,12 +37,12 @@ class FramePushedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class FrameUpdatedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something of a frame changed; what is not named did not.
+    """Fields of a frame changed; a field that is not set did not change.
 
-    `reserved` and `released` are tokens by purpose, `used` is what was spent, out of the reservations that
-    `released` names if it does. `tool` is how a tool stands now; its result is in the session and message
-    of `recorded_in`, or here: `output`, or a text by its hash. `pack` is what a model is about to see. `suspension` is what became of the one that stands,
-    `token_hash` the right to end it that replaced the one before.
+    `reserved` and `released` are tokens by purpose; `used` was spent, from the released reservations if there are
+    any. `tool` is the present state of a tool run; its result is in the session and message of `recorded_in`, or
+    here as `output` or as the hash of a text. `pack` is what the model is about to see. `suspension` is the new
+    state of the present suspension; `token_hash` replaces the hash of its token.
     """
 
     kind: ClassVar[str] = "frame.updated"
@@ -67,7 +67,7 @@ class FrameUpdatedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class FramePoppedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame was closed, and its account settled with its parent's. `abandoned` are tools left unfinished."""
+    """A frame was closed and its budget settled with its parent's. `abandoned` are unfinished tool runs."""
 
     kind: ClassVar[str] = "frame.popped"
     frame_id: str
@@ -78,7 +78,7 @@ class FramePoppedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class FrameSuspendedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame stands still until its token is used or the suspension decided. Only the token's hash is kept."""
+    """A frame was suspended. Only the hash of its token is stored."""
 
     kind: ClassVar[str] = "frame.suspended"
     frame_id: str
@@ -91,7 +91,7 @@ class FrameSuspendedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
 
 
 class FrameResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A suspended frame went on, with the status it had. `payload` is what it is handed."""
+    """A suspended frame was resumed with its earlier status. `payload` is what it receives."""
 
     kind: ClassVar[str] = "frame.resumed"
     frame_id: str
@@ -103,7 +103,7 @@ class FrameResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class HandleAddedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame got a handle. Content that came with it is kept as a blob, by its hash."""
+    """A handle was added. Content that came with it is stored as a blob, by hash."""
 
     kind: ClassVar[str] = "frame.handle_added"
     frame_id: str
@@ -111,7 +111,7 @@ class HandleAddedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class ResultAddedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame produced something."""
+    """A result was added."""
 
     kind: ClassVar[str] = "frame.result_added"
     frame_id: str
@@ -119,7 +119,7 @@ class ResultAddedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class FrameCompactedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame let go of handles; those in `replaced` took the place of some of them."""
+    """Handles were dropped; those in `replaced` took their place."""
 
     kind: ClassVar[str] = "frame.compacted"
     frame_id: str
@@ -133,7 +133,7 @@ class FrameCompactedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
 
 
 class ActorResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An actor came back to its stack. Tools that had begun and not ended are of unknown outcome since."""
+    """An actor resumed its stack. Tools that had started and not ended have an unknown outcome from here on."""
 
     kind: ClassVar[str] = "actor.resumed"
     frame_id: str
@@ -142,7 +142,7 @@ class ActorResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class TreeErased(msgspec.Struct, frozen=True):
-    """Content of so many events of the tree was erased; `digest` proves which. It is none of the nine."""
+    """The content of some events of the tree was erased; `digest` proves which. Not one of the nine kinds."""
 
     kind: ClassVar[str] = "tree.erased"
     events: int
@@ -150,7 +150,7 @@ class TreeErased(msgspec.Struct, frozen=True):
 
     @property
     def frame_id(self) -> str:
-        """Empty: it is of no frame in particular."""
+        """Empty: it belongs to no single frame."""
         return ""
 
 
@@ -178,4 +178,4 @@ KINDS: Final = (
     FrameCompactedEvent,
     ActorResumedEvent,
 )
-"""The nine."""
+"""The nine kinds of the document."""

@@ -1,7 +1,7 @@
-"""JSON values: checked where they enter, and impossible to change afterwards.
+"""JSON values: validated on entry and immutable afterwards.
 
-`freeze` is the one gate for structured data. Frozen containers compare equal to, and encode like,
-the plain list or dict of the same content; `thaw` gives those back.
+All structured data enters through `freeze`. Frozen containers are equal to, and encode like, the plain list
+or dict of the same content; `thaw` returns a plain copy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 from limpet import errors, limits
 
 Json = Any
-"""Any JSON value. The one place where the type checker is told to look away."""
+"""Any JSON value, typed as Any: the only place where the type checker is switched off."""
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
@@ -21,7 +21,7 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 
 
 class FrozenDict(dict[str, Json]):
-    """A dict that refuses every change."""
+    """An immutable dict."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __ior__ = _refuse
@@ -32,7 +32,7 @@ class FrozenDict(dict[str, Json]):
 
 
 class FrozenList(list[Json]):
-    """A list that refuses every change."""
+    """An immutable list."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
@@ -47,10 +47,10 @@ EMPTY: Mapping[str, Json] = FrozenDict()
 
 
 def freeze(value: Json, depth: int = 0) -> Json:
-    """Return an immutable copy of a JSON value; tuples become lists. The input is left alone.
+    """Return an immutable copy of a JSON value; tuples become lists. The input is not changed.
 
-    Raises NotJson for anything JSON can't say (NaN, Infinity, bytes, sets, keys that are not text),
-    BadEncoding for text with lone surrogates, TooDeep past limits.DEPTH_MAX.
+    Raises NotJson for a value that JSON can't express (NaN, Infinity, bytes, sets, keys that are not text),
+    BadEncoding for text with lone surrogates, TooDeep beyond limits.DEPTH_MAX.
     """
     kind = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is str:
@@ -134,7 +134,7 @@ def _key(key: object) -> str:
 
 
 def checked_text(text: str) -> str:
-    """Return the text itself, as a plain str; raise BadEncoding if UTF-8 can't carry it."""
+    """Return the text as a plain str; raise BadEncoding if UTF-8 can't encode it."""
     plain = text if type(text) is str else str.__str__(text)
     if not plain.isascii():
         try:
@@ -158,7 +158,7 @@ def freeze_object(what: str, value: Json) -> Mapping[str, Json]:
 
 
 def thaw(value: Json) -> Json:
-    """Return a plain, changeable copy."""
+    """Return a plain, mutable copy."""
     if isinstance(value, dict):
         items = cast("dict[str, Json]", value).items()
         return {key: thaw(item) for key, item in items}

@@ -1,6 +1,6 @@
-"""Messages that belong together: a call with its results is one group, a question with all that follows a turn.
+"""Groups of messages: a call with its results is one group.
 
-Lists from elsewhere may be broken; then a group says what is wrong with it, and no model is shown it.
+A list from elsewhere may be broken. Then a group names its fault, and windows leave it out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REPEATED: Final = "two calls of one message have the same id"
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Indices of its first and last message. `open`: it waits for results, at the end of the list."""
+    """The indices of its first and last message. `open`: it waits for results at the end of the list."""
 
     first: int
     last: int
@@ -38,7 +38,7 @@ def grouped(messages: Sequence[Message]) -> list[Group]:
 
 
 def beginning(messages: Sequence[Message | None], at: int) -> Group:
-    """Return the group that begins at an index. None among the messages stands for some that are not there."""
+    """Return the group that begins at an index. None stands for messages that are not loaded."""
     message = messages[at]
     assert message is not None, "a group begins with a message"
     if not message.tool_calls:
@@ -56,7 +56,7 @@ def beginning(messages: Sequence[Message | None], at: int) -> Group:
 
 
 def _answers(message: Message | None, waiting: set[str]) -> bool:
-    """Whether all results of a message answer calls that wait; those wait no more then."""
+    """Remove the answered calls from `waiting`; return False if a result answers none of them."""
     if message is None:
         return False
     named = [result.tool_call_id for result in message.tool_results]

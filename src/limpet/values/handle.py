@@ -1,4 +1,4 @@
-"""What a frame points at and what it gives back: handles to content, and references to results."""
+"""Handles, by which a frame points at content, and references to its results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limpet.values.message import checked_id
 
 
 class HandleType(StrEnum):
-    """What a handle points at, which decides who finds its content."""
+    """What a handle points at; it decides which resolver finds the content."""
 
     EVENT_REF = "event_ref"
     MESSAGE_RANGE = "message_range"
@@ -35,21 +35,20 @@ NEEDED: Final[Mapping[HandleType, Mapping[str, type]]] = {
     HandleType.MESSAGE_RANGE: {"session_id": str, "first": int, "last": int},
     HandleType.TOOL_OUTPUT: {"frame_id": str, "tool_id": str},
 }
-"""What the target of a handle into the log must name."""
+"""The keys that the target of a handle into the log must have."""
 
 AT: Final = "at"
-"""In the target of a handle to messages: the version of the session in which they have their numbers."""
+"""The target key for the version of the session in which messages are numbered."""
 
 
 class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A pointer to content that a frame may pull into its context.
+    """A pointer to content that a frame may take into its context.
 
-    `target` says where the content is: {"position": 12} for an event, {"session_id", "first", "last"} for
-    messages by their numbers, {"frame_id", "tool_id"} for a tool's output; for the other types whatever
-    their resolver needs. Messages are those that have the numbers in the session's version "at"; without
-    it, in the version that it has when the handle is added. `content` given is kept beside the log as it is, and nothing is asked for it
-    later; a stored handle has its hash in `content_hash` instead. Without `estimated_tokens` it counts as
-    its content does, or as 100.
+    `target` names the content: {"position": 12} for an event, {"session_id", "first", "last"} for messages by
+    number, {"frame_id", "tool_id"} for a tool's output; for other types what their resolver needs. Messages are
+    numbered in the session's version "at", or else in its version when the handle is added. `content` is stored
+    beside the log and no resolver is asked for it; a stored handle has its hash in `content_hash` instead. Without
+    `estimated_tokens` its size is that of its content, or 100.
     """
 
     handle_id: str
@@ -90,23 +89,23 @@ class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def stays(self) -> bool:
-        """Whether no compaction takes it away."""
+        """Whether compaction never drops it."""
         return self.pinned or self.priority is ContextPriority.CRITICAL
 
     @property
     def at(self) -> int | None:
-        """The version of the session that its messages are numbered in, if it is bound to one."""
+        """The version of the session in which its messages are numbered, if there is one."""
         at = self.target.get(AT) if self.handle_type is HandleType.MESSAGE_RANGE else None
         return at if type(at) is int else None
 
     @property
     def size(self) -> int:
-        """The tokens it is taken to have while nobody has counted them."""
+        """Its size in tokens until it is counted."""
         return limits.HANDLE_TOKENS if self.estimated_tokens is None else self.estimated_tokens
 
 
 Pages = tuple[tuple[ContextHandle, ...], ...]
-"""Handles in their order, all pages but the last full: one more is added without touching those before."""
+"""Handles in order, on full pages but the last: adding one does not copy the others."""
 
 PAGE: Final = 64
 
@@ -129,7 +128,7 @@ def _example(kind: HandleType) -> str:
 
 
 class ResultRef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a frame produced: its kind, where it is, and in a few words what it says."""
+    """A result of a frame: its kind, where it is, and a short description."""
 
     result_type: str
     ref_id: str
@@ -143,7 +142,7 @@ class ResultRef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def bounded(what: str, text: str, size_max: int) -> str:
-    """Return a text; raise TooLarge past its limit, InvalidRequest if it is none."""
+    """Return a text; raise TooLarge beyond its limit, InvalidRequest if it is no text."""
     if not isinstance(cast("object", text), str):
         raise errors.InvalidRequest(f"{what} is text, not {type(text).__name__}.")
     plain = checked_text(text)
@@ -157,7 +156,7 @@ def bounded(what: str, text: str, size_max: int) -> str:
 
 
 def one_of(what: str, kind: type[StrEnum], value: Any) -> StrEnum:
-    """Return a member of an enumeration by itself or by its value; raise InvalidRequest otherwise."""
+    """Return a member of an enumeration, given itself or its value; raise InvalidRequest otherwise."""
     try:
         return kind(value)
     except ValueError:
@@ -166,7 +165,7 @@ def one_of(what: str, kind: type[StrEnum], value: Any) -> StrEnum:
 
 
 def priority(value: Any) -> ContextPriority:
-    """Return a priority by itself, its name or its score."""
+    """Return a priority, given itself, its name or its score."""
     if isinstance(value, str) and value.upper() in ContextPriority.__members__:
         return ContextPriority[value.upper()]
     try:

@@ -1,7 +1,7 @@
-"""Where ids and timestamps of values made by a caller come from: one factory, replaceable.
+"""Ids and timestamps of values that a caller makes: one replaceable factory.
 
-Everything else in this room is free of clocks and randomness. Ids are wide (64 random bits beside
-the millisecond) and sort by time; order in a session is position, never id or timestamp.
+No other module of the values reads a clock or draws random bytes. Ids are wide (64 random bits beside the
+millisecond) and sort by time. The order in a session is position, never id or timestamp.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Factory(msgspec.Struct, frozen=True):
 
 
 class _Pool:
-    """Random bytes of the system, taken many at a time.
+    """Random bytes of the system, drawn many at a time.
 
-    Each call of it lets go of the interpreter, and a busy caller waits to get it back. No piece is
-    given out twice, not even to a forked child.
+    Each draw releases the interpreter lock, and a busy thread waits to get it back. No bytes are used
+    twice, not even by a forked child.
     """
 
     PIECES = 64
@@ -55,13 +55,13 @@ _current: ContextVar[Factory] = ContextVar("limpet_id_factory", default=SYSTEM)
 
 
 def current() -> Factory:
-    """Return the factory in force here."""
+    """Return the factory in use."""
     return _current.get()
 
 
 @contextlib.contextmanager
 def using(factory: Factory) -> Iterator[None]:
-    """Put another factory in force for the body: tests that need the same ids every time."""
+    """Use another factory in the body of a with statement, for tests that need the same ids every time."""
     token = _current.set(factory)
     try:
         yield

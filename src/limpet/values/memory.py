@@ -1,4 +1,4 @@
-"""What is remembered beyond a session: who said what where, what is known of a user, and what a search finds."""
+"""Values of long-term memory and search: histories, facts, profiles, hits."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from limpet.values.message import Message
 
 
 class Who(msgspec.Struct, frozen=True):
-    """A user of a tenant: whose words, whose memory. Nothing is ever looked up without one."""
+    """A user of a tenant. Memory and search are always asked for one user."""
 
     tenant: str
     user_id: str
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """A message and where it was said.
+    """A message and its place.
 
-    `position` is its place in the tenant's log, and names it for ever; `number` counts the messages of
-    its session's generation from 1.
+    `position` is its place in the tenant's log and identifies it for ever; `number` counts the messages of its
+    session's generation from 1.
     """
 
     position: int
@@ -33,9 +33,9 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation that ended: a session's generation, as it is handed to long-term memory.
+    """An ended generation of a session, as it is handed to long-term memory.
 
-    `key` is the same whenever it is handed over again.
+    `key` is the same each time it is handed over.
     """
 
     key: str
@@ -48,7 +48,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Who said so: the message, and its place in the tenant's log."""
+    """The message that a fact comes from, and its place in the tenant's log."""
 
     session_id: str
     message_id: str
@@ -56,7 +56,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class FactKind(StrEnum):
-    """What kind of thing is known."""
+    """The kind of a fact."""
 
     ENTITY = "entity"
     PREFERENCE = "preference"
@@ -64,10 +64,10 @@ class FactKind(StrEnum):
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something known of a user, as one sentence, with who said so and since when.
+    """A fact about a user, as one sentence, with its source and since when it holds.
 
-    Of two facts about the same thing (`about`, empty if it can't be contradicted) the later one holds;
-    the earlier one was true until then (`until_us`).
+    Of two facts with the same subject (`about`; empty if it can't be contradicted) the later one holds; the earlier
+    one held until `until_us`.
     """
 
     id: str
@@ -87,7 +87,7 @@ Raises Unavailable or Refused if it can't.
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What is known of a user now, as text of at most as many tokens as were asked for, and from which facts."""
+    """What is known of a user now, as text within the requested tokens, and the facts in it."""
 
     text: str
     tokens: int
@@ -95,7 +95,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that memory has found, the best first: a fact (`kind`), or what was said in a message.
+    """A result of a memory search: a fact (`kind`), or a message. Results come best first.
 
     A fact that no longer holds was true until `until_us`.
     """
@@ -109,9 +109,9 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a search of the archive found: where it stands, and the part that fits the query.
+    """A message that an archive search found: its place, and the passage that fits the query.
 
-    `marks` are begin and end, in the excerpt, of what was asked for; `time_us` is the message's own time.
+    `marks` are begin and end of the matches in the excerpt; `time_us` is the message's own time.
     """
 
     session_id: str
@@ -127,9 +127,9 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(list[Hit]):
-    """What a search of the archive found, the best first.
+    """The results of an archive search, best first.
 
-    `behind` is how many events of the log were not searched, since a worker has still to take them in.
+    `behind` is how many events of the log are not indexed yet.
     """
 
     behind: int = 0

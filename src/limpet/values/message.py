@@ -1,7 +1,7 @@
-"""Messages: what agents and models say, as values that never change.
+"""Messages: immutable values with their tool calls and results.
 
-A message checks itself when made, so that no other part of Limpet can meet a wrong one.
-What it means for the messages before it (pairing) is a rule, and lives in `history`.
+A message validates itself when it is made, so that no other code meets an invalid one. Whether it may
+follow other messages is a rule of pairing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROLES: Final = ("system", "user", "assistant", "tool")
 
 
 class MessageCategory(Enum):
-    """What a message is for, in falling order of importance to the window."""
+    """What a message is for; the more important for a window, the lower the number."""
 
     SYSTEM = 1
     CONTEXT = 2
@@ -53,16 +53,16 @@ _FOREIGN_CATEGORIES: Final = {
 
 
 def category_named(name: str) -> MessageCategory:
-    """Return the category by its name; one that is not ours is DIALOG, or what it comes nearest to."""
+    """Return the category of that name; for a foreign name the nearest one, DIALOG by default."""
     if name in MessageCategory.__members__:
         return MessageCategory[name]
     return _FOREIGN_CATEGORIES.get(name, MessageCategory.DIALOG)
 
 
 class ToolCallRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One tool call of an assistant message. Without an id it gets one.
+    """A tool call of an assistant message. Without an id it gets one.
 
-    `arguments` is the provider's own argument text, kept verbatim where there was one.
+    `arguments` is the argument text of the provider, kept verbatim.
     """
 
     id: str = ""
@@ -85,7 +85,7 @@ class ToolCallRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
 
 
 class ToolCallResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What a tool call gave: any JSON value, and whether it is an error."""
+    """The result of a tool call: any JSON value, and whether it is an error."""
 
     tool_call_id: str
     result: Json = None
@@ -102,18 +102,17 @@ class ToolCallResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 CHECKED: Final[Mapping[str, Json]] = FrozenDict()
-"""As `extra` it says, once, that whoever makes the message has checked every field: `wire`, for plain dicts."""
+"""Given as `extra`, it says that the maker of the message has validated every field: for intake of plain dicts only."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """One message of a conversation; immutable, content and metadata included.
 
-    Content is text or parts (a list of dicts). Tool calls belong to an assistant, tool results to
-    role `tool`; a message must have content, calls or results. `id` and `timestamp` are made when
-    not given; `category` follows the role. `tokens` is a count the caller vouches for, 0 = not counted.
-    `origin` names the session that a copy was carried over from. Fields a later version wrote are
-    in `extra`. `openai` or `anthropic` is the provider's dict that it was read from, verbatim; at most
-    one of them. Raises a kind of InvalidMessage.
+    Content is text or parts (a list of dicts). Only an assistant has tool calls, only role `tool` has tool
+    results; a message must have content, calls or results. `id` and `timestamp` are made when not given;
+    `category` follows the role. `tokens` is a count given by the caller, 0 = not counted. `origin` names the
+    session that a copy was carried over from. `extra` keeps fields that a later version wrote. `openai` or
+    `anthropic` is the provider's dict as it came in, verbatim; at most one of them. Raises a kind of InvalidMessage.
     """
 
     role: str
@@ -167,12 +166,12 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         return f"<Message {self.id} {self.role} {self.category.name}{calls}{results}>"
 
     def raw(self) -> dict[str, Json]:
-        """Return what came in: the provider's dict as it was given, else to_dict()."""
+        """Return what came in: the provider's dict, else to_dict()."""
         kept = self.openai if self.openai is not None else self.anthropic
         return thaw(kept) if kept is not None else self.to_dict()
 
     def to_dict(self) -> dict[str, Json]:
-        """Return every field as plain JSON; from_dict takes it back, unknown fields included."""
+        """Return every field as plain JSON; from_dict reads it back, unknown fields included."""
         return {
             **thaw(self.extra),
             "role": self.role,
@@ -194,7 +193,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> Message:
-        """Make the message that to_dict described. The input is left alone; unknown fields are kept."""
+        """Make the message that to_dict described. Unknown fields are kept; the input is not changed."""
         known, extra = dict[str, Json](), dict[str, Json]()
         for key, value in data.items():
             (known if key in _FIELDS else extra)[key] = value
@@ -213,7 +212,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         return {"role": self.role, "content": thaw(self.content)}
 
     def fallback_estimate_tokens(self) -> int:
-        """Return `tokens` if somebody counted, else an estimate by script."""
+        """Return `tokens` if a count was given, else an estimate by script."""
         if self.tokens > 0:
             return self.tokens
         tokens = estimate.content_tokens(self.content)
@@ -230,14 +229,14 @@ _FIELDS: Final = frozenset(Message.__struct_fields__) - {"extra"}
 _INVISIBLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
-"""Controls, separators and marks that no eye can see: a fixed list, whatever Unicode Python knows."""
+"""Control, separator and invisible characters: a fixed list, independent of the Unicode version of Python."""
 
 
 _ID_MAX: Final = limits.ID_BYTES_MAX
 
 
 def checked_id(what: str, value: str) -> str:
-    """Return the id; raise InvalidRequest unless it is text of 1 to limits.ID_BYTES_MAX bytes without controls."""
+    """Return the id; raise InvalidRequest unless it is text of 1 to limits.ID_BYTES_MAX bytes without control characters."""
     if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= _ID_MAX:
         return value
     if not isinstance(cast("object", value), str):

@@ -1,4 +1,4 @@
-"""What a session begins with beside the words of whoever begins it: what is known of its user."""
+"""What long-term memory adds to the first system prompt of a session, and where that comes from."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from limpet.values.frozen import Json, freeze
 from limpet.values.message import Message
 
 METADATA_KEY: Final = "memory"
-"""Under which a message's metadata says what was put into it: the engine, and the messages it knows that from."""
+"""The metadata key under which a message names the engine and the messages that its prompt was made from."""
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """A part of the first system message, with fences around it, and where it comes from."""
+    """The text that memory adds to the first system message, fenced, and its sources."""
 
     text: str
     sources: Mapping[str, Json]
@@ -30,12 +30,12 @@ class _About(msgspec.Struct):
 
 
 def sources(message: Message) -> list[int]:
-    """Return the positions of the messages that a prompt was made from; none if memory had no part in it."""
+    """Return the log positions of the messages that a prompt was made from; none without memory."""
     return places(message.metadata.get(METADATA_KEY, {}))
 
 
 def places(told: Json) -> list[int]:
-    """Return the positions that such metadata names."""
+    """Return the log positions that such metadata names."""
     try:
         about = msgspec.convert(told, _About)
     except msgspec.ValidationError:
@@ -45,7 +45,7 @@ def places(told: Json) -> list[int]:
 
 
 def opened(messages: Sequence[Message], opening: Opening | None) -> tuple[Message, ...]:
-    """Return messages whose first system prompt has an opening at its end; one that is nothing else if there is none."""
+    """Return messages whose first system prompt ends with the opening; a prompt is added if there is none."""
     if opening is None:
         return tuple(messages)
     about = freeze({METADATA_KEY: opening.sources})
@@ -64,7 +64,7 @@ def opened(messages: Sequence[Message], opening: Opening | None) -> tuple[Messag
 
 
 class MadeFrom(msgspec.Struct, frozen=True):
-    """A message that a prompt was made from, by its names. They are the same in every log that it is part of."""
+    """A source message of a prompt, by ids that are the same in every copy of the log."""
 
     session_id: str = ""
     message_id: str = ""
@@ -75,7 +75,7 @@ class _Names(msgspec.Struct):
 
 
 def told_by(message: Message) -> tuple[MadeFrom, ...]:
-    """Return the messages that a prompt was made from; none if memory had no part in it."""
+    """Return the messages that a prompt was made from, by id; none without memory."""
     try:
         return msgspec.convert(message.metadata.get(METADATA_KEY, {}), _Names).sources
     except msgspec.ValidationError:
@@ -83,7 +83,7 @@ def told_by(message: Message) -> tuple[MadeFrom, ...]:
 
 
 def renamed(message: Message, names: Mapping[str, str]) -> Message:
-    """Return a message that says what its prompt was made from by other ids of sessions."""
+    """Return a message whose prompt names its sources by new session ids."""
     told, about = told_by(message), message.metadata.get(METADATA_KEY)
     if not isinstance(about, Mapping) or not any(one.session_id in names for one in told):
         return message

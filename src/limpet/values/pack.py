@@ -1,4 +1,4 @@
-"""The context that was assembled for a frame: its pieces, their account, and what is recorded of it."""
+"""The context pack of a frame: its segments, its ledger, and what is recorded of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limpet.values.handle import HandleType
 
 
 class SegmentType(StrEnum):
-    """What a piece of a pack is."""
+    """The kind of a segment of a pack."""
 
     CONVERSATION = "conversation"
     SUMMARY = "summary"
@@ -39,11 +39,11 @@ SEGMENT_OF: Final[Mapping[HandleType, SegmentType]] = {
     HandleType.WORKER_FINDING: SegmentType.FINDING,
     HandleType.WORKER_LEARNING: SegmentType.FINDING,
 }
-"""The kind of piece that a handle of each type becomes."""
+"""The kind of segment that a handle of each type becomes."""
 
 
 class BriefContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a model is told first: who it is, and what holds whatever it does."""
+    """The first text of a pack: the role and its standing instructions."""
 
     role: str = ""
     system_prompt: str = ""
@@ -70,7 +70,7 @@ def _text(what: str, value: object) -> str:
 
 
 class FrameBreadcrumb(msgspec.Struct, frozen=True):
-    """A frame on the way from the root to the one that a pack is for."""
+    """A frame on the path from the root to the frame of a pack."""
 
     frame_id: str
     goal: str
@@ -79,10 +79,10 @@ class FrameBreadcrumb(msgspec.Struct, frozen=True):
 
 
 class ContextSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of content in a pack, as the model sees it, and the tokens that it takes.
+    """A piece of content in a pack, as the model sees it, and its tokens.
 
-    It is of a handle or of a message of the conversation; a summary is of neither. `shortened`: it is
-    not all of it.
+    It belongs to a handle or to a message of the conversation; a summary belongs to neither. `shortened`: it is
+    not complete.
     """
 
     segment_type: SegmentType
@@ -99,7 +99,7 @@ class ContextSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class TokenBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """What the parts of a pack take; together they are what is used."""
+    """The tokens of each part of a pack; their sum is what is used."""
 
     brief: int
     breadcrumbs: int
@@ -109,7 +109,7 @@ class TokenBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """How a pack stands to its budget. Only one that was asked to may `overflow` it."""
+    """How a pack relates to its budget. Only a pack that was allowed to may `overflow` it."""
 
     budget: int
     used: int
@@ -122,7 +122,7 @@ class TokenSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextPackMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whose pack it is, and when it was made. The last two are ids in hints that the frame does not have."""
+    """The scope and time of a pack. The last two fields are ids in hints that the frame does not have."""
 
     frame_id: str
     scope: Scope
@@ -133,9 +133,9 @@ class ContextPackMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
 
 
 class HandleEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a handle, or of `count` handles that nobody looked at, and why.
+    """What happened to a handle, or to `count` handles that were not examined, and why.
 
-    `tokens` is their size, counted or as it was estimated; `used` is what they take in the pack.
+    `tokens` is their size, counted or estimated; `used` is what they take in the pack.
     """
 
     fate: Fate
@@ -161,7 +161,7 @@ class PackLedger(msgspec.Struct, frozen=True):
         return sum(e.count for e in self.handles if fate is None or e.fate is fate)
 
     def of(self, handle_id: str) -> HandleEntry | None:
-        """Return the line of one handle; None for one that is in a line with others, or unknown."""
+        """Return the line of one handle; None if it shares a line or is unknown."""
         return next((e for e in self.handles if e.handle_id == handle_id), None)
 
     def left_out(self) -> dict[str, tuple[int, int]]:
@@ -175,10 +175,10 @@ class PackLedger(msgspec.Struct, frozen=True):
 
 
 class PackSelection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a pack was made of, so that it can be made again without deciding anything anew.
+    """The recorded selection of a pack, from which it is rebuilt without deciding again.
 
-    Each part names what it holds: a hash of a text that is kept beside the log, or messages of a session
-    by their numbers; and the sessions that a text was copied from. `about` is what there is to say besides. `digest` is that of the whole pack.
+    Each part names its content: the hash of a text kept beside the log, or messages of a session by number; and the
+    sessions that a text was copied from. `about` holds the rest. `digest` is the hash of the whole pack.
     """
 
     digest: str

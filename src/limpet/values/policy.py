@@ -1,4 +1,4 @@
-"""How a session's windows shrink: the policy that is kept with it, the cuts it leads to, and corrections."""
+"""The window policy of a session, the cuts it causes, and corrections of counters."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PREFIXES: Final = {
     "ja": "前文の要約：",
     "zh": "前文摘要：",
 }
-"""How a summary begins, by language."""
+"""The first words of a summary, by language."""
 
 LANGUAGES: Final = tuple(PREFIXES)
-"""Languages in which a summary may begin."""
+"""The languages of those words."""
 
 
 def checked_prefix(prefix: object) -> str:
-    """Return the words that a summary is to begin with; raise InvalidRequest if they can't be that."""
+    """Return the first words of summaries; raise InvalidRequest if they are not valid."""
     if not isinstance(prefix, str) or not prefix.strip():
         raise errors.InvalidRequest(
             "summary_prefix is the text that a summary begins with.", hint="Leave it out for the one of the language."
@@ -37,18 +37,17 @@ def checked_prefix(prefix: object) -> str:
 
 
 class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How large a session's windows are and how they shrink. It is kept in the session's log.
+    """How large a session's windows are and how they shrink. It is stored in the session's log.
 
-    A window has `budget` tokens, counted as `model` does or by a named `counter`; `reserve` of them
-    are for the tools' definitions and the answer. When an append takes the window past its
-    `high`-water mark, the same append records a cut down to the `low` one (both parts of what the
-    reserve leaves): with `stubs`, the output of tools from before the current turn is named by its
-    size first, then the oldest turns go; with `summary`, a language, one rolling summary stands for
-    them. Between two cuts the beginning of the window stays as it is. `shares` are parts of the window
-    for categories of messages, for example {"CONTEXT": 0.3}: none takes more, unless others leave some.
-    With them there are no cuts; each window is fitted anew. A summary that somebody writes and that has
-    less than `recall` of the names, numbers and identifiers of its messages is refused. A summary begins
-    with `summary_prefix`, or else with the words of its language.
+    A window has `budget` tokens, counted as `model` does or by a named `counter`; `reserve` of them are for
+    tool definitions and the answer. An append that takes the window past its `high`-water mark records a
+    cut down to the `low`-water mark (both are parts of the budget without the reserve). With `stubs`, tool
+    outputs from before the current turn are replaced by their size first; then the oldest turns go. With
+    `summary`, a language, a rolling summary replaces them. Between two cuts the beginning of the window does
+    not change. `shares` limit categories of messages to parts of the window, for example {"CONTEXT": 0.3},
+    unless others leave room; with shares there are no cuts, and each window is fitted anew. A written summary
+    is refused if it keeps less than `recall` of the names, numbers and identifiers of its messages. A summary
+    begins with `summary_prefix`, or with the words of its language.
     """
 
     budget: int
@@ -135,10 +134,10 @@ def _checked_shares(shares: Mapping[str, float]) -> Mapping[str, float]:
 
 
 class Cut(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where windows of a session begin: messages before number `first` are out, but for those that stay.
+    """Where windows of a session begin: messages before number `first` are out, except those that always stay.
 
-    Results of tools before number `stubs` are named by their size only. It was made for windows of
-    `budget` tokens; what is left had `tokens` then. `asked` is the question of a turn that it fell into.
+    Tool results before number `stubs` are replaced by their size. The cut was made for windows of `budget`
+    tokens; what was left had `tokens`. `asked` is the question of the turn that the cut fell into.
     """
 
     first: int
@@ -149,10 +148,10 @@ class Cut(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What stands for the messages from number `first` to `last` that are out: one system message.
+    """A system message that replaces messages `first` to `last` in windows.
 
-    `author` wrote it; without one it was taken out of what was said, until somebody writes a better one.
-    `recall` is the part of the names, numbers and identifiers of its messages that it has.
+    `author` wrote it; without one it consists of extracted sentences until a better one is written. `recall` is
+    the part of the names, numbers and identifiers of its messages that it keeps.
     """
 
     first: int
@@ -164,14 +163,14 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     recall: float | None = None
 
     def message(self) -> Message:
-        """Return it as the model sees it, the same every time."""
+        """Return the summary as the model sees it; the same every time."""
         return Message(
             "system", self.text, MessageCategory.SYSTEM, f"summary_{self.first}_{self.last}", self.timestamp
         )  # fmt: skip
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a provider charged for a request, beside what a counter had estimated."""
+    """The tokens that a provider charged for a request, and what a counter had estimated."""
 
     counter: str
     estimated: int
@@ -184,9 +183,9 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Correction(msgspec.Struct, frozen=True):
-    """By how much one counter's numbers are corrected, after so many observations.
+    """The factor by which a counter is corrected, from so many observations.
 
-    New ones keep a weight, since models change under their names.
+    Newer observations keep a minimum weight, because models change under their names.
     """
 
     counter: str
@@ -202,7 +201,7 @@ class Correction(msgspec.Struct, frozen=True):
 
 
 def bounded(factor: float) -> float:
-    """Return a factor within limits.CALIBRATION_FACTOR_MAX, up or down."""
+    """Return a factor limited to limits.CALIBRATION_FACTOR_MAX, up or down."""
     most = limits.CALIBRATION_FACTOR_MAX
     return min(most, max(1 / most, factor))
 

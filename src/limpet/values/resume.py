@@ -1,4 +1,4 @@
-"""What an actor finds when it comes back: its stack, and the work that waits for somebody."""
+"""What an actor finds when it resumes: its frame stack and pending work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from limpet.values.frame import Frame, ToolRun
 
 
 class PendingWorkType(StrEnum):
-    """What is waited for, or has to be settled."""
+    """The kind of pending work."""
 
     WAITING_FOR_SUBCALL = "waiting_for_subcall"
     WAITING_FOR_USER = "waiting_for_user"
@@ -19,9 +19,9 @@ class PendingWorkType(StrEnum):
 
 
 class PendingWork(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is not through: where, of which kind, in words, and what names it.
+    """One item of pending work: its frame, kind, description and reference.
 
-    `ref_id` is a tool's, a suspension's or a child's id; `tool` is there for a tool.
+    `ref_id` is the id of a tool, a suspension or a child; `tool` is set for a tool.
     """
 
     frame_id: str
@@ -32,7 +32,7 @@ class PendingWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoverySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """How much was found, at which version of the tree, and how long it took."""
+    """How much was recovered, at which version of the tree, and how long it took."""
 
     frames_recovered: int = 0
     pending_work_items: int = 0
@@ -41,9 +41,9 @@ class RecoverySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActorResumeState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an actor was: `frame_stack` from the root to `current_frame`, and everything that waits.
+    """Where an actor was: `frame_stack` from the root to `current_frame`, and all pending work.
 
-    `leaves` are the ids of all its open frames that have no open child of its own, the current one first.
+    `leaves` are the ids of its open frames without open children of its own, the current one first.
     """
 
     current_frame: Frame | None = None

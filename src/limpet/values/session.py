@@ -1,6 +1,6 @@
-"""What a session is at one moment: small, whatever the length of its history.
+"""The state of a session: small, whatever the length of its history.
 
-Messages stay in the store. The state holds heads, totals and open calls, which is all the rules need.
+Messages stay in the store. The state holds versions, totals and open calls, which is all the rules need.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DERIVED_METADATA: Final = (
 
 
 class SessionStatus(StrEnum):
-    """Where a session is in its life."""
+    """Whether a session is active, ended or deleted."""
 
     ACTIVE = "active"
     ENDED = "ended"
@@ -38,7 +38,7 @@ class EndReason(StrEnum):
 
 
 class OpenCall(msgspec.Struct, frozen=True, gc=False):
-    """A tool call that waits for its result, known by its message and its own id."""
+    """A tool call without a result, identified by its message and its own id."""
 
     message_id: str
     call_id: str
@@ -46,19 +46,18 @@ class OpenCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A session folded from its events up to `version`.
+    """The state of a session, folded from its events up to `version`.
 
-    `generation` counts resets; `began` and `ordinal_began` are version and message ordinal at which
-    the present generation starts. Ordinals count messages over the stream's whole life.
-    `kept` are the versions of system and context messages, which a continuation carries over; `pins`
-    those of other messages that a window looks at however old they are;
-    `turn` and `turn_ordinal` are where the newest user message stands, `group` where the newest calls do.
-    `preview` is how the first user message begins, for listings of sessions without a title.
+    `generation` counts resets; `began` and `ordinal_began` are the version and message ordinal at which the
+    present generation starts. Ordinals count messages over the whole life of the stream.
+    `kept` are the versions of system and context messages, which a continuation carries over; `pins` are those
+    of other messages that every window looks at. `turn` and `turn_ordinal` are the newest user message, `group`
+    is the newest message with calls. `preview` is the beginning of the first user message, for listings.
     `policy`, `cut` and `summary` say how windows are made; `live` is the tokens of what the cut leaves in;
-    `corrections` say by how much counters are off. `forked_from` is the session and the version that it
-    was forked from; `rebased` is the version at which it was forked or last rewound. Long-term memory needs
-    nothing more of generations below `handed`, and of those in `handed_more`. `until` is the version at which
-    an import that is under way will be whole; `erased` that of the last notice of something erased in it.
+    `corrections` correct counters. `forked_from` is the session and version of a fork; `rebased` is the version
+    at which it was forked or last rewound. Long-term memory has taken all generations below `handed` and those
+    in `handed_more`. `until` is the version at which an import is complete; `erased` is the version of the last
+    erasure notice.
     """
 
     id: str
@@ -104,22 +103,22 @@ class SessionState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
 
     @property
     def gone(self) -> bool:
-        """Whether nobody finds it: it was deleted, or has not been imported whole."""
+        """Whether it is hidden: deleted, or not imported completely."""
         return self.status is SessionStatus.DELETED or self.version < self.until
 
     @property
     def message_count(self) -> int:
-        """Messages of the present generation."""
+        """The number of messages of the present generation."""
         return self.ordinal - self.ordinal_began
 
     @property
     def own_count(self) -> int:
-        """Messages of the present generation that were not carried over from another session."""
+        """The number of messages of the present generation that were not carried over."""
         return self.ordinal - self.ordinal_began - self.carried
 
     @property
     def continued_to(self) -> str | None:
-        """The session that goes on from here, the newest if there are several."""
+        """The newest session that continues this one."""
         return self.continuations[-1] if self.continuations else None
 
     @property
@@ -133,7 +132,7 @@ class SessionState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
         return ids.iso(self.active_us)
 
     def full_metadata(self) -> dict[str, Json]:
-        """Return the caller's metadata together with what Limpet derives."""
+        """Return the caller's metadata together with the derived keys."""
         links = {
             "continued_from": self.continued_from,
             "continued_to": self.continued_to,
@@ -181,7 +180,7 @@ class SessionInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
 
 
 def info(state: SessionState) -> SessionInfo:
-    """Return what a listing shows of a state, but for what its row is found by: id, user, last activity."""
+    """Return the fields of a listing row that are not columns of their own."""
     return SessionInfo(
         title=state.title or state.preview,
         status=state.status,
