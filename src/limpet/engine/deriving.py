@@ -1,4 +1,4 @@
-"""Everything the store keeps beside the log, made from the log alone: one function for each kind of stream."""
+"""Derives from the log all that the store keeps beside it: one function for each kind of stream."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from limpet.values.session import SessionState, SessionStatus
 
 
 def rebuild(store: Store, tell: Callable[[int], None] = lambda _: None) -> Rebuilt:
-    """Have a store make all of it again; return what was made. `tell` hears how many events were gone through.
+    """Have a store derive everything again; return what was made. `tell` gets the number of processed events.
 
-    Raises Corrupt, and changes nothing, if the log is not as it was written.
+    Raises Corrupt, and changes nothing, if the log is damaged.
     """
     made = Rebuilt()
     try:
@@ -34,7 +34,7 @@ def rebuild(store: Store, tell: Callable[[int], None] = lambda _: None) -> Rebui
 
 
 def derived(stream: str, events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
-    """Return the claims, projections and blobs of a stream; raise Corrupt if a blob is not there."""
+    """Return the claims, projections and blobs of a stream; raise Corrupt if a blob is missing."""
     if stream.startswith(PREFIX):
         return _of_session(events, fetch)
     if stream.startswith(trees.PREFIX):

@@ -1,4 +1,4 @@
-"""Events of a session by their kind, found without reading the messages between them."""
+"""Finds events of a session by kind, without reading the messages between them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from limpet.values.event import SessionCreated, WindowRecorded
 from limpet.values.session import SessionState
 
 CHUNK = 64
-"""Events that are read at once where some of them are no messages."""
+"""Events read at once in a stretch that has other events than messages."""
 
 
 class Log:
-    """One session's events up to a state of it."""
+    """The events of one session up to a version."""
 
     def __init__(self, store: port.Store, tenant: str, state: SessionState) -> None:
         self._store = store
@@ -24,23 +24,23 @@ class Log:
         self.state = state
 
     def read(self, after: int, until: int) -> list[port.StoredEvent]:
-        """Return the events after < version <= until, of which there are few."""
+        """Return the events with after < version <= until, which must be few."""
         return self._store.read(
             self._tenant, self._stream, after=after, until=until, limit=until - after, at=self.state.version
         )  # fmt: skip
 
     def _last(self, version: int) -> tuple[int, int]:
-        """Return version and ordinal of the last event up to a version; a rewind may have left that one out."""
+        """Return version and ordinal of the last event up to a version that a rewind may have left out."""
         found = self._store.read(
             self._tenant, self._stream, until=version, limit=1, at=self.state.version, newest=True
         )
         return (found[0].version, found[0].ordinal) if found else (0, 0)
 
     def versions(self, kind: str, low: int, high: int, *, newest: bool) -> Iterator[int]:
-        """Yield the versions of events of a kind, no messages, with low < version <= high.
+        """Yield the versions of events of a kind other than messages, with low < version <= high.
 
-        Every message has the next ordinal. So a stretch with as many ordinals as events has nothing
-        but messages, and is not read.
+        Every message has the next ordinal. So a stretch with as many ordinals as events has only messages, and is
+        not read.
         """
         if high - low <= CHUNK:
             found = (
@@ -56,7 +56,7 @@ class Log:
                 yield from self.versions(kind, first, last, newest=newest)
 
     def recorded_for(self, version: int) -> tuple[int, WindowRecorded] | None:
-        """Return the window that was recorded with the message of an event, and its own event; None if none was."""
+        """Return the window recorded with the message of an event, and its event; None if there is none."""
         low = max(self.floor(), version - 1 - limits.BATCH_MESSAGES_MAX)
         near = next(self.versions(WindowRecorded.kind, low, version - 1, newest=True), 0)
         found = self.read(near - 1, near) if near else []
@@ -66,9 +66,9 @@ class Log:
         return near, event
 
     def floor(self) -> int:
-        """Return the version before the session was created: what is older was deleted with another one.
+        """Return the version before the session was created: older events belong to a deleted session.
 
-        A reset begins a generation too, and deletes nothing.
+        A reset begins a generation too, but deletes nothing.
         """
         if not self.state.generation:
             return self.state.began - 1

@@ -1,4 +1,4 @@
-"""The rows by which sessions are listed and found."""
+"""The projection rows by which sessions are listed and found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DELETED: Final = "deleted"
 
 
 def projection(state: SessionState) -> port.Projection:
-    """Return the row by which a session is listed and found."""
+    """Return the row of a session."""
     return port.Projection(
         kind=KIND,
         id=state.id,
@@ -32,7 +32,7 @@ def projection(state: SessionState) -> port.Projection:
 
 
 def deleted_row(state: SessionState) -> port.Projection:
-    """Return the row by which a session that was just deleted is found until it is erased, by its user too."""
+    """Return the row of a deleted session, by which it and its user are found until it is erased."""
     return port.Projection(
         kind=DELETED,
         id=f"{state.version}/{state.id}",
@@ -43,7 +43,7 @@ def deleted_row(state: SessionState) -> port.Projection:
 
 
 def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
-    """Return the texts that stand for metadata in a listing filter: one for each plain value."""
+    """Return the filter terms of metadata: one text for each plain value."""
     if not metadata:
         return ()
     plain = {
@@ -54,7 +54,7 @@ def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
 
 
 def rows(store: port.Store, tenant: str, query: port.Query) -> Iterator[port.Projection]:
-    """Yield all rows of a query, of whatever kind, page by page."""
+    """Yield all rows of a query, page by page."""
     page = msgspec.structs.replace(query, limit=limits.PAGE_SIZE_MAX)
     while found := store.query(tenant, page):
         yield from found

@@ -1,4 +1,4 @@
-"""The stateless form: message lists in, message lists out. Nothing is kept, inputs stay as they are."""
+"""The stateless form: message lists in, message lists out. Nothing is stored; inputs are not changed."""
 
 from __future__ import annotations
 
@@ -36,12 +36,11 @@ if TYPE_CHECKING:
 
 
 class StateManager:
-    """Keeps message lists within a token limit. Pure: the same list gives the same answer.
+    """Keeps message lists within a token limit. Pure: the same list gives the same result.
 
-    Lists hold messages or provider dicts, and may be broken: a result without its call, or a call
-    without its results, is never handed on to a model. With `keep_system=False` the first system
-    prompt goes like any other message when it is old. Summaries begin with `summary_prefix`, or else with
-    the words of their language.
+    Lists hold messages or provider dicts and may be broken: a result without its call, or a call without its
+    results, is never returned for a model. With `keep_system=False` an old first system prompt is dropped like any
+    other message. Summaries begin with `summary_prefix`, or with the words of their language.
     """
 
     def __init__(
@@ -60,19 +59,19 @@ class StateManager:
 
     @property
     def limit(self) -> int:
-        """Tokens that a list may have."""
+        """The token limit of a list."""
         return self._asked.budget
 
     def count(self, messages: Iterable[MessageLike]) -> int:
-        """Return the tokens of a list, with what a request takes besides."""
+        """Return the tokens of a list, including the overhead of a request."""
         return sum(map(self._measure.count, _accepted(messages))) + self._measure.counted.overhead
 
     def fits(self, messages: Iterable[MessageLike], message: MessageLike) -> bool:
-        """Whether a list stays within the limit with one more message."""
+        """Return whether a list stays within the limit with one more message."""
         return self.count((*_accepted(messages), message)) <= self.limit
 
     def add(self, messages: Sequence[MessageLike], message: MessageLike) -> list[Message]:
-        """Return the list with one more message, its oldest part left out if it would exceed the limit.
+        """Return the list with one more message; its oldest part is dropped if it would exceed the limit.
 
         Raises a PairingError if the message may not follow, ContextOverflow if it can't fit.
         """
@@ -89,16 +88,16 @@ class StateManager:
         tokens: int = limits.BOOTSTRAP_TOKENS,
         language: str = "en",
     ) -> list[Message]:
-        """Return the list with what is known of its user at the end of its first system prompt, or as one.
+        """Return the list with what is known of its user, at the end of its first system prompt or as one.
 
-        That takes at most `tokens`, fence included; of a longer profile the first lines are taken.
+        It takes at most `tokens`, fence included; of a longer profile the first lines are used.
         """
         words = remembered.checked_language(language)
         known = remembered.opening(profile, "", budget=tokens, language=words)
         return list(opened(_accepted(messages), known))
 
     def truncate(self, messages: Iterable[MessageLike]) -> list[Message]:
-        """Return the list with its oldest part left out, so that it is within the limit."""
+        """Return the list without its oldest part, within the limit."""
         return list(self.window(messages).messages)
 
     def window(
@@ -109,7 +108,7 @@ class StateManager:
         reserve: int = 0,
         min_compaction: CompactionLevel = CompactionLevel.NONE,
     ) -> Window:
-        """Return what a model should see of a list, with the account of every message."""
+        """Return what a model should see of a list, with the ledger of every message."""
         measure = msgspec.structs.replace(
             self._asked, tools=tools, reserve=reserve, least=min_compaction
         ).measure()
@@ -131,12 +130,12 @@ class StateManager:
         *,
         language: str | None = None,
     ) -> list[Message]:
-        """Return the list with its earlier rounds replaced by one system message that stands for them.
+        """Return the list with its earlier turns replaced by one system message that summarises them.
 
-        A list within the limit comes back as it is. Otherwise the newest rounds stay, and everything
-        between them and the first system prompt goes into the summary, an earlier summary included, but
-        for context and pinned messages. `summarizer` gets those messages and the text of the earlier
-        summary (or None) and returns the new text; without one, sentences are taken out of what was said.
+        A list within the limit is returned unchanged. Otherwise the newest turns stay, and all between them and the
+        first system prompt is summarised, an earlier summary included; context and pinned messages stay. `summarizer` gets
+        these messages and the text of the earlier summary (or None) and returns the new text; without one, sentences are
+        extracted.
         """
         language = check_summarizer(summarizer, language)
         early = self._early(list(messages), language)
@@ -154,9 +153,9 @@ class StateManager:
         *,
         language: str | None = None,
     ) -> list[Message]:
-        """The same with a summariser that is awaited. The list may grow meanwhile, and what came is kept.
+        """The same with an async summariser. Messages may be added to the list meanwhile; they are kept.
 
-        If what was summarised is no longer there as it was, the summary is dropped.
+        If the summarised messages changed meanwhile, the summary is dropped.
         """
         language = check_summarizer(summarizer, language)
         early = self._early(list(messages), language)
@@ -190,7 +189,7 @@ class StateManager:
 
 
 class _Early:
-    """The earlier rounds of a list: what is summarised, and what stands among it and stays."""
+    """The earlier turns of a list: what is summarised, and what stays among it."""
 
     def __init__(
         self,
@@ -220,7 +219,7 @@ class _Early:
         self._numbers = [(at + 1, at + 1) for at in out]
 
     def replaced(self, now: Sequence[MessageLike], text: str | None) -> list[Message]:
-        """Return the list as it is now with the summary in the place of what it stands for."""
+        """Return the present list with the summary in place of its messages."""
         if list(now[: self._stop]) != list(self._given[: self._stop]):
             return _accepted(now)
         known = Summary(0, 0, self.before, "") if self.before else None

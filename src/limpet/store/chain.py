@@ -1,12 +1,12 @@
-"""How damage is found: header, digest and link of an event, the same bytes on every backend.
+"""How damage is detected: header, digest and link of an event, the same bytes on every backend.
 
-    header  what happened where and when, as a JSON array; no caller's text in it
+    header  what happened where and when, as a JSON array without any text of a caller
     digest  SHA-256(salt ‖ length of header ‖ header ‖ payload), checked on every read
-    link    SHA-256(link before ‖ digest ‖ header), a chain per tenant, checked by verify
-    blob    kept under SHA-256(content), which the payload holds: the chain covers the content too
+    link    SHA-256(previous link ‖ digest ‖ header), a chain per tenant, checked by verify
+    blob    stored under SHA-256(content); the payload holds the hash, so the chain covers the content
 
-Payload and salt can be erased and the chain still verifies; without its salt a digest tells nothing
-about the payload that was there.
+The chain still verifies after payload and salt are erased; without its salt a digest reveals nothing of the
+payload.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """Where an event stands: position in the feed, number of its stream, version in it."""
+    """The place of an event: position in the feed, number of its stream, version in the stream."""
 
     position: int
     stream: int
@@ -58,17 +58,17 @@ def link(before: bytes, digest_: bytes, header_: bytes) -> bytes:
 
 
 def blob_hash(content: bytes) -> bytes:
-    """Return what a blob is kept under."""
+    """Return the hash under which a blob is stored."""
     return hashlib.sha256(content).digest()
 
 
 def is_blob(hash_: bytes, content: bytes) -> bool:
-    """Whether a content is the one that was written under a hash."""
+    """Return whether a content has that hash."""
     return blob_hash(content) == hash_
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """An event's stored columns. `payload` and `salt` are None together, once erased."""
+    """The stored columns of an event. `payload` and `salt` are both None once erased."""
 
     place: Place
     header: bytes
@@ -79,9 +79,9 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 def opened(row: Row, stream: str, stand_in: bytes | None = None) -> StoredEvent:
-    """Check a row against its digest and its place and return the event; raise Corrupt if it differs.
+    """Check a row against its digest and place and return the event; raise Corrupt if it differs.
 
-    `stand_in` is what is read in place of a payload that was erased.
+    `stand_in` is returned in place of an erased payload.
     """
     if (row.payload is None) != (row.salt is None):
         raise damaged(row.place, "half of it is missing")
@@ -106,7 +106,7 @@ def opened(row: Row, stream: str, stand_in: bytes | None = None) -> StoredEvent:
 
 
 def kind_and_ordinal(header_: bytes) -> tuple[str, int]:
-    """Return two entries of a header; the kind is empty if it can't be read."""
+    """Return kind and ordinal of a header; the kind is empty if the header is unreadable."""
     try:
         fields = _decoder.decode(header_)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -115,7 +115,7 @@ def kind_and_ordinal(header_: bytes) -> tuple[str, int]:
 
 
 def _format(header_: bytes) -> int:
-    """Return the format of a header whose other entries may be unknown; 0 if there is none."""
+    """Return the format of a header, which may be newer than this code; 0 if it is unreadable."""
     try:
         entries = msgspec.json.decode(header_, type=list[object])
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -124,7 +124,7 @@ def _format(header_: bytes) -> int:
 
 
 def linked(row: Row, before: bytes) -> bool:
-    """Whether the row is bound to the link before it."""
+    """Return whether a row follows the previous link."""
     return link(before, row.digest, row.header) == row.link
 
 
@@ -138,7 +138,7 @@ def damaged(place: Place, why: str) -> errors.Corrupt:
 
 
 def damaged_blob(hash_: bytes) -> errors.Corrupt:
-    """Return the error for a blob whose content is not what was written."""
+    """Return the error for a blob whose content does not match its hash."""
     return errors.Corrupt(
         f"the blob {hash_.hex()} is damaged: its content is not what was written.",
         hint="Nothing was changed. `limpet verify` lists all damage.",
@@ -147,5 +147,5 @@ def damaged_blob(hash_: bytes) -> errors.Corrupt:
 
 
 def missing_blob(hash_: bytes, position: int) -> str:
-    """Return the fault of an event whose blob is gone."""
+    """Return the fault of an event whose blob is missing."""
     return f"the blob {hash_.hex()} of the event at position {position:,} is missing."

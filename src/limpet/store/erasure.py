@@ -1,9 +1,9 @@
-"""What is erased of a log, and how the log says so itself: values and rules, the same on every backend.
+"""What an erasure removes from a log, and how the log records it: values and rules for every backend.
 
-An event that is erased keeps header, digest and link; its payload and its salt go. Whoever reads finds a
-stand-in in place of the payload, or nothing. Every stream of which something went ends with a notice: an event
-whose kind ends with `.erased`, and which says how many went and proves which. Without a notice that comes later
-in the same stream and names it, an event without payload is damage.
+An erased event keeps header, digest and link; payload and salt are removed. Readers get a stand-in in place of
+the payload, or nothing. Every stream with erased events ends with a notice: an event whose kind ends with
+`.erased`, which says how many were erased and proves which. An event without payload is damage unless a later
+notice of its stream names it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ NOTICE: Final = ".erased"
 """How the kind of a notice ends."""
 
 PREFIX: Final = "erased:"
-"""How the name of a stream begins that was erased whole; its number follows."""
+"""The beginning of the name of a completely erased stream; its number follows."""
 
 SCHEMA: Final = 1
 
 
 class StandIn(msgspec.Struct, frozen=True):
-    """What is read from now on in place of an event's payload: one of the same kind and schema.
+    """What readers get in place of an erased payload: an event of the same kind and schema.
 
-    `cause` is the position of the event because of which this one has to go, itself included; `blobs` are the
-    contents that the payload refers to.
+    `cause` is the position of the event that required this erasure, possibly itself; `blobs` are the contents that
+    the payload refers to.
     """
 
     position: int
@@ -40,11 +40,11 @@ class StandIn(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes of one stream, on condition that it is at version `expected`; `kind` is that of its notice.
+    """What is erased of one stream if it is at version `expected`; `kind` is the kind of its notice.
 
-    The `whole` stream goes and gives its name back, or the events that `stand_ins` name, which are its own. `rows` are
-    kind and id of all rows that are derived from a whole stream, if the caller knows them: then it goes even if its
-    events can't be read any more.
+    Either the `whole` stream, which loses its name, or its own events that `stand_ins` name. `rows` are kind and id of
+    all rows derived from a whole stream, if the caller knows them: then it can be erased even if its events are
+    unreadable.
     """
 
     stream: str
@@ -56,10 +56,10 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes of one tenant's log, at once. `todo` is told by `pending` until all of it is through.
+    """What is erased of one tenant's log at once. `pending` returns `todo` until it is completed.
 
-    `head` is where the feed was when it was looked through: anything written since may have what is to go, in a
-    stream that is not among the shares. None: whatever was written.
+    `head` is the position up to which the feed was searched: a later event could hold what is to go, in a stream that
+    is not among the shares. None: any later event is accepted.
     """
 
     tenant: str
@@ -70,7 +70,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
-    """What went: events that had a payload, and blobs, keys, claims and rows; `link` is that of the last notice."""
+    """How much was erased: events with a payload, blobs, keys, claims and rows; `link` is that of the last notice."""
 
     events: int
     blobs: int
@@ -81,7 +81,7 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a notice says: how many events went, and the proof of which."""
+    """The content of a notice: how many events were erased, and the proof of which."""
 
     events: int
     digest: str
@@ -90,9 +90,9 @@ class Told(msgspec.Struct, frozen=True):
 def derived_rows(
     share: Share, derive: Callable[[], Derived]
 ) -> tuple[tuple[tuple[str, str], ...], Derived | None]:
-    """Return kind and id of the rows that are derived from a stream, and all that is; None if it can't be read.
+    """Return kind and id of the rows derived from a stream, and everything derived; None if it is unreadable.
 
-    Raises Corrupt if it can't be, and would have to be.
+    Raises Corrupt if it is unreadable but needed.
     """
     try:
         found = derive()
@@ -104,7 +104,7 @@ def derived_rows(
 
 
 def proof(gone: Iterable[tuple[int, bytes]]) -> Told:
-    """Return what a notice says of events, given by position and digest in the order of the feed."""
+    """Return the proof of a notice for events, given by position and digest in the order of the feed."""
     made, count = hashlib.sha256(), 0
     for position, digest in gone:
         made.update(position.to_bytes(8, "big") + digest)
@@ -113,13 +113,13 @@ def proof(gone: Iterable[tuple[int, bytes]]) -> Told:
 
 
 def notice(kind: str, time_us: int, ordinal: int, told: Told) -> NewEvent:
-    """Return the event that says so."""
+    """Return the notice of an erasure."""
     assert kind.endswith(NOTICE), "a notice is known by its kind"
     return NewEvent(kind, SCHEMA, time_us, msgspec.json.encode(told), ordinal)
 
 
 def told(payload: bytes) -> Told | None:
-    """Return what a notice says; None if it can't be read."""
+    """Return the content of a notice; None if it is unreadable."""
     try:
         return msgspec.json.decode(payload, type=Told)
     except msgspec.MsgspecError:
@@ -127,29 +127,29 @@ def told(payload: bytes) -> Told | None:
 
 
 def is_notice(kind: str) -> bool:
-    """Whether an event says that others were erased. Nobody erases one of these: it has no caller's text."""
+    """Return whether an event is a notice. Notices are never erased: they hold no text of a caller."""
     return kind.endswith(NOTICE)
 
 
 def erased_name(number: int) -> str:
-    """Return what a stream is called once it is erased."""
+    """Return the name of an erased stream."""
     return f"{PREFIX}{number}"
 
 
 def is_erased(stream: str) -> bool:
-    """Whether that is the name of a stream that was erased."""
+    """Return whether a name is that of an erased stream."""
     return stream.startswith(PREFIX)
 
 
 class Again(Protocol):
-    """How an erasure is done again in a copy of the log that was made before it."""
+    """How an erasure is repeated in an older copy of the log."""
 
     def now_us(self) -> int:
         """Return the time."""
         ...
 
     def derive(self, stream: str, events: Iterator[StoredEvent], blobs: Blobs, /) -> Derived:
-        """Return what a stream leads to."""
+        """Return what is derived from a stream."""
         ...
 
     def kind(self, stream: str, /) -> str:
@@ -157,11 +157,11 @@ class Again(Protocol):
         ...
 
     def todo(self, tenant: str, /) -> bytes:
-        """Return what is pending of a tenant once it is erased."""
+        """Return the pending work of a tenant after the erasure."""
         ...
 
     def stand_ins(
         self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: Blobs, /
     ) -> list[StandIn]:
-        """Return what is read in place of events, each given with the one because of which it goes."""
+        """Return the stand-ins of events, each given with the event that required its erasure."""
         ...

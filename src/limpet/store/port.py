@@ -1,54 +1,48 @@
-"""The store port: what every backend promises, in prose and in types. Bytes in, bytes out.
+"""The store port: what every backend promises. Bytes in, bytes out.
 
-A store keeps, per tenant, one log of events, each belonging to one stream, and beside it what is
-derived from the log: claims, idempotency keys, projections, snapshots; and blobs, large content that
-events refer to; and notes, small records that change in place. It does not know what a message is.
+A store keeps one log of events per tenant; each event belongs to one stream. Beside the log it keeps what is
+derived from it (claims, projections, snapshots), idempotency keys, blobs (large content that events refer to)
+and notes (small records that change in place). It does not know what a message is.
 
 Promises, each proved on every backend by `limpet.testing.contract`:
 
-1. **All or nothing.** An `Append` takes effect whole (events of all its streams, their blobs, claims,
-   key, projections, snapshots) or leaves no trace. Several appends committed together each have their
-   own outcome.
-2. **Conditional.** A write whose `expected` is not the stream's version has the outcome `Stale`;
-   one whose claim is taken, `Claimed`; one whose key was used, `Replayed`. None leaves a trace.
-3. **Acknowledged means kept.** When `commit` returns, its appends are durable at the level that
-   `durability` names, and visible to every read that begins afterwards, in any process.
-4. **Gapless feed.** Positions of a tenant's events are 1, 2, 3 … in commit order; a reader that has
-   seen position n never finds a lower one appearing later. Versions of a stream likewise, but for those
-   that a rewind leaves out.
+1. **All or nothing.** An `Append` takes effect completely (events of all its streams, blobs, claims, key,
+   projections, snapshots) or leaves no trace. Appends that are committed together have separate outcomes.
+2. **Conditional.** A write whose `expected` is not the stream's version gets `Stale`; one whose claim is taken,
+   `Claimed`; one whose key was used, `Replayed`. None of them leaves a trace.
+3. **Acknowledged means durable.** When `commit` returns, its appends are durable at the level that `durability`
+   names, and visible to every later read in any process.
+4. **Gapless feed.** Positions of a tenant's events are 1, 2, 3 … in commit order; no event appears later below a
+   position that was read. The same holds for versions of a stream, except those that a rewind leaves out.
 5. **Isolation.** No call sees, changes or reveals another tenant's data.
-6. **Damage is found.** Every event read is checked against its digest; `verify` checks the chain.
-   Damage raises Corrupt with the place; it is never skipped, never read as truth.
-7. **Errors are ours.** Driver errors come out as Unavailable or Corrupt with the cause kept; after an
-   Unavailable from `commit` the effect is unknown, and a retry with the same key or the same claims
-   has exactly one effect.
-8. **Safe in company.** Several threads and processes may use one store. What is decided within a `turn` and
-   committed in it rests on a tenant that nobody else has changed meanwhile: file stores keep others out, stores
-   on a server refuse what was decided on less than is there.
-9. **Blobs once.** A tenant's blob is kept once by the SHA-256 of its content, however many events bring
-   it, and lasts as long as one of them. Its content is checked against its hash at every read; `verify`
-   reports every blob that is damaged, and every event that lacks one.
-10. **The log is the truth.** Claims, projections, snapshots and the uses of blobs can be dropped and made
-   again from the log: `rebuild` does so whole or not at all (on a server: each tenant), and only if the log is as
-   it was written. Of a claim that the log has twice, because the first was lost meanwhile, the first counts.
-11. **Based by reference.** A write with a base makes its stream go on from a version of a stream: a new
-   stream from any other (a fork), or a stream from its own past (a rewind). Nothing is copied. Up to the
-   base's version the stream is what the base was there, events, ordinals and claims; then come its own
-   events, numbered above all that either had. What it had beyond the base is not in it any more, and is
-   still there for whoever asks how it was `at` a version. That never changes, whatever becomes of the base.
-12. **Notes are compared and set.** A note is put only if it has the version that the caller saw, and a version
-   is never given twice, not even to a note that was dropped and made again. Notes are as durable as events, and
-   are not derived.
-13. **News is noticed.** Whoever waits for a tenant's feed to go on is woken by a commit of this process, and
-   hears of those of other processes shortly after.
-14. **Erased is gone.** `erase` takes payloads out of the log, all or nothing, and all that was derived from
-   them; the chain still verifies, and a notice in the log says that it was meant. Once `scrub` has returned,
-   no file of the store has anything of it. An event without payload that no notice names is damage.
-15. **Copied as it is.** What `copy` and `keys` give of one store, `paste` keeps in another byte for byte: positions,
-   links, erasures and keys stay, so cursors and proofs hold there too. Each page goes in whole or not at all, on the
-   head that it follows, and only if every event in it is as it was written: so a copy that was stopped anywhere
-   goes on from the head of what is there. What was erased meanwhile is erased in the copy as well. `rebuild` has to
-   follow before the copy is used.
+6. **Damage is detected.** Every event that is read is checked against its digest; `verify` checks the chain.
+   Damage raises Corrupt with its place; it is never skipped and never read as data.
+7. **Typed errors.** Driver errors become Unavailable or Corrupt, with the cause kept. After Unavailable from
+   `commit` the effect is unknown, and a retry with the same key or claims has exactly one effect.
+8. **Safe under concurrency.** Threads and processes may share a store. A decision made and committed within one
+   `turn` rests on the tenant's present state: file stores lock others out, stores on a server refuse a commit
+   that was decided on an older state.
+9. **Blobs once.** A tenant's blob is kept once, under the SHA-256 of its content, as long as an event refers to
+   it. Every read checks its hash; `verify` reports damaged and missing blobs.
+10. **The log is the truth.** Claims, projections, snapshots and uses of blobs can be dropped and made again:
+   `rebuild` does so completely or not at all (on a server: for each tenant), and only from an undamaged log. If
+   the log has a claim twice, because the first was lost, the first one counts.
+11. **Forks and rewinds by reference.** A write with a base makes its stream continue from a version of a stream:
+   another one (a fork) or itself (a rewind). Nothing is copied. Up to the base version the stream has the base's
+   events, ordinals and claims; then come its own events, numbered above all that either had. What it had beyond
+   the base is no longer in it, but can be read with `at` a version. That never changes.
+12. **Notes are compared and set.** A note is written only if it still has the version that the caller saw. No
+   version is used twice, even after the note was dropped. Notes are as durable as events, and are not derived.
+13. **Waiters are woken.** A caller that waits for a tenant's feed is woken by commits of this process, and shortly
+   after by those of other processes.
+14. **Erased is gone.** `erase` removes payloads from the log, and all that was derived from them, completely or
+   not at all. The chain still verifies, and a notice in the log says that the erasure was intended. After `scrub`
+   no file of the store has any of it. An event without payload that no notice names is damage.
+15. **Exact copies.** What `copy` and `keys` return of one store, `paste` writes to another byte for byte:
+   positions, links, erasures and keys stay, so cursors and proofs hold there too. A page is written completely
+   or not at all, after the head that it follows, and only if every event in it is undamaged; so an interrupted
+   copy continues from the target's head. Later erasures are applied to the copy as well. `rebuild` must follow
+   before the copy is used.
 """
 
 from __future__ import annotations
@@ -111,100 +105,97 @@ __all__ = [
 
 
 class Sending(AbstractContextManager["Sending"], Protocol):
-    """Commits on their way to a server, for the holder of the turn: one is sent while those before it are worked on.
+    """Pipelined commits to a server, for the holder of the write lock: one is sent while earlier ones are executed.
 
-    Used in a `with`, at whose end nothing may be on its way; whatever is then has an outcome that nobody knows. The
-    server takes a commit only if it has taken those before it. While some are on their way, nothing else of the store
-    is asked or changed in this turn.
+    Used in a `with` statement, at whose end nothing may be in flight; the outcome of a commit that is still in flight
+    is unknown. The server executes a commit only if it executed those before it. While commits are in flight, nothing
+    else of the store is read or changed by the holder.
     """
 
     def send(self, appends: Sequence[Append]) -> bool:
-        """Send appends to be committed together, if each is going to be appended as far as is known.
+        """Send appends as one commit, if all of them will be appended as far as is known.
 
-        False: nothing was sent, and `commit` has to tell.
+        Returns False if nothing was sent: use `commit` for these.
         """
         ...
 
     def receive(self) -> list[Outcome]:
-        """Wait for the outcomes of the commit that was sent first of those on their way.
+        """Wait for the outcomes of the oldest commit in flight.
 
-        As those of `commit`; Stale("", position) also if it has to be decided again for any other reason.
+        As those of `commit`; also Stale("", position) if it must be decided again for any other reason.
         """
         ...
 
     def ready(self) -> bool:
-        """Whether something of an answer is there already."""
+        """Return whether a part of an answer has arrived."""
         ...
 
     def fileno(self) -> int:
-        """Return what can be polled for an answer, unless one is `ready`."""
+        """Return the descriptor to poll for an answer, unless one is `ready`."""
         ...
 
 
 class Store(Protocol):
-    """The verbs of a store. See the promises above."""
+    """The verbs of a store. The promises are in the module docstring."""
 
     @property
     def durability(self) -> str:
-        """The level that holds now: `power-loss`, `process-crash` or `none`."""
+        """The present durability: `power-loss`, `process-crash` or `none`."""
         ...
 
     def turn(self) -> AbstractContextManager[bool]:
-        """Hold the right to decide: until the body ends no other thread of this store object commits.
+        """Hold the write lock: until the body ends, no other thread of this store object commits.
 
-        Nor any other process, where it can be kept out. Where it can't (a server), a commit finds out: an append of
-        a tenant to which others have added since this store object last knew its end has the outcome
-        Stale("", position), and `held` says so of what is answered without an append.
+        File stores also lock out other processes. A server can't: there the commit of an append decided on an outdated
+        state of its tenant gets the outcome Stale("", position), and `held` tells it of answers without an append.
 
-        Yields whether this store object knows of no commit by others since its last turn: what was cached of the
-        store then still holds, or a commit will say that it does not.
+        Yields whether no other store object is known to have committed since the last turn: then caches are valid, or a
+        commit will refuse.
 
-        Not to be taken twice by one thread. Several commits may be made within one turn.
+        A thread must not take it twice. Several commits may be made within one turn.
 
-        Raises StoreBusy, naming the holder, if it is not had within limits.TURN_WAIT_S.
+        Raises StoreBusy, naming the holder, if the lock is not free within limits.TURN_WAIT_S.
         """
         ...
 
     @property
     def crowded(self) -> bool:
-        """Whether other processes had the turn lately when it was wanted: `hand_over` is worth a try."""
+        """Whether other processes recently held the lock when it was wanted, so that `hand_over` may help."""
         ...
 
     def hand_over(self, appends: Sequence[Append]) -> list[Appended | None] | None:
-        """Have appends committed by whoever holds the turn. Called outside `turn`.
+        """Have the process that holds the write lock commit appends. Called outside `turn`.
 
-        Returns for each whether it was appended; one that was not is to be decided again. None if
-        nobody took them: the caller's thread then enters `turn` and commits them itself. They may
-        have been appended even so, by one who could not tell: hand over only what can be repeated.
+        Returns for each append whether it was appended; decide the others again. Returns None if no process took them:
+        enter `turn` and commit. They may have been appended even then, if the answer was lost: hand over only what can be
+        repeated.
         """
         ...
 
     def served(self) -> list[tuple[str, str]]:
-        """Return tenant and stream of what was committed for other processes since this was asked.
+        """Return tenant and stream of what was committed for other processes since the last call.
 
-        Asked after each `commit`: whatever was cached of these streams does not hold any more.
+        Called after each `commit`: cached state of these streams is outdated.
         """
         ...
 
     def leave_turn(self) -> None:
-        """Give the turn back if this thread holds it still: an interrupt can come before `turn` could."""
+        """Release the write lock if this thread still holds it: an interrupt can come before `turn` releases it."""
         ...
 
     def held(self, tenant: str) -> bool:
-        """Whether nobody else has added to a tenant since this turn began. Called inside `turn`.
+        """Return whether no other store object has appended to a tenant since this turn began. Called inside `turn`.
 
-        False: whatever was read of it, or cached, may not hold any more, and is to be looked at again.
+        If False, what was read or cached of the tenant may be outdated.
         """
         ...
 
     def commit(self, appends: Sequence[Append]) -> list[Outcome]:
-        """Commit appends together, each with its own outcome, in order. Called inside `turn`."""
+        """Commit appends together, in order, each with its own outcome. Called inside `turn`."""
         ...
 
     def sending(self) -> Sending | None:
-        """Return a way to send commits ahead of outcomes; None where a commit takes no time but its own.
-
-        Made anywhere, used inside `turn`."""
+        """Return a pipeline for commits; None if a commit does not wait for a server. Used inside `turn`."""
         ...
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
@@ -224,8 +215,8 @@ class Store(Protocol):
     ) -> list[StoredEvent]:
         """Return the stream's events with after < version <= until, in order, at most `limit`.
 
-        Of more than that the first, or the `newest`. `at`: of the stream as it was at that version, which
-        it has or had; None: as it is now. What a base brings has this stream's name, as if it were here.
+        Of more than `limit` the first ones, or the `newest`. `at`: the stream as it was at that version; None: as it is
+        now. Events of a base have this stream's name.
         """
         ...
 
@@ -238,9 +229,9 @@ class Store(Protocol):
         ...
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return the contents of the tenant's blobs by hash, in one look; those it lacks are left out.
+        """Return the contents of the tenant's blobs by hash, in one read; missing ones are left out.
 
-        Raises Corrupt for one whose content is not what was written.
+        Raises Corrupt for a blob whose content does not match its hash.
         """
         ...
 
@@ -257,29 +248,29 @@ class Store(Protocol):
         ...
 
     def forget_keys(self, tenant: str, *, before_us: int) -> int:
-        """Drop idempotency keys used before that moment; return how many. Takes the turn itself."""
+        """Drop idempotency keys used before that moment; return how many. Takes the write lock."""
         ...
 
     def note(self, tenant: str, name: str) -> Note | None:
-        """Return a note, None if it is not there. Raises Corrupt if it is not what was written."""
+        """Return a note, or None. Raises Corrupt if it is damaged."""
         ...
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Put a note, or drop it (None), if it is at version `expected` (0: not there); return whether it was.
+        """Write a note, or drop it (None), if it has version `expected` (0: it does not exist); return whether it had.
 
-        Takes the turn itself. A name has 1 to limits.NOTE_NAME_BYTES_MAX bytes, a value up to
-        limits.NOTE_BYTES_MAX; TooLarge otherwise.
+        Takes the write lock. A name has 1 to limits.NOTE_NAME_BYTES_MAX bytes, a value up to limits.NOTE_BYTES_MAX;
+        TooLarge otherwise.
         """
         ...
 
     def notes(
         self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
     ) -> list[tuple[str, Note]]:
-        """Return notes whose names begin with a prefix, those after a name, by name, at most `limit`."""
+        """Return notes whose names begin with a prefix, after a name, in the order of names, at most `limit`."""
         ...
 
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
-        """Return True as soon as the tenant's feed has a position > after; False when the time is up.
+        """Return True once the tenant's feed has a position > after; False after the timeout.
 
         Not to be called inside `turn`. Raises EngineClosed if the store is closed meanwhile.
         """
@@ -294,9 +285,9 @@ class Store(Protocol):
         ...
 
     def snapshot(self, tenant: str, stream: str) -> Snapshot | None:
-        """Return the stream's newest snapshot. One that fails its checksum counts as absent.
+        """Return the stream's newest snapshot, or None. A damaged one counts as absent.
 
-        So does one of a version that a rewind has left out. A base's snapshots are not the stream's.
+        So does one of a version that a rewind left out. Snapshots of a base do not count.
         """
         ...
 
@@ -305,63 +296,63 @@ class Store(Protocol):
         ...
 
     def verify(self) -> Iterator[int | Report]:
-        """Check everything; yield events checked so far, and the report last."""
+        """Check everything; yield the number of events checked so far, and the report last."""
         ...
 
     def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
-        """Drop all that is derived, and make it again from the log, whole or not at all. Takes the turn itself.
+        """Drop all that is derived and make it again from the log, completely or not at all. Takes the write lock.
 
-        Yields events gone through so far, each once to prove it and once to derive from it, and what was
-        made last. Snapshots are dropped only; idempotency keys are not derived, and stay. To be run to
-        its end, or closed, by one thread, which uses the store for nothing else meanwhile.
+        Yields the number of events processed, each once for verification and once for derivation, and the result last.
+        Snapshots are only dropped; idempotency keys are not derived and stay. One thread runs it to its end, or closes it,
+        and uses the store for nothing else meanwhile.
 
-        Raises Corrupt, and changes nothing, if the log or a blob is not as it was written. Where others can't be kept
-        out, each tenant is made again whole or not at all; Conflict names one that was written to every time.
+        Raises Corrupt, and changes nothing, if the log or a blob is damaged. On a server each tenant is rebuilt completely
+        or not at all; Conflict names a tenant that others wrote to every time.
         """
         ...
 
     def rebuilt(self, tenant: str) -> int:
-        """Return how often it was rebuilt or erased from: what was cached of a tenant holds while that stays.
+        """Return a number that changes when a tenant was rebuilt or erased from: caches of it are valid while it stays.
 
-        Another number as well once a server was found to have lost what was acknowledged.
+        It also changes when a server was found to have lost acknowledged events.
         """
         ...
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
-        """Return the other streams that go on from this one, each with the version that it goes on from."""
+        """Return the other streams that have this one as their base, each with the base version."""
         ...
 
     def erase(self, erasure: Erasure, derive: Derive) -> Erased | Stale:
-        """Take payloads out of the log, and all that is derived from them; takes the turn itself.
+        """Remove payloads from the log, and all that is derived from them. Takes the write lock.
 
-        What remains is derived again. A stream that goes whole gives its name back; none may go on from it that
-        stays. It may be damaged if it is said which rows go with it; Corrupt otherwise. Counts as a rebuild: whatever
-        was cached does not hold any more. `scrub` has to follow.
+        What remains is derived again. A stream that is erased completely loses its name, and may not be the base of a
+        stream that stays. It may be damaged if its derived rows are given; otherwise Corrupt is raised. Caches are outdated
+        afterwards, as after a rebuild. `scrub` must follow.
         """
         ...
 
     def pending(self) -> bytes | None:
-        """Return what erasures had to do, one after the other, until `scrub` is through; None: nothing is left."""
+        """Return the pending work of erasures, concatenated, until `scrub` has completed; None if there is none."""
         ...
 
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
-        """See to it that nothing of what was erased is left in any file; then nothing is pending.
+        """Remove what was erased from every file; afterwards nothing is pending.
 
-        But for what is `left` of what is `done`, the beginning of what was pending, and for the rest. What is `left` is
-        pending afterwards even if nothing was: a copy takes over so what its source has still to do. Raises StoreBusy
-        if somebody reads for too long; until it is through, an empty line more is pending.
+        Except: `left` replaces `done`, the beginning of what was pending, and what came later stays pending. `left` is
+        pending even if nothing was before: so a copy takes over the pending work of its source. Raises StoreBusy if a
+        reader holds on for too long; until it completes, an empty line is pending too.
         """
         ...
 
     def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
-        """Return the tenant's events with position > after as they are kept, in order, at most `limit`; one look.
+        """Return the tenant's events with position > after as stored, in order, at most `limit`, in one read.
 
-        Each is checked against its digest. What was erased comes without payload and says so.
+        Each is checked against its digest. An erased event has no payload and is marked.
         """
         ...
 
     def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[RawKey]:
-        """Return the tenant's idempotency keys, those after one, by the UTF-8 bytes of their text, at most `limit`."""
+        """Return the tenant's idempotency keys after a key, in the order of their UTF-8 bytes, at most `limit`."""
         ...
 
     def paste(
@@ -372,31 +363,29 @@ class Store(Protocol):
         blobs: Mapping[bytes, bytes] = {},
         keys: Sequence[RawKey] = (),
     ) -> None:
-        """Keep events exactly as they are, with the blobs they need and keys, whole or not at all. Takes the turn itself.
+        """Write events exactly as given, with their blobs and keys, completely or not at all. Takes the write lock.
 
-        The first that is new follows the tenant's head, the others each other; links and digests have to be right. Before
-        those may come events that are there already, and are erased: they are erased here too, with the keys that
-        led to them, and `scrub` has to follow. A stream that comes with the name of an erased one takes it and keeps it.
-        A key that is there already has to be equal. Nothing is derived: `rebuild` has to follow before use. Until then
-        only `copy`, `keys`, `head`, `blobs`, notes and `paste` are to be called.
+        The first new event follows the tenant's head and the others follow it; links and digests must be right. Erased
+        events that are already there may come before: they are erased here too, with the keys that led to them, and
+        `scrub` must follow. A stream that comes under the name of an erased one keeps that name. A key that is already
+        there must be equal. Nothing is derived: `rebuild` must follow before use. Until then only `copy`, `keys`, `head`,
+        `blobs`, notes and `paste` may be called.
 
-        Raises Conflict if the feed is not where the events go on, or has others, Corrupt if one is not as it was written
-        or lacks a blob.
+        Raises Conflict if the events do not continue the feed, Corrupt if one is damaged or lacks a blob.
         """
         ...
 
     def status(self) -> Mapping[str, Json]:
-        """Return facts for people: path, size, versions, durability, counts; `blobs` is how many it keeps."""
+        """Return facts for people: path, size, versions, durability, counts; `blobs` is their number."""
         ...
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
         """Copy the store, consistent under load, to a new file; yield (done, total).
 
-        Raises NoBackup, and writes nothing, if it has no file that could be copied; InvalidRequest if there is one
-        at the target.
+        Raises NoBackup, and writes nothing, if the store has no file to copy; InvalidRequest if the target exists.
         """
         ...
 
     def close(self) -> None:
-        """Give back every resource. Closing twice is fine."""
+        """Release every resource. Closing twice is fine."""
         ...

@@ -1,4 +1,4 @@
-"""URLs of stores, as far as all backends read them alike."""
+"""Store URLs: what all backends have in common."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _BARE: Final = ("sqlite", "files", "volatile")
 
 
 def scheme(url: str) -> str:
-    """Return the scheme of a URL in small letters; nothing for a path."""
+    """Return the scheme of a URL in lower case; an empty text for a path."""
     word = url.partition(":")[0].lower()
     return word if "://" in url or (word in _BARE and ":" in url) else ""
 
 
 def meant(word: str, among: Iterable[str]) -> str:
-    """Return the name that a word was probably meant for; nothing if it is like none of them."""
+    """Return the known name that is most similar to a mistyped word; an empty text if there is none."""
     from difflib import get_close_matches  # noqa: PLC0415 - only slips need it
 
     return next(iter(get_close_matches(word.lower(), list(among), 1, _CLOSE)), "")
 
 
 def check_path(name: str) -> None:
-    """Raise InvalidRequest if what would be a path looks like a URL with a slip in it."""
+    """Raise InvalidRequest if a path looks like a mistyped URL."""
     word, colon, _ = name.partition(":")
     if not colon or scheme(name):
         return
@@ -65,9 +65,9 @@ def check_path(name: str) -> None:
 
 
 def place(path: str | Path) -> Path:
-    """Return where a path leads, links followed; raise InvalidRequest if no store can be there.
+    """Return the real path, links resolved; raise InvalidRequest if no store can be there.
 
-    SQLite takes only names that are UTF-8.
+    SQLite accepts only UTF-8 names.
     """
     try:
         found = local(path).resolve()
@@ -80,7 +80,7 @@ def place(path: str | Path) -> Path:
 
 
 def shown(url: object) -> str:
-    """Return a path or a URL as it may be printed: without its password."""
+    """Return a path or URL for output, without its password."""
     scheme, joint, rest = str(url).partition("://")
     # A password may hold anything, even what should have been written otherwise: it ends at the last @.
     who, at, where = rest.rpartition("@")
@@ -90,9 +90,9 @@ def shown(url: object) -> str:
 
 
 def local(name: str | Path) -> Path:
-    """Return a path on this machine, ~ being a home; raise InvalidRequest for what no file can be called.
+    """Return a local path, ~ expanded; raise InvalidRequest if no file can have that name.
 
-    Whether something is there is not asked.
+    Whether the file exists is not checked.
     """
     try:
         str(name).encode()
@@ -112,7 +112,7 @@ def local(name: str | Path) -> Path:
 
 
 def decoded(path: str) -> str:
-    """Return the path of a URL as it is meant; raise InvalidRequest if what is percent-encoded is no text."""
+    """Return the percent-decoded path of a URL; raise InvalidRequest if it is no text."""
     try:
         return unquote(path, errors="strict")
     except UnicodeDecodeError:
@@ -126,7 +126,7 @@ def _no_path(why: str) -> errors.InvalidRequest:
 
 
 def parts(url: str) -> SplitResult:
-    """Take a URL of a server apart; raise InvalidRequest, which never quotes it, if that can't be done."""
+    """Split a server's URL; raise InvalidRequest, without quoting it, if that is impossible."""
     try:
         url.encode()
         return urlsplit(url)
@@ -136,7 +136,7 @@ def parts(url: str) -> SplitResult:
 
 
 def check_host(host: str) -> None:
-    """Raise InvalidRequest for what is no name of a host, whatever its server would make of it."""
+    """Raise InvalidRequest for an impossible host name."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -151,7 +151,7 @@ def _no_host() -> errors.InvalidRequest:
 
 
 def check_user(url: str) -> None:
-    """Raise InvalidRequest if it is not clear where the user and the password of a URL end."""
+    """Raise InvalidRequest if the end of user or password in a URL is ambiguous."""
     behind = url.partition("://")[2]
     authority = _END.split(behind, maxsplit=1)[0]
     path, _, query = behind[len(authority) :].partition("?")

@@ -1,4 +1,4 @@
-"""Which store a URL names. Third parties register a scheme with an entry point."""
+"""Opens the store that a URL names. Third parties register a scheme with an entry point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limpet.store.documents import Documented, Documents
 from limpet.store.port import Store
 
 STORES = "limpet.stores"
-"""Entry-point group: a URL scheme's name and a callable that takes the URL and returns a Store."""
+"""The entry-point group: a URL scheme, and a callable that takes the URL and returns a Store."""
 
 
 def _sqlite(url: str) -> Store:
@@ -45,7 +45,7 @@ def _files(url: str) -> Store:
 
 
 def _check_above(path: Path) -> None:
-    """Raise InvalidRequest if a path leads through what is no folder: none can be made there, either."""
+    """Raise InvalidRequest if a parent of a path is no folder."""
     try:
         above = next((each for each in path.absolute().parents if each.exists()), None)
         wrong = above is not None and not above.is_dir()
@@ -72,7 +72,7 @@ def _server(url: str) -> Store:
 
 
 def _room(url: str) -> ModuleType:
-    """Return the room of a server's scheme; raise NotInstalled, with what to do, if its driver is missing."""
+    """Return the package of a server's scheme; raise NotInstalled, with the command, if its driver is missing."""
     scheme = urls.scheme(url)
     name = _SERVERS[scheme]
     try:
@@ -141,12 +141,12 @@ def open_store(url: str | Path) -> Store:
 
 
 def on_server(url: str) -> bool | None:
-    """Whether there is a store on the server that a URL names, which is only looked at; None for what is no server's."""
+    """Return whether a store exists on the server that a URL names, without changing it; None for other URLs."""
     return bool(_room(url).exists(url)) if urls.scheme(url) in _SERVERS else None
 
 
 def is_folder(url: str | Path) -> bool:
-    """Whether a path, or a URL, names a folder that holds a file store, or what is left of one."""
+    """Return whether a path or URL names a folder that holds a file store or the remains of one."""
     path = folder_of(str(url)) or (urls.local(url) if "://" not in str(url) else None)
     if path is None or not path.is_dir():
         return False
@@ -161,7 +161,7 @@ def folder_of(url: str) -> Path | None:
 
 
 def take_journal(url: str) -> bool:
-    """Have the journal of a file store taken as it is, whatever its index knows; False for other stores."""
+    """Accept the journal of a file store as it is, whatever its index has; return False for other stores."""
     folder = folder_of(url) or (urls.local(url) if is_folder(url) else None)
     if folder is None:
         return False
@@ -200,12 +200,12 @@ def _no_path(url: str, scheme: str, named: str) -> errors.InvalidRequest:
 
 
 def documents_of(store: Store) -> Documents | None:
-    """Return where a store keeps readable files of its sessions; None if it has no such place."""
+    """Return where a store keeps readable session files; None if it keeps none."""
     return store.documents if isinstance(store, Documented) else None
 
 
 def path_of(url: str | Path) -> Path | None:
-    """Return the file of SQLite that a URL or path names; None if it names something else."""
+    """Return the SQLite file that a URL or path names; None if it names another store."""
     named = isinstance(url, Path) or urls.scheme(url) in ("", "sqlite")
     return _path(str(url)).resolve() if named and not is_folder(url) else None
 
