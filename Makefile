@@ -11,9 +11,10 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-compile
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 # What other interpreters need not repeat: the fault programmes prove the storage, what a server does is its
 # own, documentation and tidiness are about texts, and how commands look is the same on all of them.
-QUICK := -m "not slow and not long" --ignore=tests/faults --ignore=tests/docs --ignore=tests/tidy \
-  --ignore=tests/acceptance/test_demo.py $(addprefix --ignore=tests/acceptance/test_cli,.py _recorded.py _again.py) \
-  $(addprefix --ignore=tests/contract/test_,postgres.py redis.py files.py) $(addprefix --ignore=tests/acceptance/test_errors_,postgres.py redis.py)
+QUICK := -m "not slow and not long" $(addprefix --ignore=tests/,faults docs tidy) \
+  $(addprefix --ignore=tests/acceptance/cli/test_,demo.py commands.py recorded_windows_command.py printed_commands.py) \
+  $(addprefix --ignore=tests/contract/test_,postgres.py redis.py files.py) \
+  $(addprefix --ignore=tests/acceptance/stores/test_,postgres_errors.py redis_errors.py)
 export PYTHON
 
 help: ## this list

@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import Limpet
-from tests.acceptance.scenes import Opener
+from tests.acceptance.conversation_steps import Opener
 
 
 @pytest.fixture(params=["volatile", "sqlite"])

@@ -29,7 +29,7 @@ from limpet.store.remote.driver import (
     Wanted,
 )
 from limpet.values.frozen import Json
-from tests.contract.ram_line import RamLine
+from tests.contract.ram_pipeline import RamLine
 
 replace = msgspec.structs.replace
 

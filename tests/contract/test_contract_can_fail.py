@@ -24,8 +24,8 @@ from limpet.store.port import (
 )
 from limpet.store.volatile import VolatileStore
 from limpet.testing import contract
-from tests.contract import miscopying, misnoting, misrebuilding
-from tests.contract.misreading import (
+from tests.contract import careless_copies, careless_notes, careless_rebuilds
+from tests.contract.careless_reads import (
     ForgetsHowItWas,
     KeepsClaimsOfTheRewound,
     ReadsUntilExclusively,
@@ -302,9 +302,9 @@ class KeepsTheTurn(VolatileStore):
 
 
 PLANTED: dict[type[VolatileStore], str] = {
-    **miscopying.PLANTED,
-    **misnoting.PLANTED,
-    **misrebuilding.PLANTED,
+    **careless_copies.PLANTED,
+    **careless_notes.PLANTED,
+    **careless_rebuilds.PLANTED,
     IgnoresVersions: "test_a_write_on_another_version_is_stale",
     ForgetsClaims: "test_a_claim_is_unique_in_its_stream_for_ever",
     AllowsClaimsTwiceInOneAppend: "test_a_claim_made_twice_in_one_append_is_taken_by_the_first",
@@ -356,8 +356,8 @@ UNSEEN_BY_THE_WALK = {
     ReadsBlobsUnchecked: "it damages nothing",
     SaltsWithNothing: "it does not look at links",
     VerifiesNothing: "it damages nothing",
-    **dict.fromkeys(miscopying.PLANTED, "it copies nothing"),
-    **dict.fromkeys(misnoting.PLANTED, "it has no notes"),
+    **dict.fromkeys(careless_copies.PLANTED, "it copies nothing"),
+    **dict.fromkeys(careless_notes.PLANTED, "it has no notes"),
     StaysOpen: "it stops when it has closed the store",
     KeepsTheTurn: "its turns do not fail",
     **{planted: "it does not rebuild" for planted in PLANTED if "Rebuild" in planted.__name__},

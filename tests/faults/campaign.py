@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limpet.store.files import documents
-from tests.faults import images, oracle, recording, results
+from tests.faults import images, oracle, recorded_run, results
 from tests.faults.images import Image, Planned
 from tests.faults.journal import Journal
 
@@ -55,8 +55,10 @@ def judge_all(runs: Sequence[Run]) -> Iterator[Outcome]:
 def judge(run: Run) -> Outcome:
     """Make a run and judge its images until one is bad."""
     folder = Path(tempfile.mkdtemp(dir=run.folder))
-    ops = recording.record(folder, seed=run.seed, steps=STEPS, plant=run.plant, backend=run.backend)
-    journal = recording.journal_of(ops)
+    ops = recorded_run.record(
+        folder, seed=run.seed, steps=STEPS, plant=run.plant, backend=run.backend
+    )
+    journal = recorded_run.journal_of(ops)
     plan = images.plan(ops, run.wanted, run.seed)
     rendered = images.render(ops, [planned.cut for planned in plan])
     for planned, (_, image) in zip(plan, rendered, strict=True):
@@ -64,7 +66,7 @@ def judge(run: Run) -> Outcome:
         if what:
             fault = f"{planned}: {'; '.join(what)}"
             if not run.plant:
-                log = results.keep_evidence(folder / recording.LOG, f"{run.seed}.operations")
+                log = results.keep_evidence(folder / recorded_run.LOG, f"{run.seed}.operations")
                 fault = f"{log}, {fault}"
             return Outcome(run.seed, len(plan), len(ops), fault)
     shutil.rmtree(folder)
@@ -75,7 +77,7 @@ def laid_out(folder: Path, image: Image, backend: str) -> Path:
     """Put an image on the disk, in a new folder; return where its names begin."""
     root = folder if backend == "sqlite" else folder / "state"
     root.mkdir(parents=True)
-    for name in recording.FOLDERS if backend == "files" else ():
+    for name in recorded_run.FOLDERS if backend == "files" else ():
         (root / name).mkdir()
     for name, content in image.items():
         (root / name).write_bytes(content)
@@ -93,7 +95,7 @@ def _faults(
             for path in (root / "sessions").glob("*.json")
             if documents.opened(path.read_bytes()) is None
         ]
-        return [*faults, *oracle.check(recording.url(folder, backend), known).faults]
+        return [*faults, *oracle.check(recorded_run.url(folder, backend), known).faults]
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
     finally:

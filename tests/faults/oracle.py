@@ -16,7 +16,7 @@ from pathlib import Path
 import limpet
 from limpet import Message
 from limpet.values.event import MessageAdded
-from tests.faults import journal, pairing
+from tests.faults import journal, provider_pairing
 from tests.faults.journal import Entry, Journal, Said
 from tests.faults.workload import SHARED
 
@@ -106,7 +106,7 @@ def _judge(engine: limpet.Limpet, known: Journal, only: set[str] | None) -> Verd
     for session in judged:
         entries = sorted(by_session[session], key=lambda entry: entry.submitted)
         view, messages = _seen(engine, session)
-        faults = [*pairing.faults(messages), *_pending(engine, session, view, messages)]
+        faults = [*provider_pairing.faults(messages), *_pending(engine, session, view, messages)]
         verdict.faults.extend(f"{session}: {fault}" for fault in faults)
         rule = _shared if session.startswith(SHARED) else _own
         rule(session, entries, view, verdict)
@@ -152,7 +152,7 @@ def _pending(
     """Open calls are reported, but where the conversation goes on elsewhere, there."""
     if view is not None and not view.continued_to:
         reported = sorted(call.call_id for call in engine.sessions.pending_calls(session))
-        if reported != sorted(pairing.waiting(messages)):
+        if reported != sorted(provider_pairing.waiting(messages)):
             yield f"pending calls reported as {reported}"
 
 

@@ -21,16 +21,16 @@ from limpet.engine import trees
 from limpet.testing import providers
 from limpet.values import frame_event as e
 from limpet.values.frame import ToolStatus
-from tests.faults import looping
-from tests.faults.looping import Server
-from tests.faults.stepping import Kill
+from tests.faults import agent_processes
+from tests.faults.agent_processes import Server
+from tests.faults.step_kills import Kill
 
 ANSWER = "Oslo is planned: SK4455 is booked. Stay at Hotel Bristol."
 SEED = 20_260_711
 PARTS = 8
 RUNS_MAX = 10
 
-WORK = looping.example().work_on(looping.TASK)
+WORK = agent_processes.example().work_on(agent_processes.TASK)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import limpet
-from tests.faults import damage, results, small
-from tests.faults.flipping import Truth, all_unnoticed, changed_by_refusal
+from tests.faults import damage, results, small_store
+from tests.faults.bit_flips import Truth, all_unnoticed, changed_by_refusal
 
 SEED = 11
 
@@ -33,7 +33,7 @@ def test_one_flipped_bit_in_any_byte_is_never_read_as_truth(truth: Truth, every:
 
 @pytest.mark.slow
 def test_nor_with_the_index_that_a_crash_left(truth: Truth) -> None:
-    kept = {f"{small.STORE}-shm": truth.shm}
+    kept = {f"{small_store.STORE}-shm": truth.shm}
     _, silent = all_unnoticed(truth, damage.flips(truth.files, SEED, every=31), kept=kept)
     assert silent == []
 
@@ -52,7 +52,7 @@ def test_a_store_that_refuses_to_open_is_left_as_it_was(truth: Truth) -> None:
 
 
 def test_an_emptied_database_is_no_new_store(scratch: Path) -> None:
-    store = scratch / small.STORE
+    store = scratch / small_store.STORE
     with limpet.connect(store) as engine:
         engine.sessions.create_session("kept")
     store.write_bytes(b"")
@@ -67,6 +67,6 @@ def test_an_emptied_database_is_no_new_store(scratch: Path) -> None:
     [("no-page-sums", ""), ("no-digests", ""), ("no-anchor", "-wal")],
 )
 def test_a_planted_bug_is_caught(truth: Truth, bug: str, file: str) -> None:
-    name = small.STORE + file
+    name = small_store.STORE + file
     flips = damage.flips({name: truth.files[name]}, SEED, every=11)
     assert all_unnoticed(truth, flips, plant=bug, enough=1)[1]

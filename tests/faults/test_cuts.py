@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from limpet.wiring import stores
-from tests.faults import cutting, results
-from tests.faults.cutting import Cuts
+from tests.faults import connection_cuts, results
+from tests.faults.connection_cuts import Cuts
+from tests.faults.fault_servers import SERVERS
 from tests.faults.proxy import WAYS, Fault, Kind, Proxy, Way
-from tests.faults.serving import SERVERS
 
 PATIENCE_S = 1.0
 """How long a client waits for an answer that fell into a hole."""
@@ -39,7 +39,7 @@ def planned(pieces: dict[Way, list[int]], *, every_byte: bool) -> Iterator[Fault
                 kind = "hole" if number % (2 * seldom) == 5 else "stall"
             yield Fault(way, at, kind, seconds=0.1)
     # Those that change something are cut off from their answers in any case.
-    for asked in cutting.QUESTIONS:
+    for asked in connection_cuts.QUESTIONS:
         for at in (0, 1, 10):
             yield Fault("down", at, "rst" if at else "fin", asked=asked)
 
@@ -82,7 +82,7 @@ def test_a_cut_at_any_byte_makes_nothing_twice_or_in_part(backend: str, every_by
     )  # fmt: skip
     assert all_of_them.faults == []
     assert all_of_them.happened > 0.9 * (all_of_them.scenes - 1)
-    assert all_of_them.interruptions >= 3 * len(cutting.QUESTIONS)
+    assert all_of_them.interruptions >= 3 * len(connection_cuts.QUESTIONS)
 
 
 @pytest.mark.slow
@@ -91,5 +91,5 @@ def test_who_asks_again_without_the_key_is_caught(backend: str) -> None:
     with cuts(backend, careless=True) as all_of_them:
         all_of_them.play(None)
         all_of_them.forget = bool
-        all_of_them.play(Fault("down", 0, "rst", asked=cutting.KEY.encode()))
+        all_of_them.play(Fault("down", 0, "rst", asked=connection_cuts.KEY.encode()))
     assert any("feed" in fault for fault in all_of_them.faults), all_of_them.faults

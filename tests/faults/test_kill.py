@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import results
-from tests.faults.killing import Siege
+from tests.faults.process_kills import Siege
 
 SEED = 20_260_101
 

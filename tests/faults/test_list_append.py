@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults import results
-from tests.faults.listrun import Run
-from tests.faults.misbehaving import CAUGHT_AS
+from tests.faults.broken_stores import CAUGHT_AS
+from tests.faults.fault_servers import SERVERS
+from tests.faults.list_run import Run
 from tests.faults.proxy import Proxy
-from tests.faults.serving import SERVERS
 
 SEED = 20_260_303
 PATIENCE_S = 2.0

@@ -10,23 +10,25 @@ from pathlib import Path
 import pytest
 
 import limpet
-from tests.faults import images, oplog, rebuilding, recording
+from tests.faults import images, oplog, recorded_rebuild, recorded_run
 from tests.faults.images import Cut
 from tests.faults.oplog import Kind
-from tests.faults.rebuilding import SEED, Rows, rows
+from tests.faults.recorded_rebuild import SEED, Rows, rows
 
 STYLES = ("none", "all", *["mixed"] * 4)
 
 
 @pytest.mark.slow
 def test_a_power_cut_leaves_the_old_rows_or_the_new(scratch: Path) -> None:
-    child = multiprocessing.get_context("spawn").Process(target=rebuilding.record, args=(scratch,))
+    child = multiprocessing.get_context("spawn").Process(
+        target=recorded_rebuild.record, args=(scratch,)
+    )
     child.start()
     child.join()
     assert child.exitcode == 0
     before, after = pickle.loads((scratch / "rows").read_bytes())
     assert before != after
-    ops = oplog.read(scratch / recording.LOG)
+    ops = oplog.read(scratch / recorded_run.LOG)
     begins, done = (
         at for at, op in enumerate(ops) if op.kind is Kind.NOTE and "rebuild" in op.note()
     )
@@ -56,8 +58,8 @@ def judged(folder: Path, image: images.Image) -> Rows:
     try:
         for name, content in image.items():
             (folder / name).write_bytes(content)
-        with limpet.connect(folder / recording.STORE) as lp:
-            found = rows(folder / recording.STORE)
+        with limpet.connect(folder / recorded_run.STORE) as lp:
+            found = rows(folder / recorded_run.STORE)
             faults = lp.admin.verify().faults
             # The rows that were spoiled are the only fault there may be.
             assert set(faults) <= {"a row of projections is damaged."}

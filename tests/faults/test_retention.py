@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import limpet
-from tests.acceptance import whole
-from tests.acceptance.canaries import found
-from tests.faults import retiring
-from tests.faults.stepping import Kill
+from tests.acceptance import full_store
+from tests.acceptance.marker_words import found
+from tests.faults import retention_processes
+from tests.faults.step_kills import Kill
 
 OLD = ("old-0", "old-1", "old-2", "old-3", "old-4")
 SAID = ["I live in Oslo.", "A lighthouse, Kestrel0001 MARMOT0001."]
-BATCHES = [set(OLD[: retiring.BATCH * number]) for number in range(4)]
+BATCHES = [set(OLD[: retention_processes.BATCH * number]) for number in range(4)]
 
 
 def made(folder: Path) -> None:
@@ -25,16 +25,18 @@ def made(folder: Path) -> None:
     folder.mkdir()
     with limpet.connect(folder / "state.db", memory=True, idle_timeout_s=None) as lp:
         for name in OLD:
-            whole.said(lp, name, "ada", *SAID)
-        whole.said(lp, "open", "ada", "A lighthouse.", end=False)
-        whole.worked(lp)
-        assert whole.known(lp, "ada") == SAID[:1]
+            full_store.said(lp, name, "ada", *SAID)
+        full_store.said(lp, "open", "ada", "A lighthouse.", end=False)
+        full_store.worked(lp)
+        assert full_store.known(lp, "ada") == SAID[:1]
 
 
 def judged(folder: Path) -> int:
     """Look at what a killed process has left, let the rest go; return how many had gone."""
-    with retiring.opened(folder) as lp:
-        assert retiring.engine_of(lp).store.pending() is None, "whoever opens it finishes it"
+    with retention_processes.opened(folder) as lp:
+        assert retention_processes.engine_of(lp).store.pending() is None, (
+            "whoever opens it finishes it"
+        )
         gone = {name for name in OLD if lp.sessions.load_session(name) is None}
         assert gone in BATCHES, "a batch goes whole or not at all"
         for name in {*OLD} - gone:
@@ -43,13 +45,13 @@ def judged(folder: Path) -> int:
         assert {row["id"] for row in lp.sessions.list_sessions()} == left
         hits = lp.archive.search("lighthouse", user_id="ada", k=50)
         assert {hit.session_id for hit in hits} == left, "the archive has what the log has"
-        assert whole.known(lp, "ada") == SAID[:1], "what memory has learnt stays"
+        assert full_store.known(lp, "ada") == SAID[:1], "what memory has learnt stays"
         assert lp.admin.verify().ok
         told = lp.admin.retention(30)
         assert {*told.gone} == {*OLD} - gone
         lp.admin.rebuild()
         assert {row["id"] for row in lp.sessions.list_sessions()} == {"open"}
-        assert whole.known(lp, "ada") == SAID[:1]
+        assert full_store.known(lp, "ada") == SAID[:1]
     assert found(folder) == {}
     return len(gone)
 
@@ -58,7 +60,7 @@ def judged(folder: Path) -> int:
 def test_killed_at_each_step_every_session_is_there_whole_or_gone_whole(scratch: Path) -> None:
     first, home = scratch / "first", scratch / "home"
     made(first)
-    with retiring.Server() as server:
+    with retention_processes.Server() as server:
 
         def left(kill: Kill | None) -> int:
             shutil.rmtree(home, ignore_errors=True)

@@ -14,8 +14,8 @@ import pytest
 from limpet import errors
 from limpet.wiring import stores
 from tests.faults import results
-from tests.faults.listrun import Run
-from tests.faults.serving import SERVERS
+from tests.faults.fault_servers import SERVERS
+from tests.faults.list_run import Run
 
 SEED = 20_260_606
 PATIENCE_S = 5.0

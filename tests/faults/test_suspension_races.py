@@ -8,7 +8,7 @@ import pytest
 
 import limpet
 from tests.faults import results
-from tests.faults.racing import Races
+from tests.faults.suspension_contenders import Races
 
 SEED = 20_260_202
 

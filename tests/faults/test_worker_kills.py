@@ -22,10 +22,10 @@ from limpet.engine.summarizing import WANTED
 from limpet.history.offloading import handed_over
 from limpet.history.sessions import KEPT
 from limpet.values.event import SessionOffloaded, SessionSummarized
-from tests.faults import results, working
-from tests.faults.stepping import Kill
-from tests.faults.working import Server
-from tests.remembering import Ledger
+from tests.faults import results, worker_processes
+from tests.faults.step_kills import Kill
+from tests.faults.worker_processes import Server
+from tests.full_memory_store import Ledger
 
 SEED = 20_260_801
 PARTS = 4
@@ -56,9 +56,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(8):
             chain.add_message(Message("user", f"chain {number}"))
         lp.sessions.end_session("chain")
-    with limpet.connect(folder / "state.db", policy=working.POLICY) as lp:
+    with limpet.connect(folder / "state.db", policy=worker_processes.POLICY) as lp:
         lp.sessions.create_session("long", user_id="bob")
-        working.filled(lp.sessions, "long", "long")
+        worker_processes.filled(lp.sessions, "long", "long")
         assert lp.sessions.get_session("long").state.cut is not None
     return folder
 
@@ -139,7 +139,7 @@ def _summaries(lp: Limpet) -> Iterator[str]:
             continue
         made += 1
         given = [m for m in session.expand(last + 1, fact.summary.last) if m.category not in KEPT]
-        if working.told(given) not in fact.summary.text:
+        if worker_processes.told(given) not in fact.summary.text:
             yield f"the summary of {last + 1} to {fact.summary.last} was made of something else"
         last = fact.summary.last
     if made > 2:

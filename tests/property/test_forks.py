@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors
 from limpet.engine.requests import Settings
-from tests.property.homes import SQLiteHome, VolatileHome
+from tests.property.store_homes import SQLiteHome, VolatileHome
 
 AT = st.integers(0, 60)
 Said = tuple[str, Any]

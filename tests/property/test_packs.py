@@ -17,8 +17,8 @@ from limpet.values import grouping
 from limpet.values.context import Fate
 from limpet.values.handle import ContextHandle, HandleType
 from limpet.values.pack import BriefContext
-from tests.property.conversing import Talk, count, pieces
-from tests.unit.packing import COUNTED, SCOPE, Library, stack
+from tests.property.window_checks import Talk, count, pieces
+from tests.unit.pack_steps import COUNTED, SCOPE, Library, stack
 
 BUDGETS = st.sampled_from([500, 501, 600, 800, 1_200, 3_000, 20_000])
 

@@ -14,8 +14,8 @@ import pytest
 from limpet import Message
 from limpet.engine.requests import Settings
 from limpet.values.event import MessageAdded
-from tests.faults import pairing
-from tests.property.homes import Home, SQLiteHome, VolatileHome
+from tests.faults import provider_pairing
+from tests.property.store_homes import Home, SQLiteHome, VolatileHome
 
 THREADS, ROUNDS, MESSAGES = 6, 4, 20
 TALKS = ("one", "two", "three")
@@ -61,7 +61,7 @@ def check(home: Home, rounds: int) -> None:
         texts: list[str] = []
         for part in chain:
             messages = list(part.messages)
-            assert not pairing.faults(messages)
+            assert not provider_pairing.faults(messages)
             texts += [str(message.content) for message in messages if message.origin is None]
         for thread in range(THREADS):
             mine = [text for text in texts if text.startswith(f"{thread}/")]

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from limpet.engine.requests import Settings
-from tests.property import talking
-from tests.property.homes import Home, SQLiteHome, VolatileHome
+from tests.property import random_messages
+from tests.property.store_homes import Home, SQLiteHome, VolatileHome
 from tests.property.world import Talk, World
 
 WALKS = {"volatile": 17_500, "sqlite": 7_500}
@@ -71,7 +71,7 @@ class Walker:
 
     def add(self, key: str | None = None, count: int = 1) -> None:
         talk = self._talk()
-        messages = talking.fitting(self.rng, talk, count)
+        messages = random_messages.fitting(self.rng, talk, count)
         self.world.add(talk, messages, via=self.rng.choice([0, 0, 0, 1, 1, 2]), key=key)
 
     def add_many(self) -> None:
@@ -82,22 +82,22 @@ class Walker:
 
     def add_wrong(self) -> None:
         talk = self._talk()
-        self.world.add(talk, talking.wrong(self.rng, talk), via=self.rng.randrange(2))
+        self.world.add(talk, random_messages.wrong(self.rng, talk), via=self.rng.randrange(2))
 
     def repeat(self) -> None:
         self.world.repeat(self._talk(), self.rng.randrange(1_000), self.rng.randint(1, 3))
 
     def repeat_partly(self) -> None:
-        self.world.repeat_partly(self._talk(), talking.spoken(self.rng))
+        self.world.repeat_partly(self._talk(), random_messages.spoken(self.rng))
 
     def repeat_key(self) -> None:
         self.world.repeat_key(self.rng.randrange(1_000))
 
     def reuse_key(self) -> None:
-        self.world.reuse_key(self.rng.randrange(1_000), talking.spoken(self.rng))
+        self.world.reuse_key(self.rng.randrange(1_000), random_messages.spoken(self.rng))
 
     def stale(self) -> None:
-        self.world.add_stale(self._talk(), talking.spoken(self.rng))
+        self.world.add_stale(self._talk(), random_messages.spoken(self.rng))
 
     def check(self) -> None:
         self.world.check(self._talk())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limpet.values.context import CompactionLevel
-from tests.property.conversing import Talk, check, pieces
+from tests.property.window_checks import Talk, check, pieces
 
 PARTS = 8
 CONVERSATIONS = 1_250

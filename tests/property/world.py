@@ -13,8 +13,8 @@ from typing import Any
 from limpet import Message, Session, errors
 from limpet.store import port
 from limpet.values.event import MessageAdded
-from tests.faults import pairing
-from tests.property.homes import Home
+from tests.faults import provider_pairing
+from tests.property.store_homes import Home
 
 
 @dataclass
@@ -31,13 +31,13 @@ class Talk:
     generation: int = 0
 
     def open_calls(self) -> list[str]:
-        return pairing.waiting(self.said)
+        return provider_pairing.waiting(self.said)
 
     def verdict(self, messages: Sequence[Message]) -> type[errors.Error] | None:
         """What the rules say to messages that are new."""
         if self.ended:
             return errors.SessionEnded
-        return errors.Refused if pairing.faults([*self.said, *messages]) else None
+        return errors.Refused if provider_pairing.faults([*self.said, *messages]) else None
 
 
 class World:
@@ -231,7 +231,7 @@ class World:
         for index, part in enumerate(chain):
             messages = list(part.messages)
             state = part.state
-            assert not (faults := pairing.faults(messages)), faults
+            assert not (faults := provider_pairing.faults(messages)), faults
             assert len(messages) == part.message_count
             assert state.continuation_index == index
             assert state.tokens == sum(one.fallback_estimate_tokens() for one in messages)

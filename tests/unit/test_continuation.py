@@ -10,7 +10,7 @@ from limpet.history import sessions as rules
 from limpet.values import command as c
 from limpet.values import event as e
 from limpet.values.session import SessionState
-from tests.unit.rules import answer, asking, giving, user
+from tests.unit.session_steps import answer, asking, giving, user
 
 
 class Conversation:

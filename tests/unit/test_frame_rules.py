@@ -11,7 +11,7 @@ from limpet.history import frames, pending
 from limpet.values import frame_command as c
 from limpet.values.frame import Decision, SuspensionStatus
 from limpet.values.frame_event import KINDS
-from tests.unit.framing import Grown
+from tests.unit.frame_fold_steps import Grown
 
 S = FrameStatus
 ALLOWED = {

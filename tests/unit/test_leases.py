@@ -12,7 +12,7 @@ from limpet.engine.leases import Leases, read
 from limpet.engine.tasks import LeaseLost
 from limpet.store.volatile import VolatileStore
 from limpet.testing.faulty import FaultyStore
-from tests.unit.backstage import Clock
+from tests.unit.job_fixtures import Clock
 
 
 def leases(store: VolatileStore, holder: str, clock: Clock) -> Leases:

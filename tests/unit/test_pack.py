@@ -8,7 +8,7 @@ from limpet import CompactionLevel, Message, errors
 from limpet.testing import providers
 from limpet.values.context import Fate
 from limpet.values.pack import BriefContext, SegmentType
-from tests.unit.packing import Library, assemble, handle, level, marks, shown, wanted
+from tests.unit.pack_steps import Library, assemble, handle, level, marks, shown, wanted
 
 
 def said(role: str, tokens: int, text: str = "") -> Message:

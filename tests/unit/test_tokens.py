@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits, tokens
 from limpet.tokens import vocabularies, words
 from limpet.wire import intake
-from tests.unit import reference, writing
+from tests.unit import multilingual_text, reference
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 COUNTERS = ["o200k_base", "cl100k_base", "claude-estimate-1", "gemini-estimate-1", "estimate-2"]
@@ -32,10 +32,14 @@ TOOL = {
 
 @pytest.mark.req("A-11")
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [*writing.WORDS, "wild"])
+@pytest.mark.parametrize("script", [*multilingual_text.WORDS, "wild"])
 def test_exact_counts_are_those_of_the_reference(script: str):
     """22,000 strings in twelve scripts and none: the same tokens, not only as many."""
-    texts = writing.wild(4_000) if script == "wild" else writing.strings(script, 1_500)
+    texts = (
+        multilingual_text.wild(4_000)
+        if script == "wild"
+        else multilingual_text.strings(script, 1_500)
+    )
     for name, every in (("o200k_base", 1), ("cl100k_base", 5)):
         known, ours = reference.encoding(name), vocabularies.pretrained(name)
         chosen = texts[::every]
@@ -46,10 +50,10 @@ def test_exact_counts_are_those_of_the_reference(script: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", writing.WORDS)
+@pytest.mark.parametrize("script", multilingual_text.WORDS)
 def test_estimate_is_within_its_margin(script: str):
     """Within 15 % for 95 % of the strings, and hardly ever too low by more than the margin."""
-    texts = writing.strings(script, 1_000, seed=2)
+    texts = multilingual_text.strings(script, 1_000, seed=2)
     exact, guess = tokens.named("o200k_base"), tokens.named("estimate")
     pairs = [(exact.text(text), guess.text(text)) for text in texts]
     near = sum(abs(mine - real) <= 0.15 * real for real, mine in pairs)
@@ -305,7 +309,7 @@ def test_claude_takes_more_than_its_neighbour_above_all_of_rare_scripts():
     o200k, claude = tokens.named("o200k_base"), tokens.named("claude-estimate-1")
     ratios = {}
     for script in ("english", "chinese", "russian", "hindi"):
-        text = "".join(writing.strings(script, 50))
+        text = "".join(multilingual_text.strings(script, 50))
         ratios[script] = claude.text(text) / o200k.text(text)
     assert 1.15 < ratios["english"] < ratios["chinese"] < ratios["russian"] < ratios["hindi"] < 3.5
 

@@ -6,7 +6,7 @@ import pytest
 
 from limpet import limits
 from limpet.tokens import words
-from tests.unit import writing
+from tests.unit import multilingual_text
 
 ENGLISH = "The quick brown fox jumps over the lazy dog. " * 10
 CHINESE = "前文摘要：用户想订一张去奥斯陆的机票。" * 10
@@ -37,9 +37,9 @@ def test_mixed_text_is_the_sum_of_its_scripts():
     assert abs(words.text_tokens(mixed) - apart) <= 2
 
 
-@pytest.mark.parametrize("script", writing.WORDS)
+@pytest.mark.parametrize("script", multilingual_text.WORDS)
 def test_slices_of_a_long_text_stand_for_the_whole(script: str):
-    texts = writing.strings(script, 400)
+    texts = multilingual_text.strings(script, 400)
     whole = sum(map(words.text_tokens, texts))
     assert len("".join(texts)) > 2 * limits.ESTIMATE_CHARS_MAX
     assert abs(words.text_tokens("".join(texts)) - whole) < 0.05 * whole

@@ -17,7 +17,7 @@ from limpet.memory.meaning.vectors import VectorStore
 from limpet.memory.shelf import Shelf, VolatileShelf
 from limpet.store.sqlite.shelf import SQLiteShelf
 from limpet.values.memory import Who
-from tests.unit.meanings import Words, rows, vector
+from tests.unit.word_vectors import Words, rows, vector
 
 ADA, BOB = Who("t", "ada"), Who("t", "bob")
 SIZE = 16

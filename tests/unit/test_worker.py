@@ -15,7 +15,7 @@ from limpet.engine.tasks import Beat, LeaseLost, Task
 from limpet.engine.worker import Worker
 from limpet.store.port import Store, StoredEvent
 from limpet.store.volatile import VolatileStore
-from tests.unit.backstage import Clock, Scripted, engine_over, happen
+from tests.unit.job_fixtures import Clock, Scripted, engine_over, happen
 
 
 def worker(store: Store, clock: Clock, *tasks: Task, name: str = "w") -> Worker:
