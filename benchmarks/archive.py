@@ -17,13 +17,13 @@ import limpet
 from benchmarks import harness, ours
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
+from limpet.core.values.memory_records import Who
 from limpet.memory.archive import index
 from limpet.memory.archive.index import Cursor, Index
 from limpet.memory.archive.text import text_of
 from limpet.memory.shelf import Put, Shelf, key
 from limpet.store import port
 from limpet.testing import corpus
-from limpet.values.memory import Who
 
 MESSAGES = 1_000_000
 OWN = 10_000

@@ -12,10 +12,10 @@ import time
 from benchmarks import fresh
 from benchmarks.harness import Bench, Figure
 from limpet import tokens
+from limpet.core.values.memory_records import Fact, FactKind, History, Said, Source, Who
+from limpet.core.values.messages import Message
 from limpet.memory.builtin import BuiltIn
 from limpet.store.sqlite.shelf import SQLiteShelf
-from limpet.values.memory import Fact, FactKind, History, Said, Source, Who
-from limpet.values.message import Message
 
 BUDGET = 1_000
 FEW, MANY = 1_000, 10_000
@@ -30,8 +30,8 @@ from pathlib import Path
 from limpet import tokens
 from limpet.memory.builtin import BuiltIn
 from limpet.store.sqlite.shelf import SQLiteShelf
-from limpet.values.memory import History, Said, Who
-from limpet.values.message import Message
+from limpet.core.values.memory_records import History, Said, Who
+from limpet.core.values.messages import Message
 
 path, warm, whole = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 who = Who("default", "ada")

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from limpet.core.values.memory_records import History, Said
 from limpet.testing.scribe import Scribe
-from limpet.values.memory import History, Said
 
 
 class Ledger(Scribe):

@@ -10,6 +10,44 @@ import typing as _typing
 
 from limpet.context.packed import ContextPack
 from limpet.context.window import Window
+from limpet.core.values.budget import TokenBudget
+from limpet.core.values.context import (
+    CompactionLevel,
+    CompactionResult,
+    CompactionStrategy,
+    ContextHandle,
+    ContextPriority,
+    HandleType,
+    ResultRef,
+)
+from limpet.core.values.erasure_receipt import Receipt
+from limpet.core.values.frame_state import (
+    ActorResumeState,
+    Decision,
+    Frame,
+    FrameStatus,
+    PendingWork,
+    PendingWorkType,
+    Scope,
+    Suspension,
+    SuspensionToken,
+    ToolEffect,
+    ToolRun,
+    ToolStatus,
+)
+from limpet.core.values.memory_records import (
+    Fact,
+    FactKind,
+    Found,
+    Hit,
+    Profile,
+    Recalled,
+    Said,
+    Source,
+)
+from limpet.core.values.messages import Message, MessageCategory, ToolCallRequest, ToolCallResult
+from limpet.core.values.pack_parts import ContextSegment, SegmentType
+from limpet.core.values.session_state import SessionState, SessionStatus, WindowPolicy
 from limpet.engine.handles import PendingCall
 from limpet.engine.index import StateIndex
 from limpet.engine.past import Moment, PastSession
@@ -22,6 +60,7 @@ from limpet.errors import (
     BadEncoding,
     BudgetError,
     BudgetTooSmall,
+    CallNotFound,
     Conflict,
     ContextOverflow,
     Corrupt,
@@ -36,6 +75,7 @@ from limpet.errors import (
     EventsLost,
     ForkedEngine,
     FrameNotFound,
+    HandleNotFound,
     HandleUnresolved,
     InsufficientTokens,
     InvalidMessage,
@@ -45,6 +85,7 @@ from limpet.errors import (
     KeyReused,
     LimitExceeded,
     MaxDepthExceeded,
+    MessageNotFound,
     ModelRefused,
     NewerStore,
     NoBackup,
@@ -62,54 +103,29 @@ from limpet.errors import (
     ResultWithoutCall,
     SecondResult,
     SessionEnded,
+    SessionNotFound,
     StaleVersion,
     StoreBusy,
     StoreFull,
     StoreReadOnly,
     SummaryRefused,
     SuspensionExpired,
+    SuspensionNotFound,
     TimeLimitExceeded,
     TooDeep,
     TooLarge,
     ToolLimitExceeded,
+    ToolNotFound,
     Unavailable,
-    UnknownCall,
     UnknownCounter,
-    UnknownHandle,
-    UnknownMessage,
     UnknownModel,
     UnknownScheme,
-    UnknownSession,
-    UnknownSuspension,
-    UnknownTool,
-    UnknownWindow,
     UnsafeStore,
+    WindowNotFound,
     WrongEmbedder,
     WrongRole,
     WrongTokenizer,
 )
-from limpet.values.budget import TokenBudget
-from limpet.values.compaction import CompactionResult, CompactionStrategy
-from limpet.values.context import CompactionLevel, ContextPriority
-from limpet.values.erasure import Receipt
-from limpet.values.frame import (
-    Decision,
-    Frame,
-    FrameStatus,
-    Scope,
-    Suspension,
-    SuspensionToken,
-    ToolEffect,
-    ToolRun,
-    ToolStatus,
-)
-from limpet.values.handle import ContextHandle, HandleType, ResultRef
-from limpet.values.memory import Fact, FactKind, Found, Hit, Profile, Recalled, Said, Source
-from limpet.values.message import Message, MessageCategory, ToolCallRequest, ToolCallResult
-from limpet.values.pack import ContextSegment, SegmentType
-from limpet.values.policy import WindowPolicy
-from limpet.values.resume import ActorResumeState, PendingWork, PendingWorkType
-from limpet.values.session import SessionState, SessionStatus
 from limpet.wiring import Limpet, SessionManager, connect, connect_async
 
 if _typing.TYPE_CHECKING:
@@ -224,16 +240,16 @@ __all__ = [
     "ToolRun",
     "ToolStatus",
     "Unavailable",
-    "UnknownCall",
+    "CallNotFound",
     "UnknownCounter",
-    "UnknownHandle",
-    "UnknownMessage",
+    "HandleNotFound",
+    "MessageNotFound",
     "UnknownModel",
     "UnknownScheme",
-    "UnknownSession",
-    "UnknownSuspension",
-    "UnknownTool",
-    "UnknownWindow",
+    "SessionNotFound",
+    "SuspensionNotFound",
+    "ToolNotFound",
+    "WindowNotFound",
     "UnsafeStore",
     "Window",
     "WindowPolicy",

@@ -2,10 +2,10 @@
 
     Error
     ├── NotFound       the id names nothing
-    │   ├── UnknownSession, UnknownMessage, UnknownCall, UnknownWindow
+    │   ├── SessionNotFound, MessageNotFound, CallNotFound, WindowNotFound
     │   ├── FrameNotFound
     │   │   └── ParentFrameNotFound
-    │   └── UnknownHandle, UnknownTool, UnknownSuspension, Erased
+    │   └── HandleNotFound, ToolNotFound, SuspensionNotFound, Erased
     ├── Conflict       someone else was first: read again, then retry
     │   ├── StaleVersion, KeyReused
     │   ├── DuplicateSession, DuplicateMessage, DuplicateFrame, DuplicateHandle
@@ -48,7 +48,7 @@ _CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
 
 NO_FACTS: Mapping[str, object] = MappingProxyType({})
 
-RETRY: Final = "Retry; with the same key it has one effect."
+RETRY_HINT: Final = "Retry; with the same key it has one effect."
 """The hint for programs, where it is not known whether something was done. People have no key to give."""
 
 
@@ -70,10 +70,10 @@ class Error(Exception):
         super().__init__(f"{self.message} {hint}".rstrip())
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.hint, self.facts)
+        return _unpickle, (type(self), self.message, self.hint, self.facts)
 
 
-def _rebuild(kind: type[Error], message: str, hint: str, facts: Mapping[str, object]) -> Error:
+def _unpickle(kind: type[Error], message: str, hint: str, facts: Mapping[str, object]) -> Error:
     return kind(message, hint=hint, facts=facts)
 
 
@@ -81,19 +81,19 @@ class NotFound(Error):
     """There is nothing by that id."""
 
 
-class UnknownSession(NotFound):
+class SessionNotFound(NotFound):
     """There is no session by that id. List them, or create it with get_or_create_session."""
 
 
-class UnknownMessage(NotFound):
+class MessageNotFound(NotFound):
     """There is no message by that id in the session."""
 
 
-class UnknownCall(NotFound):
+class CallNotFound(NotFound):
     """There is no open tool call by that id. pending_calls() lists the open ones."""
 
 
-class UnknownWindow(NotFound):
+class WindowNotFound(NotFound):
     """No window was recorded with that event. recorded_windows() lists those that were."""
 
 
@@ -105,15 +105,15 @@ class ParentFrameNotFound(FrameNotFound):
     """There is no frame by the id of the parent. Push the parent first."""
 
 
-class UnknownHandle(NotFound):
+class HandleNotFound(NotFound):
     """The frame has no handle by that id."""
 
 
-class UnknownTool(NotFound):
+class ToolNotFound(NotFound):
     """The frame has no unfinished tool by that id. resume_actor lists the unfinished ones."""
 
 
-class UnknownSuspension(NotFound):
+class SuspensionNotFound(NotFound):
     """There is no suspension by that id. list_suspensions lists those that wait."""
 
 
@@ -299,7 +299,7 @@ class NotInstalled(Refused):
     """A library that this needs is not installed."""
 
 
-def pip_install(*packages: str) -> str:
+def pip_install_command(*packages: str) -> str:
     """Return the command that installs packages for the Python that runs: the pip that is found first may be another's."""
     from shlex import quote  # noqa: PLC0415 - only who lacks something pays for it
 

@@ -48,7 +48,7 @@ TOKENS_MAX: Final = 2**53
 """A policy's budget, or reported usage. Parts of it are computed as floats, which are exact up to here."""
 CALIBRATION_FACTOR_MAX: Final = 4.0
 """How far reported usage may correct a counter, up or (by its inverse) down. Beyond it the report is wrong."""
-CALIBRATION_MEMORY: Final = 32
+CALIBRATION_OBSERVATIONS: Final = 32
 """Observations with full weight in a calibration. Older ones fade, because models change under their names."""
 SCRUB_WAIT_S: Final = 10.0
 """How long an erasure waits for readers before it postpones emptying the write-ahead log. Writers wait too."""
@@ -64,21 +64,21 @@ QUEUE_MAX: Final = 10_000
 """Commands that may wait for a commit in one process before further ones are refused."""
 RETRIES_MAX: Final = 8
 """How often the engine decides a command again after another writer committed first."""
-TURN_WAIT_S: Final = 30.0
+WRITE_LOCK_WAIT_S: Final = 30.0
 """How long a writer waits for the write lock of another process before StoreBusy names its holder."""
 READ_CHUNK: Final = 256
 """Events that lazy readers fetch at a time: it bounds memory and spreads the cost of a query."""
-SEGMENT_BYTES: Final = 4 * 1024 * 1024
+JOURNAL_SEGMENT_BYTES: Final = 4 * 1024 * 1024
 """Size from which a journal segment of a file store gets no more lines. A tool that compares files, or the rewrite
 after an erasure, holds one segment at a time.
 """
-JOURNAL_ROOM_BYTES: Final = 64 * 1024
+JOURNAL_PREALLOCATED_BYTES: Final = 64 * 1024
 """Blanks at the end of a file store's journal while it is in use. Lines are written over them, which is faster than
 extending the file each time. Closing the store removes them.
 """
 BLOB_INLINE_BYTES: Final = 8 * 1024
 """A larger blob of a file store has a file of its own; a smaller one is part of the journal's line."""
-CATCH_UP_COMMITS: Final = 256
+JOURNAL_REPLAY_COMMITS: Final = 256
 """Commits of a journal that are applied to its index in one transaction."""
 SNAPSHOT_EVERY: Final = 128
 """Events of a stream between two snapshots: opening a session folds at most this many."""
@@ -108,13 +108,13 @@ SERVER_CONNECTIONS: Final = 8
 SERVER_CONNECT_S: Final = 10
 """How long connecting to a server may take."""
 
-SERVER_ANSWER_S: Final = 30.0
+SERVER_RESPONSE_S: Final = 30.0
 """How long a server may take for one answer, unless the URL has ?timeout_s=."""
 
-REDIS_REWRITE_S: Final = 300.0
+REDIS_REWRITE_WAIT_S: Final = 300.0
 """How long an erasure waits for a server to rewrite its files before it postpones the rest."""
 
-CONTINUE_GRACE: Final = 0.1
+CONTINUATION_GRACE_SHARE: Final = 0.1
 """Share of max_messages_per_session by which a session may grow beyond it to reach the end of a turn."""
 
 IDLE_TIMEOUT_S: Final = 86_400.0
@@ -148,19 +148,19 @@ SUMMARY_SHARE: Final = 0.15
 """Part of a budget that an extracted summary may take."""
 SUMMARY_SHARE_MAX: Final = 0.5
 """Part of a budget that a written summary may take."""
-SUMMARY_LEAVES: Final = 0.6
+NEWEST_TURNS_SHARE: Final = 0.6
 """Part of a limit that the newest turns may take beside a summary of the earlier ones."""
 SUMMARY_CHARS_MAX: Final = 8_000
 """Characters of an extracted summary."""
 SUMMARY_BYTES_MAX: Final = 64 * 1024
 """Bytes of a written summary. It is part of the session's state, which is kept in memory."""
-CACHED_TAILS: Final = 256
+MESSAGE_CACHE_SESSIONS: Final = 256
 """Sessions whose newest messages one engine caches for windows."""
-TAIL_MESSAGES_MAX: Final = 4_000
+MESSAGE_CACHE_MESSAGES_MAX: Final = 4_000
 """Newest messages cached for one session. A window that reaches further back reads the rest from the store."""
 RECORDED_PAGE: Final = 20
 """Default size of a page of recorded windows. Each is read by itself."""
-WINDOW_STEP: Final = 0.32
+WINDOW_STEP_SHARE: Final = 0.32
 """Part of its budget by which the beginning of a stable window moves when the window is full."""
 FRAME_ID_BYTES_MAX: Final = 200
 """A frame id chosen by the caller. Ids of its children begin with it."""
@@ -180,7 +180,7 @@ IMPORT_STEP_EVENTS: Final = 1_000
 """Events of an import that are committed together. A longer session stays hidden until its last step."""
 IMPORT_STEP_BYTES: Final = 8 * 1024 * 1024
 """Bytes of an import that are committed together, unless a single message is larger."""
-IMPORT_AHEAD_S: Final = 86_400
+IMPORT_CLOCK_SKEW_S: Final = 86_400
 """How far the times of an imported file may be ahead of the local clock."""
 FRAMES_CLOSED_KEPT: Final = 32
 """Closed frames that stay in the state of a tree before they are written to rows of their own."""
@@ -212,21 +212,21 @@ NOTE_NAME_BYTES_MAX: Final = 1_024
 """A note's name: an index entry with room for an id."""
 LEASE_S: Final = 30.0
 """How long a lease lasts without renewal before another worker takes over."""
-WORKER_LOOK_S: Final = 5.0
+WORKER_POLL_S: Final = 5.0
 """How often a worker looks for work that no event announces: retries and timeouts."""
-WORKER_PAUSE_S: Final = 0.1
+WORKER_BATCH_DELAY_S: Final = 0.1
 """How long a worker waits after an event, so that several are processed together."""
 BACKOFF_S: Final = 1.0
 """The pause after a first failure; it doubles with each further one."""
 BACKOFF_S_MAX: Final = 3_600.0
 """The longest pause between retries."""
-PURGE_SESSIONS: Final = 64
+PURGE_BATCH_SESSIONS: Final = 64
 """Deleted sessions that a worker erases in one step."""
-SCRUB_SESSIONS: Final = 4_096
-"""Sessions past their retention that are erased before the files are scrubbed, a multiple of PURGE_SESSIONS."""
-WORKER_SLICE_S: Final = 0.1
+SCRUB_INTERVAL_SESSIONS: Final = 4_096
+"""Sessions past their retention that are erased before the files are scrubbed, a multiple of PURGE_BATCH_SESSIONS."""
+WORKER_STOP_CHECK_S: Final = 0.1
 """How often a waiting worker checks whether it was stopped."""
-WORKER_LAST_S: Final = 4.0
+WORKER_FINAL_WORK_S: Final = 4.0
 """How long the worker of a closing store finishes due work: the search index and memory of ended sessions."""
 WORKER_STOP_S: Final = 5.0
 """How long close waits for its worker. Unfinished work is taken up by the next worker."""
@@ -234,13 +234,13 @@ IMPORT_NOTES_MAX: Final = 1_000
 """Notes and omissions that an import report lists; the rest is counted."""
 CHAIN_SESSIONS_MAX: Final = 100_000
 """Sessions of one conversation that are followed. A longer chain is a defect."""
-TERM_CHARS_MAX: Final = 512
+FILTER_TERM_CHARS_MAX: Final = 512
 """A metadata key with its value, as JSON, by which listings filter: an index entry."""
-HANDLE_STEPS_MAX: Final = 8
+HANDLE_CHAIN_MAX: Final = 8
 """Handles that are followed from one to the next: they may form a cycle."""
 SUMMARISED_HANDLES_MAX: Final = 256
 """Handles whose content is summarised; older ones are only named in the summary."""
-SUMMARY_MARKS_MAX: Final = 120
+SUMMARY_RECALL_TERMS_MAX: Final = 120
 """Names and numbers that the recall of a summary is measured by: a page can't have all of thousands of messages."""
 SUMMARY_SCAN_CHARS_MAX: Final = 20_000
 """Characters of one message that are searched for names and numbers, so that no single output dominates."""
@@ -264,11 +264,11 @@ MEMORY_CHUNK: Final = 256
 """Messages that long-term memory ingests in one step: it bounds memory and the work repeated after a crash."""
 MEMORY_ROWS: Final = 1_000
 """Rows that the built-in memory reads at a time, and rows of one word that a search examines."""
-RECALLED_MAX: Final = 100
+MEMORY_RESULTS_MAX: Final = 100
 """Results of one search of long-term memory."""
 OFFLOAD_TRIES_MAX: Final = 24
 """How often a history is offered to a failing memory engine before it is given up: about half a day."""
-STAND_IN_TRIES_MAX: Final = 100
+REEXTRACTION_TRIES_MAX: Final = 100
 """How often a model is asked again about a history whose facts came from rules: some days at least."""
 ARCHIVE_WORD_CHARS: Final = 64
 """The longest word or identifier that the archive indexes."""
@@ -288,7 +288,7 @@ ARCHIVE_CATCH_UP: Final = 4_096
 """Events that a search indexes first, at most: a fraction of a second. The rest is left to a worker."""
 ARCHIVE_HITS_MAX: Final = 100
 """Results of one search. Each message is read."""
-ARCHIVE_KEPT: Final = 100_000
+ARCHIVE_CACHED_DOCUMENTS: Final = 100_000
 """Documents whose search data an open store caches: about 100 bytes each."""
 ARCHIVE_AROUND_MAX: Final = 100
 """Messages before and after a hit that can be opened with it."""
@@ -328,15 +328,15 @@ VECTOR_CACHE_BYTES: Final = 64 * 1024 * 1024
 """Vectors cached for searches, over all users: 40,000 of them, or the last user's."""
 VECTOR_BACKGROUND: Final = 1_024
 """Messages of a user that define what is common in that user's messages."""
-MODEL_WINDOW: Final = 32_768
+MODEL_WINDOW_TOKENS: Final = 32_768
 """Tokens of question and answer together, unless the model adapter is given another number."""
 MODEL_TIMEOUT_S: Final = 60.0
 """How long one request to a model may take, from the first byte sent to the last byte read."""
 MODEL_RETRIES: Final = 3
 """Retries after a model could not be reached. Each can take a minute."""
-MODEL_PAUSE_S: Final = 0.5
+MODEL_RETRY_PAUSE_S: Final = 0.5
 """The first pause between two tries; the next ones double."""
-MODEL_PAUSE_S_MAX: Final = 8.0
+MODEL_RETRY_PAUSE_S_MAX: Final = 8.0
 """The longest pause between two tries, unless the endpoint asks for another."""
 MODEL_RETRY_AFTER_S_MAX: Final = 60.0
 """The longest pause that an endpoint may ask for. Beyond it the error is raised to the caller."""
@@ -358,15 +358,15 @@ BOOTSTRAP_TOKENS: Final = 500
 """Default tokens of a new session's system prompt for what is known of its user, fence included."""
 BOOTSTRAP_TIMEOUT_S: Final = 1.0
 """How long creating a session waits for what is known of its user."""
-BOOTSTRAP_ASKING_MAX: Final = 8
+BOOTSTRAP_REQUESTS_MAX: Final = 8
 """Sessions that may ask a memory engine at once, each in a thread. Others begin without."""
 BOOTSTRAP_FAILURES_MAX: Final = 3
 """Failures in a row after which new sessions begin without asking the memory engine for a while."""
 
-BOOTSTRAP_REST_S: Final = 30.0
+BOOTSTRAP_COOLDOWN_S: Final = 30.0
 """How long they begin without."""
 
-STEP_S_MAX: Final = 900.0
+TASK_STEP_S_MAX: Final = 900.0
 """How long one step of background work keeps its lease without renewal."""
 
 EXPIRE_EVERY_S: Final = 60.0
@@ -375,7 +375,7 @@ EXPIRE_EVERY_S: Final = 60.0
 RETAIN_EVERY_S: Final = 3_600.0
 """How often a worker looks for sessions past their retention."""
 
-FUSION_RANK: Final = 60
+FUSION_RANK_OFFSET: Final = 60
 """Added to every rank when result lists are merged, so that no first place outweighs all others."""
 
 MIGRATE_ROUNDS_MAX: Final = 8

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from limpet import Limpet, Message, Session, SessionManager, ToolCallRequest, ToolCallResult
+from limpet.core.values import ids
+from limpet.core.values.events import MessageAddedEvent, RecordedEvent
 from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
-from limpet.values import ids
-from limpet.values.event import MessageAdded, Recorded
 
 
 class Opener(Protocol):
@@ -57,11 +57,11 @@ def set_clock(lp: Limpet, now_us: int) -> None:
     engine.factory = ids.Factory(now_us=lambda: now_us, random=engine.factory.random)
 
 
-def feed(lp: Limpet) -> list[Recorded]:
+def feed(lp: Limpet) -> list[RecordedEvent]:
     """The whole log, after a look at its numbering: 1, 2, 3 … in the feed and in each session."""
     whole = list(lp.events.feed())
     assert [event.position for event in whole] == list(range(1, len(whole) + 1))
-    events = [event for event in whole if isinstance(event, Recorded)]
+    events = [event for event in whole if isinstance(event, RecordedEvent)]
     seen: dict[str, int] = {}
     for event in events:
         assert event.version == seen.get(event.session_id, 0) + 1
@@ -71,4 +71,4 @@ def feed(lp: Limpet) -> list[Recorded]:
 
 def said(lp: Limpet) -> list[Any]:
     """Contents of every message in the log, in order."""
-    return [e.event.message.content for e in feed(lp) if isinstance(e.event, MessageAdded)]
+    return [e.event.message.content for e in feed(lp) if isinstance(e.event, MessageAddedEvent)]

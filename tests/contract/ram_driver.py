@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from limpet import errors
+from limpet.core.values.json_values import Json
 from limpet.store import port
 from limpet.store.remote import marks
 from limpet.store.remote.driver import (
@@ -28,7 +29,6 @@ from limpet.store.remote.driver import (
     Verdict,
     Wanted,
 )
-from limpet.values.frozen import Json
 from tests.contract.ram_pipeline import RamLine
 
 replace = msgspec.structs.replace

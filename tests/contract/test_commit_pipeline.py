@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from limpet import errors
+from limpet.core.values import ids
 from limpet.engine.aio import AsyncSession, AsyncSessions
 from limpet.engine.engine import IDLE_TIMES, Engine
 from limpet.engine.requests import Settings
 from limpet.store.remote.driver import Change, Verdict
 from limpet.store.remote.store import RemoteStore
-from limpet.values import ids
 from tests.contract.ram_driver import RamDriver, Server
 from tests.contract.ram_pipeline import RamLine
 
@@ -55,7 +55,7 @@ class World:
 
     def __init__(self) -> None:
         self.driver = Late()
-        self.engine = Engine(RemoteStore(self.driver), factory=ids.SYSTEM)
+        self.engine = Engine(RemoteStore(self.driver), factory=ids.SYSTEM_FACTORY)
         self.sessions = AsyncSessions(self.engine, Settings())
 
     async def talks(self, count: int = TASKS) -> list[AsyncSession]:

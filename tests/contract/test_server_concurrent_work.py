@@ -104,7 +104,7 @@ def test_who_writes_is_not_held_up_by_a_proof(
     mine: RemoteStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
 ):
     """Not before it was outrun so often that it could not be otherwise."""
-    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.2)
+    monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.2)
     said(mine, "a", event("c1", "one"))
     threads = ThreadPoolExecutor(1)
     outrun, waited = itertools.count(), list[int]()
@@ -131,7 +131,7 @@ def test_who_writes_is_not_held_up_by_a_proof(
 def test_who_writes_does_not_wait_for_a_scrub(
     mine: RemoteStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.0)
+    monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.0)
     said(mine, "a", event("c1", "one"))
     erasing.erased(mine, whole(mine, "a", todo=b"todo"))
     with ThreadPoolExecutor(1) as threads:

@@ -339,7 +339,7 @@ def test_a_backup_is_refused_with_what_to_do_instead(mine: RemoteStore, tmp_path
 
 
 def test_nobody_waits_for_a_scrub_that_waits(server: Server, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.05)
+    monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.05)
     begun, through = threading.Event(), threading.Event()
 
     class Slow(RamDriver):
@@ -362,7 +362,7 @@ def test_nobody_waits_for_a_scrub_that_waits(server: Server, monkeypatch: pytest
 def test_a_turn_that_is_not_passed_on_names_its_holder(
     mine: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.0)
+    monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.0)
     with mine.turn(), ThreadPoolExecutor(1) as pool:
         busy = pool.submit(once, mine, step(write("a", 0, b"1"))).exception()
     assert isinstance(busy, errors.StoreBusy)

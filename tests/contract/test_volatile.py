@@ -106,7 +106,7 @@ def test_a_backup_is_refused_with_what_to_do_instead(tmp_path: Path):
 
 
 def test_a_turn_that_is_not_passed_on_names_its_holder(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.0)
+    monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.0)
     store = VolatileStore()
     caught: list[errors.StoreBusy] = []
 

@@ -89,7 +89,7 @@ class SessionClient:
                 session = self._sessions.get_session(name)
                 self._desk.ended(id, "ok", (self._seen(name, session),))
                 return
-            except errors.UnknownSession:
+            except errors.SessionNotFound:
                 self._desk.ended(id, "ok", (self._seen(name, None),))
                 return
             except errors.Unavailable:

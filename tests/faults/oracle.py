@@ -15,7 +15,7 @@ from pathlib import Path
 
 import limpet
 from limpet import Message
-from limpet.values.event import MessageAdded
+from limpet.core.values.events import MessageAddedEvent
 from tests.faults import journal, provider_pairing
 from tests.faults.journal import Entry, Journal, Said
 from tests.faults.workload import SHARED
@@ -242,7 +242,7 @@ def _logged(engine: limpet.Limpet, known: Journal) -> Iterator[str]:
     for number, recorded in enumerate(engine.events.feed(), 1):
         if recorded.position != number:
             yield f"position {recorded.position} follows {number - 1}"
-        if isinstance(recorded.event, MessageAdded) and _authored(recorded.event.message):
+        if isinstance(recorded.event, MessageAddedEvent) and _authored(recorded.event.message):
             met[recorded.event.message.id] += 1
     acked = (entry.step for entry in known.entries.values() if entry.acked is not None)
     for wanted in {said.id for step in acked for said in step.messages} - met.keys():

@@ -23,7 +23,7 @@ def erase(folder: str, backend: str = "sqlite") -> None:
     root = Path(folder, "store", "state") if backend == "files" else None
     vfs = RecordingVFS(log, root=root)
     sqlite.Files = files.Files = lambda: RecordingFiles(log, root)
-    limits.SEGMENT_BYTES = SEGMENT_BYTES
+    limits.JOURNAL_SEGMENT_BYTES = SEGMENT_BYTES
     with limpet.connect(recorded_run.url(Path(folder, "store"), backend)) as lp:
         for name, user, words in (("mine", "ada", SECRET), ("kept", "bob", "hello")):
             session = lp.sessions.create_session(name, user_id=user, title=words)

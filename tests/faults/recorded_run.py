@@ -74,8 +74,8 @@ def _write(
         vfs = RecordingVFS(log, root=root)
         sqlite.Files = files.Files = lambda: RecordingFiles(log, root)
         limits.CHECKPOINT_PAGES = CHECKPOINT_PAGES
-        limits.SEGMENT_BYTES = SEGMENT_BYTES
-        limits.JOURNAL_ROOM_BYTES = JOURNAL_ROOM_BYTES
+        limits.JOURNAL_SEGMENT_BYTES = SEGMENT_BYTES
+        limits.JOURNAL_PREALLOCATED_BYTES = JOURNAL_ROOM_BYTES
         limits.BLOB_INLINE_BYTES = BLOB_INLINE_BYTES
         limits.BLOB_BYTES_MIN = workload.LARGE_BYTES
         planted.plant(plant)

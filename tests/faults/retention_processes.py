@@ -44,7 +44,7 @@ def opened(folder: Path) -> Limpet:
 
 def run(folder: Path, kill: Kill | None) -> None:
     """Let everything go that may, up to the step where the process is killed; write down its steps."""
-    limits.PURGE_SESSIONS = BATCH
+    limits.PURGE_BATCH_SESSIONS = BATCH
     steps, lp = Steps(kill), opened(folder)
     for kind, names in CHANGES.items():
         for name in names:

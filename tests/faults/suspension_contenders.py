@@ -23,9 +23,9 @@ from typing import Any, Self
 
 import limpet
 from limpet import Scope, SuspensionToken, TokenBudget, errors
+from limpet.core.values import events as e
 from limpet.engine.trees import TreeEvent
 from limpet.store import port
-from limpet.values import frame_event as e
 
 PROCESSES, THREADS = 4, 4
 CONTENDERS_MAX = PROCESSES * THREADS

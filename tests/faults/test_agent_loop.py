@@ -17,10 +17,10 @@ import pytest
 
 import limpet
 from limpet import FrameStatus, Session
+from limpet.core.values import events as e
+from limpet.core.values.frame_state import ToolStatus
 from limpet.engine import trees
 from limpet.testing import providers
-from limpet.values import frame_event as e
-from limpet.values.frame import ToolStatus
 from tests.faults import agent_processes
 from tests.faults.agent_processes import Server
 from tests.faults.step_kills import Kill

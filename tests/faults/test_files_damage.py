@@ -27,7 +27,7 @@ class Truth:
         made = folder / "made"
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(limits, "BLOB_BYTES_MIN", 60)
-            patched.setattr(limits, "SEGMENT_BYTES", 1_800)
+            patched.setattr(limits, "JOURNAL_SEGMENT_BYTES", 1_800)
             with limpet.connect(f"files:{made}") as lp:
                 session = lp.sessions.create_session("tides", key="once")
                 session.add_message(Message(role="user", content="When is high water?"))

@@ -29,7 +29,7 @@ VISIBLE = ("COMMIT", "VACUUM")
 @pytest.fixture
 def folder(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store with a user to forget, in several segments of a journal."""
-    monkeypatch.setattr(limits, "SEGMENT_BYTES", 800)
+    monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 800)
     place = scratch / "first"
     with limpet.connect(f"files:{place}") as lp:
         for name, user, words in (("mine", "ada", SECRET), ("kept", "bob", "hello")):
@@ -168,7 +168,7 @@ from pathlib import Path
 from limpet import limits
 from tests.faults import test_files_erasing
 
-limits.SEGMENT_BYTES = 800
+limits.JOURNAL_SEGMENT_BYTES = 800
 test_files_erasing.step_by_step(Path(sys.argv[1]))
 """
 

@@ -18,10 +18,10 @@ import pytest
 
 import limpet
 from limpet import Limpet, Message
+from limpet.core.values.events import SessionOffloadedEvent, SessionSummarizedEvent
 from limpet.engine.summarizing import WANTED
 from limpet.history.offloading import handed_over
 from limpet.history.sessions import KEPT
-from limpet.values.event import SessionOffloaded, SessionSummarized
 from tests.faults import results, worker_processes
 from tests.faults.step_kills import Kill
 from tests.faults.worker_processes import Server
@@ -112,7 +112,7 @@ def _memory(lp: Limpet, folder: Path) -> Iterator[str]:
     noted = Counter(
         f"{event.session_id}#{event.event.generation}"
         for event in lp.events.feed()
-        if isinstance(event.event, SessionOffloaded)
+        if isinstance(event.event, SessionOffloadedEvent)
     )
     if noted != Counter([*expected, *(f"{part}#0" for part in chain)]):
         yield f"the log says that memory took {noted}"
@@ -135,7 +135,7 @@ def _summaries(lp: Limpet) -> Iterator[str]:
     last = 0
     for event in lp.events.feed():
         fact = event.event
-        if not isinstance(fact, SessionSummarized) or not fact.summary.author:
+        if not isinstance(fact, SessionSummarizedEvent) or not fact.summary.author:
             continue
         made += 1
         given = [m for m in session.expand(last + 1, fact.summary.last) if m.category not in KEPT]

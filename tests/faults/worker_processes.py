@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from limpet import Message, StateManager, WindowPolicy, limits  # noqa: E402 - found from the checkout
+from limpet.core.values import ids  # noqa: E402
+from limpet.core.values.memory_records import History  # noqa: E402
 from limpet.engine.engine import Engine  # noqa: E402
 from limpet.engine.offloading import Offloading  # noqa: E402
 from limpet.engine.requests import Settings  # noqa: E402
@@ -26,8 +28,6 @@ from limpet.engine.summarizing import Summarizing  # noqa: E402
 from limpet.engine.worker import Worker  # noqa: E402
 from limpet.store import sqlite  # noqa: E402
 from limpet.store.sqlite.store import SQLiteStore  # noqa: E402
-from limpet.values import ids  # noqa: E402
-from limpet.values.memory import History  # noqa: E402
 from tests.faults import step_kills  # noqa: E402
 from tests.faults.step_kills import Kill, Steps  # noqa: E402
 from tests.full_memory_store import Ledger  # noqa: E402
@@ -88,7 +88,8 @@ def run(folder: Path, kill: Kill | None, number: int) -> None:
     for name in ("commit", "put_note"):
         setattr(SQLiteStore, name, _counted(name, getattr(SQLiteStore, name), steps))
     factory = ids.Factory(
-        now_us=lambda: ids.SYSTEM.now_us() + number * HOUR_US, random=ids.SYSTEM.random
+        now_us=lambda: ids.SYSTEM_FACTORY.now_us() + number * HOUR_US,
+        random=ids.SYSTEM_FACTORY.random,
     )
     engine = Engine(sqlite.open_store(folder / "state.db"), factory=factory)
     sessions = Sessions(engine, Settings(), factory)

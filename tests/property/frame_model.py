@@ -333,7 +333,7 @@ class Model:
     def remove_handle(self, frame_id: str, handle_id: str) -> Effect:
         work = self.find(frame_id)
         if handle_id not in work.handles:
-            raise No(errors.UnknownHandle, frame=frame_id, handle=handle_id)
+            raise No(errors.HandleNotFound, frame=frame_id, handle=handle_id)
 
         def effect(_: Any) -> Told:
             del work.handles[handle_id]

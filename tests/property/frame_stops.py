@@ -127,7 +127,7 @@ class FullModel(Model):
     def _tool(self, frame_id: str, tool_id: str) -> tuple[Work, Tool]:
         work = self.find(frame_id)
         if tool_id not in work.tools:
-            raise No(errors.UnknownTool, frame=frame_id, tool=tool_id)
+            raise No(errors.ToolNotFound, frame=frame_id, tool=tool_id)
         return work, work.tools[tool_id]
 
     def end(self, frame_id: str, tool_id: str) -> Effect:

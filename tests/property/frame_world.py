@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 
 from limpet import Scope, StateIndex, errors, limits
+from limpet.core.values import ids
+from limpet.core.values.frame_state import Frame, FrameStatus
 from limpet.engine import deriving, trees
 from limpet.engine.admin import Admin
 from limpet.engine.engine import Engine
@@ -23,8 +25,6 @@ from limpet.engine.requests import Settings
 from limpet.history.frames import TRANSITIONS
 from limpet.store import port
 from limpet.store.volatile import VolatileStore
-from limpet.values import ids
-from limpet.values.frame import Frame, FrameStatus
 from limpet.wiring.stores import open_store
 from tests.property.frame_model import Effect, No, Told, Work
 from tests.property.frame_stops import FullModel

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import limpet
 from limpet import SessionManager
+from limpet.core.values import ids
 from limpet.engine.admin import Admin, Events
 from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
 from limpet.store.volatile import VolatileStore
-from limpet.values import ids
 
 
 class Home(Protocol):
@@ -43,7 +43,7 @@ class VolatileHome:
         self._open()
 
     def _open(self) -> None:
-        engine = Engine(self._store, factory=ids.SYSTEM, cached_sessions=self._cached)
+        engine = Engine(self._store, factory=ids.SYSTEM_FACTORY, cached_sessions=self._cached)
         self.sessions = SessionManager.over(engine, self._settings)
         self.events = Events(engine, self._settings.tenant, self.sessions)
         self.admin = Admin(engine, self._settings.tenant)

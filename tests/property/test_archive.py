@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 import limpet
 from limpet import Message
+from limpet.core.values.events import MessageAddedEvent
+from limpet.core.values.memory_records import Who
 from limpet.engine.indexing import IndexTask
 from limpet.memory.archive import forgetting, index, indexing, searching, terms
 from limpet.memory.archive.index import Index
 from limpet.memory.archive.indexing import Batch
 from limpet.memory.shelf import Shelf
-from limpet.values.event import MessageAdded
-from limpet.values.memory import Who
 
 USERS = ("ada", "ben", None)
 SESSIONS = ("s1", "s2", "s3", "s4")
@@ -102,7 +102,7 @@ class Walk(RuleBasedStateMachine):
         assert len(session.messages) == before + len(texts)
         new = list(self.lp.events.feed(self.end))
         self.end = new[-1].position
-        at = [fact.position for fact in new if isinstance(fact.event, MessageAdded)]
+        at = [fact.position for fact in new if isinstance(fact.event, MessageAddedEvent)]
         for text, position in zip(texts, at, strict=True):
             one = Told(self.owner[name], name, position, role, text)
             one.answers = self.last.get((name, "assistant" if role == "user" else "user"))

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from limpet import FrameStatus, Message, Scope, Session, SuspensionToken, errors
+from limpet.core.values import ids
 from limpet.engine.admin import Admin
 from limpet.engine.engine import Engine
 from limpet.engine.index import StateIndex
@@ -26,7 +27,6 @@ from limpet.engine.requests import Settings
 from limpet.engine.sessions import Sessions
 from limpet.store.port import Query, Store
 from limpet.store.volatile import VolatileStore
-from limpet.values import ids
 from tests.property.backends import OPENERS, opened
 
 COMMANDS, SEED = 5_000, 20_261

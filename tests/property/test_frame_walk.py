@@ -192,7 +192,7 @@ class Walker(Steps):
             key, frame_id, act = self.rng.choice(self.keyed_acts)
             try:
                 answer = act(key)
-            except errors.UnknownTool:
+            except errors.ToolNotFound:
                 answer = None
             named = getattr(answer, "frame_id", None)
             assert not named or named == frame_id
@@ -259,7 +259,7 @@ class Walker(Steps):
         if pause is not None:
             self._no(errors.InvalidSuspensionToken, lambda: theirs.resume_frame(pause.token))
             self._no(
-                errors.UnknownSuspension,
+                errors.SuspensionNotFound,
                 lambda: theirs.decide_suspension(pause.id, "approve", by="eve"),
             )
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limpet.core.values.memory_records import Fact, History, Profile, Said
 from limpet.memory.builtin import BuiltIn
 from limpet.memory.shelf import VolatileShelf
 from limpet.testing.memory_contract import ADA, conversation
-from limpet.values.memory import Fact, History, Profile, Said
 
 SAYINGS = [
     "I live in Oslo.",

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import limpet
 from limpet import Message, Session, WindowPolicy, errors, tokens
+from limpet.core.values.messages import ToolCallRequest, ToolCallResult
+from limpet.core.values.session_state import SUMMARY_PREFIXES
 from limpet.models import showing
 from limpet.models.port import Reply
 from limpet.models.prompts import WORDS
 from limpet.models.summarizer import ModelSummarizer
-from limpet.values.message import ToolCallRequest, ToolCallResult
-from limpet.values.policy import PREFIXES
 from tests.unit import endpoints
 
 FACTS = [f"the locker {number} of Ada{number} opens with {4729 * number + 17}" for number in range(1, 99)]  # fmt: skip
@@ -92,7 +92,7 @@ def test_every_fact_is_shown_whole(window: int, counter: str):
         assert [fact for fact in FACTS if fact not in shown] == []
         kept = session.state.summary
         assert kept is not None and (kept.author, kept.first, kept.last) == ("scripted", 1, out)
-        assert kept.text == f"{PREFIXES['en']}Summary number {len(model.prompts)}."
+        assert kept.text == f"{SUMMARY_PREFIXES['en']}Summary number {len(model.prompts)}."
     numbers = [int(number) for number in re.findall(r"\[said-\d+ (\d+) ", shown)]
     assert sorted(set(numbers)) == list(range(1, out + 1)) and numbers == sorted(numbers)
     for before, prompt in enumerate(model.prompts):

@@ -12,11 +12,10 @@ from limpet.context import finishing
 from limpet.context import window as windows
 from limpet.context.pack import Wanted
 from limpet.context.packed import ContextPack, Talked
+from limpet.core.values import messages
+from limpet.core.values.context import ContextHandle, Fate, HandleType
+from limpet.core.values.pack_parts import BriefContext
 from limpet.testing import providers
-from limpet.values import grouping
-from limpet.values.context import Fate
-from limpet.values.handle import ContextHandle, HandleType
-from limpet.values.pack import BriefContext
 from tests.property.window_checks import Talk, count, pieces
 from tests.unit.pack_steps import COUNTED, SCOPE, Library, stack
 
@@ -113,7 +112,7 @@ def check_fences(pack: ContextPack) -> None:
 
 
 def check_rendered(pack: ContextPack) -> None:
-    groups = grouping.grouped(pack.messages)
+    groups = messages.group_messages(pack.messages)
     assert not [group for group in groups if group.fault]
     if any(group.open for group in groups):
         with pytest.raises(errors.OpenCalls):

@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet import Message, Session, WindowPolicy, errors
-from limpet.context.summary import PREFIXES
+from limpet.context.summary import SUMMARY_PREFIXES
 from limpet.testing import providers
 
 STEPS = 120
@@ -111,7 +111,7 @@ class Walk:
             assert how in ("overtaken", "meanwhile")
 
     def extract(self) -> None:
-        self.session.summarize(language=self.rng.choice(list(PREFIXES)))
+        self.session.summarize(language=self.rng.choice(list(SUMMARY_PREFIXES)))
 
     def reopen(self) -> None:
         """As after a crash: what is not in the log is gone."""
@@ -126,7 +126,11 @@ class Walk:
         state, window = session.state, session.window()
         numbers = [n for entry in window.ledger for n in range(entry.first, entry.last + 1)]
         assert sorted(numbers) == list(range(1, state.message_count + 1))
-        told = [m for m in window.messages if str(m.content).startswith(tuple(PREFIXES.values()))]
+        told = [
+            m
+            for m in window.messages
+            if str(m.content).startswith(tuple(SUMMARY_PREFIXES.values()))
+        ]
         assert len(told) <= 1 and window.tokens <= window.budget
         assert providers.check_openai_chat(window.to_openai()) == []
         summary = state.summary

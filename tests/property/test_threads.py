@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from limpet import Message
+from limpet.core.values.events import MessageAddedEvent
 from limpet.engine.requests import Settings
-from limpet.values.event import MessageAdded
 from tests.faults import provider_pairing
 from tests.property.store_homes import Home, SQLiteHome, VolatileHome
 
@@ -45,7 +45,7 @@ def write(home: Home, thread: int, number: int, failed: list[BaseException]) -> 
 def check(home: Home, rounds: int) -> None:
     added: list[str] = []
     for event in home.events.feed():
-        if isinstance(event.event, MessageAdded) and event.event.message.origin is None:
+        if isinstance(event.event, MessageAddedEvent) and event.event.message.origin is None:
             added.append(str(event.event.message.content))
     expected = {
         f"{thread}/{number:02}-{count:02}"

@@ -9,9 +9,9 @@ import pytest
 
 import limpet
 from limpet import Message, ToolCallRequest, ToolCallResult, WindowPolicy, errors
-from limpet.values import grouping
-from limpet.values.context import CompactionLevel, Fate
-from limpet.values.policy import Cut
+from limpet.core.values import messages
+from limpet.core.values.context import CompactionLevel, Fate
+from limpet.core.values.session_state import Cut
 
 WORDS = ("alpha", "Oslo", "42", "must", "decide", "file_a.py", "前文", "because", "\n", "why?")
 
@@ -97,7 +97,7 @@ def test_windows_by_a_policy(seed: int):
 def check(session: limpet.Session, window: limpet.Window, policy: WindowPolicy) -> None:
     assert window.tokens <= policy.budget
     assert window.ledger.messages() == session.message_count
-    assert not [g for g in grouping.grouped(window.messages) if g.fault]
+    assert not [g for g in messages.group_messages(window.messages) if g.fault]
     assert window.messages[0].content == "Be brief."
     summaries = [m for m in window if m.id.startswith("summary_")]
     assert len(summaries) == (window.summary_at >= 0) <= 1

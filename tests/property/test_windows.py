@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from limpet.values.context import CompactionLevel
+from limpet.core.values.context import CompactionLevel
 from tests.property.window_checks import Talk, check, pieces
 
 PARTS = 8

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from limpet import Message, MessageCategory, ToolCallRequest, ToolCallResult, errors
 from limpet.context import window as windows
 from limpet.context.window import Counted, Piece, Window
-from limpet.values import grouping
-from limpet.values.context import CompactionLevel, ContextPriority, Fate
+from limpet.core.values import messages
+from limpet.core.values.context import CompactionLevel, ContextPriority, Fate
 
 WORDS = (
     "harbour", "tide", "Oslo", "ticket_42", "must", "decided", "because", "42.50", "why", "lantern",
@@ -120,7 +120,7 @@ def _check_overflow(given: Sequence[Piece], budget: int, required: object) -> No
 
 
 def _check_pairs(window: Window) -> None:
-    groups = grouping.grouped(window.messages)
+    groups = messages.group_messages(window.messages)
     assert not [group for group in groups if group.fault]
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from limpet import Message, Session, errors
+from limpet.core.values.events import MessageAddedEvent
 from limpet.store import port
-from limpet.values.event import MessageAdded
 from tests.faults import provider_pairing
 from tests.property.store_homes import Home
 
@@ -257,7 +257,7 @@ class World:
         for event in self.home.events.feed(position):
             position += 1
             assert event.position == position
-            if isinstance(event.event, MessageAdded) and event.event.message.origin is None:
+            if isinstance(event.event, MessageAddedEvent) and event.event.message.origin is None:
                 self._seen.append(event.event.message.id)
         self._fed = position
         assert self._seen == self.log

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from limpet import Scope, TokenBudget
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.frame_state import Decision, Frame, FrameStatus, TreeState
 from limpet.history import frames, framing
-from limpet.values import frame_command as c
-from limpet.values import frame_event as e
-from limpet.values.frame import Decision, Frame, FrameStatus, TreeState
 
 S = FrameStatus
 SCOPE = Scope("a")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from limpet.core.values import ids
 from limpet.engine.engine import Engine
 from limpet.engine.tasks import Beat
 from limpet.store.port import Store
 from limpet.store.volatile import VolatileStore
 from limpet.testing.contract.stage import step, take, write
-from limpet.values import ids
 
 START_US = 1_800_000_000_000_000
 

@@ -11,11 +11,16 @@ from limpet.context.pack import Found, Wanted
 from limpet.context.packed import ContextPack, Talked
 from limpet.context.summary import text_of
 from limpet.context.window import Counted, Piece
-from limpet.values.budget import TokenBudget
-from limpet.values.context import CompactionLevel, ContextPriority
-from limpet.values.frame import Frame, FrameStatus, Scope
-from limpet.values.handle import ContextHandle, HandleType, paged
-from limpet.values.pack import BriefContext
+from limpet.core.values.budget import TokenBudget
+from limpet.core.values.context import (
+    CompactionLevel,
+    ContextHandle,
+    ContextPriority,
+    HandleType,
+    handle_pages,
+)
+from limpet.core.values.frame_state import Frame, FrameStatus, Scope
+from limpet.core.values.pack_parts import BriefContext
 
 SCOPE = Scope("planner", "trip")
 COUNTED = Counted("marks", overhead=50)
@@ -53,7 +58,7 @@ def stack(
             parent_frame_id=f"f{at - 1}" if at else None,
             depth=at,
             status=FrameStatus.ACTIVE if at == depth - 1 else FrameStatus.WAITING,
-            handle_pages=paged(handles) if at == depth - 1 else (),
+            handle_pages=handle_pages(handles) if at == depth - 1 else (),
         )
         for at in range(depth)
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from limpet import Message, ToolCallRequest, ToolCallResult
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.session_state import SessionState
 from limpet.history import sessions
-from limpet.values import command as c
-from limpet.values import event as e
-from limpet.values.session import SessionState
 
 States = dict[str, SessionState]
 

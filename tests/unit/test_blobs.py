@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
-from limpet.values import event
+from limpet.core.values import events
 from limpet.wire import blobs, codec, intake
 
 LIMIT = 64
@@ -24,15 +24,15 @@ def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stored(message: Message) -> codec.Encoded:
-    return codec.encoded(event.MessageAdded(message, 1, "x"))
+    return codec.encoded(events.MessageAddedEvent(message, 1, "x"))
 
 
 def read(made: codec.Encoded, contents: tuple[bytes, ...] | None = None) -> Message:
     kept = made.blobs if contents is None else contents
     texts = blobs.decoded({hashlib.sha256(content).digest(): content for content in kept})
-    kind = event.MessageAdded.kind
+    kind = events.MessageAddedEvent.kind
     fact = codec.decode_event(kind, made.schema, made.payload, tokens=1, counter="x", texts=texts)
-    assert isinstance(fact, event.MessageAdded)
+    assert isinstance(fact, events.MessageAddedEvent)
     return fact.message
 
 
@@ -76,8 +76,8 @@ def test_a_message_comes_back_as_it_was(given_: Any):
     again = read(made)
     assert again == message
     assert again.raw() == message.raw()
-    assert codec.encode_event(event.MessageAdded(again, 1, "x")) == codec.encode_event(
-        event.MessageAdded(message, 1, "x")
+    assert codec.encode_event(events.MessageAddedEvent(again, 1, "x")) == codec.encode_event(
+        events.MessageAddedEvent(message, 1, "x")
     )
 
 
@@ -85,7 +85,7 @@ def test_only_texts_above_the_limit_are_taken_out():
     exact, wide = "y" * LIMIT, "é" * (LIMIT // 2)
     many = Message("user", [{"type": "text", "text": exact}, {"type": "text", "text": wide}] * 9)
     assert stored(many) == codec.Encoded(
-        codec.WHOLE, codec.encode_event(event.MessageAdded(many, 1, "x")), ()
+        codec.WHOLE, codec.encode_event(events.MessageAddedEvent(many, 1, "x")), ()
     )
     over = Message(
         "user", [{"type": "text", "text": exact + "y"}, {"type": "text", "text": wide + "é"}]
@@ -127,8 +127,10 @@ def test_nothing_a_caller_writes_is_taken_for_a_reference(imitation: Any, conten
         {"id": "m", "timestamp": "2026-01-01T00:00:00+00:00", "role": "user", "content": content}
         | metadata
     )
-    fact = codec.decode_event(event.MessageAdded.kind, 1, foreign.encode(), tokens=1, counter="x")
-    assert isinstance(fact, event.MessageAdded)
+    fact = codec.decode_event(
+        events.MessageAddedEvent.kind, 1, foreign.encode(), tokens=1, counter="x"
+    )
+    assert isinstance(fact, events.MessageAddedEvent)
     assert fact.message.extra == metadata
     assert read(stored(fact.message)) == fact.message
 
@@ -162,7 +164,7 @@ def test_a_blob_that_is_not_there_is_corrupt():
 )
 def test_bytes_that_can_not_be_such_a_message_are_corrupt(payload: bytes):
     with pytest.raises(errors.Corrupt):
-        codec.needed(event.MessageAdded.kind, codec.PARTED, payload)
+        codec.needed(events.MessageAddedEvent.kind, codec.PARTED, payload)
     with pytest.raises(errors.Corrupt):
         read(codec.Encoded(codec.PARTED, payload))
 

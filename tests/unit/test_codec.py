@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors
-from limpet.values import command, event
-from limpet.values.context import CompactionLevel, Selection
-from limpet.values.policy import Cut, Summary
-from limpet.values.session import EndReason, OpenCall, SessionState, SessionStatus, info
+from limpet.core.values import commands, events
+from limpet.core.values.context import CompactionLevel, WindowSelection
+from limpet.core.values.session_state import (
+    Cut,
+    EndReason,
+    OpenCall,
+    SessionState,
+    SessionStatus,
+    Summary,
+    session_info,
+)
 from limpet.wire import codec
 
 STATE = SessionState(
@@ -26,19 +33,21 @@ STATE = SessionState(
     rebased=8,
 )
 
-FACTS: list[event.SessionEvent] = [
-    event.SessionCreated(id="s", user_id="grace", title="T", metadata={"a": [1]}),
-    event.SessionCreated(id="t", root_id="r", continued_from="s", continuation_index=2),
-    event.MessageAdded(Message("user", "hi", metadata={"k": "v"}), 3, "given"),
-    event.MessageAdded(
+FACTS: list[events.SessionEvent] = [
+    events.SessionCreatedEvent(id="s", user_id="grace", title="T", metadata={"a": [1]}),
+    events.SessionCreatedEvent(id="t", root_id="r", continued_from="s", continuation_index=2),
+    events.MessageAddedEvent(Message("user", "hi", metadata={"k": "v"}), 3, "given"),
+    events.MessageAddedEvent(
         Message("assistant", tool_calls=[ToolCallRequest("c", "f", {"a": 1})]), 9, "estimate-1"
     ),
-    event.MessageAdded(Message("tool", tool_results=[ToolCallResult("c", None, True)]), 1, "x"),
-    event.SessionUpdated(title=None),
-    event.SessionUpdated(title="new", set_metadata={"a": {}}, drop_metadata=("b",)),
-    event.SessionUpdated(set_metadata={"a": 1}),
-    event.WindowRecorded(
-        Selection(
+    events.MessageAddedEvent(
+        Message("tool", tool_results=[ToolCallResult("c", None, True)]), 1, "x"
+    ),
+    events.SessionUpdatedEvent(title=None),
+    events.SessionUpdatedEvent(title="new", set_metadata={"a": {}}, drop_metadata=("b",)),
+    events.SessionUpdatedEvent(set_metadata={"a": 1}),
+    events.WindowRecordedEvent(
+        WindowSelection(
             "s",
             9,
             0,
@@ -53,20 +62,20 @@ FACTS: list[event.SessionEvent] = [
             "00",
         )
     ),
-    event.WindowCut(Cut(7, 5, 1_000, -3, 2)),
-    event.SessionSummarized(Summary(2, 6, "Summary of previous context: x", "", 9)),
-    event.SessionContinued("t"),
-    event.SessionForked("t", "s", 7, STATE),
-    event.SessionRewound(7, STATE),
-    event.SessionReset(),
-    event.SessionEnded(EndReason.TIMEOUT),
-    event.SessionOffloaded(2, "built-in"),
-    event.SessionErased(2, "00" * 32),
+    events.WindowCutEvent(Cut(7, 5, 1_000, -3, 2)),
+    events.SessionSummarizedEvent(Summary(2, 6, "Summary of previous context: x", "", 9)),
+    events.SessionContinuedEvent("t"),
+    events.SessionForkedEvent("t", "s", 7, STATE),
+    events.SessionRewoundEvent(7, STATE),
+    events.SessionResetEvent(),
+    events.SessionEndedEvent(EndReason.TIMEOUT),
+    events.SessionOffloadedEvent(2, "built-in"),
+    events.SessionErasedEvent(2, "00" * 32),
 ]
 
 
-def decoded(fact: event.SessionEvent, payload: bytes | None = None) -> event.SessionEvent:
-    counted = fact if isinstance(fact, event.MessageAdded) else None
+def decoded(fact: events.SessionEvent, payload: bytes | None = None) -> events.SessionEvent:
+    counted = fact if isinstance(fact, events.MessageAddedEvent) else None
     made = codec.encoded(fact)
     return codec.decode_event(
         fact.kind,
@@ -78,7 +87,7 @@ def decoded(fact: event.SessionEvent, payload: bytes | None = None) -> event.Ses
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.kind)
-def test_every_event_is_read_back_equal(fact: event.SessionEvent):
+def test_every_event_is_read_back_equal(fact: events.SessionEvent):
     assert decoded(fact) == fact
 
 
@@ -87,7 +96,7 @@ def test_every_kind_has_a_schema_and_an_example_here():
 
 
 def test_untouched_title_and_removed_title_are_told_apart():
-    assert decoded(event.SessionUpdated(title=None)) != decoded(event.SessionUpdated())
+    assert decoded(events.SessionUpdatedEvent(title=None)) != decoded(events.SessionUpdatedEvent())
 
 
 @pytest.mark.req("A-8")
@@ -96,7 +105,7 @@ def test_unknown_fields_of_a_stored_message_are_kept():
         b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","role":"user","content":"x","v9":[1]}'
     )
     fact = codec.decode_event("session.message_added", 1, payload, tokens=1, counter="x")
-    assert isinstance(fact, event.MessageAdded)
+    assert isinstance(fact, events.MessageAddedEvent)
     assert fact.message.extra == {"v9": [1]}
     assert json.loads(codec.encode_event(fact))["v9"] == [1]
 
@@ -104,7 +113,7 @@ def test_unknown_fields_of_a_stored_message_are_kept():
 def test_unknown_fields_beside_a_providers_dict_are_kept():
     chat = b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","openai":{"role":"user","content":"x"},"v9":1}'
     fact = codec.decode_event("session.message_added", 1, chat, tokens=1, counter="x")
-    assert isinstance(fact, event.MessageAdded)
+    assert isinstance(fact, events.MessageAddedEvent)
     assert fact.message.extra == {"v9": 1}
     assert json.loads(codec.encode_event(fact)) == json.loads(chat) | {
         "timestamp": "2026-01-01T00:00:00.000000+00:00"
@@ -120,24 +129,24 @@ def lift_text(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_older_payload_climbs_every_step(monkeypatch: pytest.MonkeyPatch):
-    kind = event.SessionEnded.kind
+    kind = events.SessionEndedEvent.kind
     monkeypatch.setitem(codec.SCHEMAS, kind, 3)
     monkeypatch.setitem(codec.UPCASTERS, (kind, 1), lambda data: {"why": data["w"]})
     monkeypatch.setitem(codec.UPCASTERS, (kind, 2), lift_reason)
-    timeout = event.SessionEnded(EndReason.TIMEOUT)
+    timeout = events.SessionEndedEvent(EndReason.TIMEOUT)
     for schema, payload in ((1, b'{"w":"t"}'), (2, b'{"why":"t"}'), (3, b'{"reason":"timeout"}')):
         assert codec.decode_event(kind, schema, payload, tokens=None, counter=None) == timeout
 
 
 def test_an_older_message_climbs_too(monkeypatch: pytest.MonkeyPatch):
-    kind = event.MessageAdded.kind
+    kind = events.MessageAddedEvent.kind
     monkeypatch.setitem(codec.SCHEMAS, kind, 2)
     monkeypatch.setitem(codec.UPCASTERS, (kind, 1), lift_text)
     payload = (
         b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","role":"user","text":"old","v0":1}'
     )
     fact = codec.decode_event(kind, 1, payload, tokens=2, counter="x")
-    assert isinstance(fact, event.MessageAdded)
+    assert isinstance(fact, events.MessageAddedEvent)
     assert (fact.message.content, fact.message.extra) == ("old", {"v0": 1})
 
 
@@ -186,7 +195,7 @@ def test_a_state_survives_its_snapshot_and_anything_else_is_no_state():
 
 def test_a_listing_row_survives_and_rubbish_is_corrupt():
     state = SessionState(id="s", user_id="grace", title="T", metadata={"a": 1}, version=2)
-    kept = codec.encode_info(info(state))
+    kept = codec.encode_info(session_info(state))
     row = codec.decode_info(kept, id="s", user_id="grace", active_us=5)
     assert (row.id, row.user_id, row.title, row.active_us) == ("s", "grace", "T", 5)
     assert (row.metadata, row.version) == ({"a": 1}, 2)
@@ -195,17 +204,17 @@ def test_a_listing_row_survives_and_rubbish_is_corrupt():
         codec.decode_info(b'{"title":5}', id="s", user_id=None, active_us=0)
 
 
-COMMANDS: list[command.SessionCommand] = [
-    command.CreateSession(session_id="s", metadata={"a": 1, "b": 2}),
-    command.AddMessages(session_id="s", messages=(Message("user", "x"),), max_messages=5),
-    command.UpdateSession(session_id="s", set_metadata={"a": 1}),
-    command.UpdateSession(session_id="s", title=None),
-    command.UpdateSession(session_id="s", title="T", drop_metadata=("a",)),
-    command.ContinueSession(session_id="s"),
-    command.EndSession(session_id="s"),
-    command.EndSession(session_id="s", reason=EndReason.DELETED),
-    command.ResetSession(session_id="s"),
-    command.ResetSession(session_id="t"),
+COMMANDS: list[commands.SessionCommand] = [
+    commands.CreateSession(session_id="s", metadata={"a": 1, "b": 2}),
+    commands.AddMessages(session_id="s", messages=(Message("user", "x"),), max_messages=5),
+    commands.UpdateSession(session_id="s", set_metadata={"a": 1}),
+    commands.UpdateSession(session_id="s", title=None),
+    commands.UpdateSession(session_id="s", title="T", drop_metadata=("a",)),
+    commands.ContinueSession(session_id="s"),
+    commands.EndSession(session_id="s"),
+    commands.EndSession(session_id="s", reason=EndReason.DELETED),
+    commands.ResetSession(session_id="s"),
+    commands.ResetSession(session_id="t"),
 ]
 
 
@@ -215,14 +224,14 @@ def test_different_commands_have_different_bytes():
 
 
 @pytest.mark.parametrize("one", COMMANDS, ids=lambda one: type(one).__name__)
-def test_a_command_made_anew_has_the_same_bytes(one: command.SessionCommand):
+def test_a_command_made_anew_has_the_same_bytes(one: commands.SessionCommand):
     assert codec.command_bytes(one) == codec.command_bytes(one)
 
 
 def test_a_command_is_the_same_whatever_was_generated_for_it():
     def adding(text: str, metadata: dict[str, int]) -> bytes:
         message = Message("user", text, metadata=metadata)
-        return codec.command_bytes(command.AddMessages(session_id="s", messages=(message,)))
+        return codec.command_bytes(commands.AddMessages(session_id="s", messages=(message,)))
 
     first = adding("x", {"a": 1, "b": 2})
     assert adding("x", {"b": 2, "a": 1}) == first
@@ -232,7 +241,7 @@ def test_a_command_is_the_same_whatever_was_generated_for_it():
 
 def test_a_generated_session_id_is_not_part_of_what_was_said():
     def creating(id_: str, *, named: bool) -> bytes:
-        return codec.command_bytes(command.CreateSession(session_id=id_, named=named))
+        return codec.command_bytes(commands.CreateSession(session_id=id_, named=named))
 
     assert creating("a", named=False) == creating("b", named=False)
     assert creating("a", named=True) != creating("b", named=True)

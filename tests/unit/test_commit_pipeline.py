@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from limpet.core.values.session_state import SessionState
 from limpet.engine import coming
 from limpet.engine.coming import CommitPipeline, WakeupPipe
 from limpet.engine.commits import Answer, CommitQueue, Ticket
-from limpet.values.session import SessionState
 from tests.unit.test_commit_queue import REQUEST, Recording
 
 STATE = SessionState(id="s")

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.core.values import ids
+from limpet.core.values.session_state import SessionState
 from limpet.engine import commits
 from limpet.engine.commits import Answer, CommitQueue, Ticket
 from limpet.engine.engine import Engine
 from limpet.engine.requests import Requests, Settings
-from limpet.values import ids
-from limpet.values.session import SessionState
 
-REQUEST = Requests(Settings(), ids.SYSTEM).add(
+REQUEST = Requests(Settings(), ids.SYSTEM_FACTORY).add(
     "s", [{"role": "user", "content": "x"}], key=None, expected_version=None
 )
 

@@ -12,8 +12,7 @@ from limpet import CompactionLevel, errors
 from limpet.context import compacting
 from limpet.context.compacting import Planned
 from limpet.context.packed import ContextPack
-from limpet.values.compaction import CompactionStrategy
-from limpet.values.handle import ContextHandle
+from limpet.core.values.context import CompactionStrategy, ContextHandle
 from tests.unit.pack_steps import assemble, handle, stack, wanted
 
 PRIORITY, OLDEST = CompactionStrategy.PRIORITY_BASED, CompactionStrategy.SUMMARIZE_OLDEST

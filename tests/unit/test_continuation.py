@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from limpet import Message, MessageCategory
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.session_state import SessionState
 from limpet.history import continuation
 from limpet.history import sessions as rules
-from limpet.values import command as c
-from limpet.values import event as e
-from limpet.values.session import SessionState
 from tests.unit.session_steps import answer, asking, giving, user
 
 
@@ -40,18 +40,18 @@ class Conversation:
             self.logs[at].append(fact)
 
     def messages(self, at: int = -1) -> list[Message]:
-        return [fact.message for fact in self.logs[at] if isinstance(fact, e.MessageAdded)]
+        return [fact.message for fact in self.logs[at] if isinstance(fact, e.MessageAddedEvent)]
 
     def carry(self, carry: continuation.Carry, *messages: Message) -> None:
         state, log = self.states[-1], self.logs[-1]
 
         def at(version: int) -> Message:
             fact = log[version - 1]
-            assert isinstance(fact, e.MessageAdded)
+            assert isinstance(fact, e.MessageAddedEvent)
             return fact.message
 
         since = log[carry.since - 1 :] if carry.since else []
-        turn = [fact.message for fact in since if isinstance(fact, e.MessageAdded)]
+        turn = [fact.message for fact in since if isinstance(fact, e.MessageAddedEvent)]
         opening = continuation.opening(
             state, [at(version) for version in carry.singles], turn, continuation.marker(state)
         )

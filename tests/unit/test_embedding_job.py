@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import limpet
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
+from limpet.core.values.memory_records import Who
 from limpet.engine import states
 from limpet.engine.embedding import EmbedTask
 from limpet.engine.recalling import Recall
@@ -20,7 +21,6 @@ from limpet.memory.meaning.vectors import VectorStore
 from limpet.memory.shelf import Shelf, VolatileShelf
 from limpet.store.port import Store
 from limpet.store.sqlite.shelf import SQLiteShelf
-from limpet.values.memory import Who
 from tests.unit.word_vectors import Words
 
 ADA = Who("default", "ada")

@@ -53,7 +53,7 @@ def test_the_command_that_is_told_installs_what_the_extra_does(extra: str, named
 
 def test_the_command_is_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "executable", "/srv/my app/python")
-    told = errors.pip_install("psycopg[binary]", "numpy")
+    told = errors.pip_install_command("psycopg[binary]", "numpy")
     assert told == "'/srv/my app/python' -m pip install \"psycopg[binary]\" numpy"
 
 

@@ -11,8 +11,8 @@ from limpet.cli import exits
 from limpet.cli.frames import books, tree
 from limpet.cli.options import Common
 from limpet.cli.surface import Surface
-from limpet.values.budget import TokenBudget
-from limpet.values.frame import Frame, FrameStatus, Scope
+from limpet.core.values.budget import TokenBudget
+from limpet.core.values.frame_state import Frame, FrameStatus, Scope
 
 replace = msgspec.structs.replace
 

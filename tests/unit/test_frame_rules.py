@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from limpet import FrameStatus, errors, limits
+from limpet.core.values import commands as c
+from limpet.core.values.events import FRAME_EVENT_TYPES
+from limpet.core.values.frame_state import Decision, SuspensionStatus
 from limpet.history import frames, pending
-from limpet.values import frame_command as c
-from limpet.values.frame import Decision, SuspensionStatus
-from limpet.values.frame_event import KINDS
 from tests.unit.frame_fold_steps import Grown
 
 S = FrameStatus
@@ -38,7 +38,7 @@ def in_status(status: FrameStatus) -> Grown:
 
 @pytest.mark.req("C-28")
 def test_there_are_nine_kinds_of_events():
-    assert [kind.kind for kind in KINDS] == [
+    assert [kind.kind for kind in FRAME_EVENT_TYPES] == [
         "frame.pushed", "frame.updated", "frame.popped", "frame.suspended", "frame.resumed",
         "frame.handle_added", "frame.result_added", "frame.compacted", "actor.resumed",
     ]  # fmt: skip
@@ -417,6 +417,6 @@ def test_a_tool_that_runs_is_not_begun_again_and_a_retry_keeps_its_key():
     with pytest.raises(errors.InvalidTransition, match="not through"):
         grown.pop("f")
     grown.do(c.EndTool(frame_id="f", tool_id="t"))
-    with pytest.raises(errors.UnknownTool):
+    with pytest.raises(errors.ToolNotFound):
         grown.do(c.EndTool(frame_id="f", tool_id="t"))
     assert grown.pop("f").tool_calls == 1

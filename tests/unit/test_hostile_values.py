@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
-from limpet.values.frozen import freeze, thaw
-from limpet.values.message import checked_id
+from limpet.core.values.json_values import freeze, thaw
+from limpet.core.values.messages import checked_id
 from limpet.wire import codec
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from limpet.values import ids
+from limpet.core.values import ids
 
 
 def factory(now_us: int, byte: int = 0) -> ids.Factory:
@@ -32,11 +32,11 @@ def test_message_ids_sort_by_time_and_differ_by_chance():
 
 def test_a_factory_is_in_force_only_where_it_was_put():
     with ids.using(factory(5_000_000)):
-        assert ids.current().now_us() == 5_000_000
+        assert ids.current_factory().now_us() == 5_000_000
         with ids.using(factory(6_000_000)):
-            assert ids.current().now_us() == 6_000_000
-        assert ids.current().now_us() == 5_000_000
-    assert ids.current() is ids.SYSTEM
+            assert ids.current_factory().now_us() == 6_000_000
+        assert ids.current_factory().now_us() == 5_000_000
+    assert ids.current_factory() is ids.SYSTEM_FACTORY
 
 
 @pytest.mark.parametrize("time_us", [0, 1, 1_700_000_000_123_456, -1, -62_135_596_800_000_000])
@@ -54,7 +54,7 @@ def test_no_random_piece_is_given_out_twice_not_even_by_two_threads():
     made: list[bytes] = []
 
     def draw() -> None:
-        mine = [ids.SYSTEM.random(8) for _ in range(2_000)]
+        mine = [ids.SYSTEM_FACTORY.random(8) for _ in range(2_000)]
         made.extend(mine)
 
     threads = [threading.Thread(target=draw) for _ in range(4)]
@@ -67,15 +67,15 @@ def test_no_random_piece_is_given_out_twice_not_even_by_two_threads():
 
 
 def test_a_forked_child_draws_other_random_pieces_than_its_parent():
-    ids.SYSTEM.random(8)
+    ids.SYSTEM_FACTORY.random(8)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, b"".join(ids.SYSTEM.random(8) for _ in range(40)))
+        os.write(writing, b"".join(ids.SYSTEM_FACTORY.random(8) for _ in range(40)))
         os._exit(0)
     os.waitpid(child, 0)
     theirs = os.read(reading, 320)
     os.close(reading)
     os.close(writing)
-    ours = {ids.SYSTEM.random(8) for _ in range(40)}
+    ours = {ids.SYSTEM_FACTORY.random(8) for _ in range(40)}
     assert ours.isdisjoint(theirs[at : at + 8] for at in range(0, 320, 8))

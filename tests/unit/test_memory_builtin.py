@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from limpet import errors, limits
+from limpet.core.values.memory_records import Fact, FactKind, Said, Source
+from limpet.core.values.messages import Message
 from limpet.memory.builtin import BuiltIn
 from limpet.memory.facts import finding, profiles, rules, slots
 from limpet.memory.shelf import Shelf, VolatileShelf
@@ -24,8 +26,6 @@ from limpet.testing.memory_contract import (
     position,
     tell,
 )
-from limpet.values.memory import Fact, FactKind, Said, Source
-from limpet.values.message import Message
 
 
 def count(text: str) -> int:
@@ -224,7 +224,7 @@ def test_a_search_for_what_was_so_gives_first_what_is_so(engine: BuiltIn):
     assert engine.search(ADA, "?!", 5) == engine.search(ADA, "", 5) == []
 
 
-@pytest.mark.parametrize("k", [0, -1, limits.RECALLED_MAX + 1])
+@pytest.mark.parametrize("k", [0, -1, limits.MEMORY_RESULTS_MAX + 1])
 def test_too_much_is_not_searched_for(engine: BuiltIn, k: int):
     with pytest.raises(errors.InvalidRequest):
         engine.search(ADA, "x", k)

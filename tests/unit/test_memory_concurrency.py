@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from limpet import errors, limits
+from limpet.core.values.memory_records import Said
 from limpet.memory.builtin import BuiltIn
 from limpet.memory.facts import factbook
 from limpet.memory.shelf import Shelf, VolatileShelf
 from limpet.store.sqlite.shelf import SQLiteShelf
 from limpet.testing.memory_contract import ADA, BOB, conversation, known, position, tell
-from limpet.values.memory import Said
 
 
 def count(text: str) -> int:

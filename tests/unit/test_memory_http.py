@@ -16,13 +16,13 @@ import msgspec
 import pytest
 
 from limpet import errors, limits
+from limpet.core.values.memory_records import Said
 from limpet.memory import http_schema
 from limpet.memory.builtin import BuiltIn
 from limpet.memory.http import HTTPMemory
 from limpet.memory.shelf import VolatileShelf
 from limpet.testing.memory_contract import ADA, conversation, known, tell
 from limpet.testing.memory_server import MemoryServer
-from limpet.values.memory import Said
 
 FACT = {
     "id": "f1",

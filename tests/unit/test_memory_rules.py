@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from limpet import limits
+from limpet.core.values.memory_records import Fact, FactKind, Said
+from limpet.core.values.messages import Message, ToolCallResult
 from limpet.memory.facts import clauses, guard, rules
-from limpet.values.memory import Fact, FactKind, Said
-from limpet.values.message import Message, ToolCallResult
 
 SENTENCES = Path(__file__).resolve().parents[3] / "shared" / "data" / "facts.jsonl"
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from limpet import Message, MessageCategory, ToolCallRequest, ToolCallResult, errors
-from limpet.values import ids
-from limpet.values.message import category_named
+from limpet.core.values import ids
+from limpet.core.values.messages import category_named
 
 FIXED = ids.Factory(now_us=lambda: 1_700_000_000_000_000, random=bytes)
 PARTS = [

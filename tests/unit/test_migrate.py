@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from limpet import errors
+from limpet.core.values import ids
 from limpet.engine import arriving, migrating
 from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
 from limpet.store.volatile import VolatileStore
-from limpet.values import ids
 from limpet.wiring.manager import SessionManager
 from limpet.wiring.stores import open_store
 
@@ -29,7 +29,7 @@ class Asked(VolatileStore):
 def heads_asked(tenants: int) -> int:
     """Return how many ends are looked up to move so many tenants."""
     source = Asked()
-    engine = Engine(source, factory=ids.SYSTEM)
+    engine = Engine(source, factory=ids.SYSTEM_FACTORY)
     for number in range(tenants):
         SessionManager.over(engine, Settings(tenant=f"t{number}")).create_session("s")
     source.asked = 0
@@ -43,7 +43,9 @@ def test_a_tenant_costs_the_same_however_many_there_are():
 
 def made_in(store: VolatileStore, session_id: str) -> None:
     """Have somebody write to a store."""
-    manager = SessionManager.over(Engine(store, factory=ids.SYSTEM), Settings(tenant="default"))
+    manager = SessionManager.over(
+        Engine(store, factory=ids.SYSTEM_FACTORY), Settings(tenant="default")
+    )
     manager.create_session(session_id)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from limpet import CompactionLevel, Message, errors
+from limpet.core.values.context import Fate
+from limpet.core.values.pack_parts import BriefContext, SegmentType
 from limpet.testing import providers
-from limpet.values.context import Fate
-from limpet.values.pack import BriefContext, SegmentType
 from tests.unit.pack_steps import Library, assemble, handle, level, marks, shown, wanted
 
 
@@ -294,7 +294,7 @@ def test_a_pack_says_what_it_is():
     assert kinds == {("tool_output", "high"), ("conversation", "critical")}
     assert whole["ledger"][0]["fate"] == "kept"
     assert pack.explain().splitlines()[0] == "103 of 1,000 tokens (marks, exact), level none"
-    with pytest.raises(errors.UnknownHandle):
+    with pytest.raises(errors.HandleNotFound):
         pack.explain("nobody")
 
 

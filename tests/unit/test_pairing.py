@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors
+from limpet.core.values.session_state import OpenCall
 from limpet.history import pairing
-from limpet.values.session import OpenCall
 
 
 def asking(*call_ids: str) -> Message:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from limpet import Message, MessageCategory, errors, limits
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.history import sessions
-from limpet.values import command as c
-from limpet.values import event as e
-from limpet.values.session import EndReason, SessionState, SessionStatus
 from tests.unit.session_steps import answer, apply, asking, began, giving, user
 
 
@@ -84,7 +84,9 @@ def test_adding_moves_activity_count_tokens_and_heads():
 
 def test_who_counted_the_tokens_is_recorded():
     made = apply(began(), add(user("hello"), Message("assistant", "x", tokens=7)))
-    counters = [(fact.tokens, fact.counter) for fact in made if isinstance(fact, e.MessageAdded)]
+    counters = [
+        (fact.tokens, fact.counter) for fact in made if isinstance(fact, e.MessageAddedEvent)
+    ]
     assert counters == [(2, "estimate-1"), (7, "given")]
 
 
@@ -117,7 +119,7 @@ def test_every_command_on_no_session_says_so_and_how_to_go_on(command: c.Session
     deleted = began()
     apply(deleted, c.EndSession(session_id="s", reason=EndReason.DELETED))
     for state in (None, deleted["s"]):
-        with pytest.raises(errors.UnknownSession, match="get_or_create_session"):
+        with pytest.raises(errors.SessionNotFound, match="get_or_create_session"):
             sessions.decide(state, command)
 
 
@@ -230,7 +232,7 @@ def test_metadata_can_not_grow_past_its_limit_in_small_steps():
 
 def test_a_log_that_does_not_begin_with_a_creation_is_corrupt():
     with pytest.raises(errors.Corrupt):
-        sessions.evolve_one(None, e.SessionReset(), time_us=0)
+        sessions.evolve_one(None, e.SessionResetEvent(), time_us=0)
 
 
 def test_folding_the_events_anew_gives_the_same_state():
@@ -251,5 +253,5 @@ def test_folding_the_events_anew_gives_the_same_state():
         log += apply(states, command, time_us=1)
     state: SessionState | None = None
     for version, fact in enumerate(log, 1):
-        state = sessions.evolve(state, e.Recorded(fact, "s", version, version, 1))
+        state = sessions.evolve(state, e.RecordedEvent(fact, "s", version, version, 1))
     assert state == states["s"]

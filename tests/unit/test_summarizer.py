@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from limpet import Message, errors
+from limpet.core.values.messages import ToolCallRequest, ToolCallResult
 from limpet.models import showing
 from limpet.models.port import Reply
 from limpet.models.prompts import WORDS
 from limpet.models.summarizer import ModelSummarizer
-from limpet.values.message import ToolCallRequest, ToolCallResult
 
 TALK = [Message("user", f"Book flight SK{number}.") for number in range(40)]
 

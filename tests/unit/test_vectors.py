@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet import errors, limits
+from limpet.core.values.memory_records import Who
 from limpet.memory.meaning import blocks
 from limpet.memory.meaning.gallery import Gallery, Wanted
 from limpet.memory.meaning.vectors import VectorStore
 from limpet.memory.shelf import Shelf, VolatileShelf
 from limpet.store.sqlite.shelf import SQLiteShelf
-from limpet.values.memory import Who
 from tests.unit.word_vectors import Words, rows, vector
 
 ADA, BOB = Who("t", "ada"), Who("t", "bob")

@@ -154,7 +154,7 @@ def test_a_worker_looks_again_without_news_after_a_while():
     thread = threading.Thread(target=worker(store, clock, script).run, args=(stop,))
     thread.start()
     while len(script.tenants) < 6:
-        clock.pass_(limits.WORKER_LOOK_S / 10)
+        clock.pass_(limits.WORKER_POLL_S / 10)
     stop.set()
     thread.join(60)
     assert set(script.tenants) == {"acme", "globex"}

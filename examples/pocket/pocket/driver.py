@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from limpet import errors
+from limpet.core.values.json_values import Json
 from limpet.store import port
 from limpet.store.remote import marks
 from limpet.store.remote.driver import (
@@ -27,7 +28,6 @@ from limpet.store.remote.driver import (
     Taken,
     Verdict,
 )
-from limpet.values.frozen import Json
 from pocket.books import Books, Everything
 from pocket.file import PocketFile
 

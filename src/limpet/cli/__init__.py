@@ -1,7 +1,7 @@
-"""The `limpet` command. `program` declares it, one module per command does the work, `surface` prints.
+"""The `limpet` command.
 
-Starting must be quick, so cyclopts and rich are imported only where they are needed. The rules that
-every command keeps (three faces, errors of three lines, exit codes) live in `surface` and `exits`.
+`program` registers the commands, `subcommands` implements them, and `output` prints their results.
+cyclopts and rich are imported only where they are needed, because the command must start quickly.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from limpet.cli import again, exits, figures, picture, recalled, references, target, visible
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.values.context import Fate
+from limpet.core.values.context import Fate
 
 if TYPE_CHECKING:
     from limpet.context.packed import ContextPack
     from limpet.context.window import Window
+    from limpet.core.values.context import LedgerEntry
+    from limpet.core.values.json_values import Json
     from limpet.engine.sessions import Session
-    from limpet.values.context import Entry
-    from limpet.values.frozen import Json
 
 BUDGET = 8_000
 
@@ -142,7 +142,7 @@ def rendered(window: Window | ContextPack, provider: str) -> Json:
     }[provider]()
 
 
-def _cells(entry: Entry) -> tuple[object, ...]:
+def _cells(entry: LedgerEntry) -> tuple[object, ...]:
     category = entry.category.name.lower() if entry.category else ""
     return (entry.first, entry.last, entry.fate, entry.tokens, entry.used, category, entry.rule)
 

@@ -114,7 +114,7 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
         "",
         ("sessions list",),
     ),
-    errors.UnknownMessage: _Rule(
+    errors.MessageNotFound: _Rule(
         NOT_FOUND, "Messages are numbered within their session.", "", ("sessions list",)
     ),
     errors.FrameNotFound: _Rule(
@@ -123,10 +123,10 @@ TABLE: Final[Mapping[type[errors.Error], _Rule]] = {
         "",
         ("frames list", "--all"),
     ),
-    errors.UnknownTool: _Rule(
+    errors.ToolNotFound: _Rule(
         NOT_FOUND, "A frame lists the tools that are not through.", "", ("frames list",)
     ),
-    errors.UnknownSuspension: _Rule(
+    errors.SuspensionNotFound: _Rule(
         NOT_FOUND,
         "Give a whole id, any unique beginning of one, or @last.",
         "",
@@ -175,7 +175,7 @@ def of_error(error: errors.Error) -> Problem:
     code = UNSAFE if "exists" in error.facts else rule.exit
     why = _effect(error) or rule.why
     if error.hint:
-        then = error.hint.replace(errors.RETRY, "Repeat the command.")
+        then = error.hint.replace(errors.RETRY_HINT, "Repeat the command.")
         return Problem(code, error.code, error.message, why, then, error.facts)
     then = rule.next
     if then.startswith("limpet "):

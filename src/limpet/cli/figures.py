@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from limpet.cli import exits
-from limpet.values import ids
+from limpet.core.values import ids
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BACK = re.compile(r"(\d{1,9})([smhdw])")

@@ -16,11 +16,11 @@ from limpet import errors
 from limpet.cli import exits, figures, target
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.values.message import checked_id
+from limpet.core.values.messages import checked_id
 
 if TYPE_CHECKING:
+    from limpet.core.values.json_values import Json
     from limpet.engine.porting import Format, Imported
-    from limpet.values.frozen import Json
     from limpet.wiring import Limpet
 
 SHOWN = 10

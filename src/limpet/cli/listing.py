@@ -12,8 +12,8 @@ from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
 
 if TYPE_CHECKING:
+    from limpet.core.values.json_values import Json
     from limpet.engine.requests import Page
-    from limpet.values.frozen import Json
 
 COLUMNS = (
     "id", "user_id", "status", "message_count", "total_tokens", "pending_calls", "last_active", "title",

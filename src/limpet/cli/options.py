@@ -1,4 +1,7 @@
-"""Options that every command takes."""
+"""Option types and option groups that several commands share.
+
+Every option that occurs more than once is declared here, with its help text. Imports cyclopts.
+"""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from limpet.cli import figures, visible
-from limpet.values.context import Fate
-from limpet.values.message import MessageCategory
+from limpet.core.values.context import Fate
+from limpet.core.values.messages import MessageCategory
 
 if TYPE_CHECKING:
     from limpet.cli.surface import Glyphs
     from limpet.context.window import Window
-    from limpet.values.context import Ledger
+    from limpet.core.values.context import Ledger
 
 BAR_CELLS = 52
 _BAR_LEAST = 12

@@ -1,4 +1,7 @@
-"""The program as cyclopts knows it: names, options and help. What a command does is in its own module."""
+"""The root of the command line: root commands, dispatch of arguments, and usage errors of the parser.
+
+Also holds the formatters that wrap help texts to the width of the terminal. Imports cyclopts.
+"""
 
 from __future__ import annotations
 
@@ -127,9 +130,9 @@ def verify(store: str | None = None, /, *, common: Common = _COMMON) -> int:
     store
         A path, files:folder, postgresql://… or redis://….
     """
-    from limpet.cli import verify as command  # noqa: PLC0415
+    from limpet.cli import verify as cli_verify  # noqa: PLC0415
 
-    return command.run(store, common)
+    return cli_verify.run(store, common)
 
 
 @app.command
@@ -155,9 +158,9 @@ def rebuild(
     give_up_copy
         Open what has come of a copy into this store that nobody will go on with.
     """
-    from limpet.cli import rebuild as command  # noqa: PLC0415
+    from limpet.cli import rebuild as cli_rebuild  # noqa: PLC0415
 
-    return command.run(store, common, accept_loss=accept_loss, give_up_copy=give_up_copy)
+    return cli_rebuild.run(store, common, accept_loss=accept_loss, give_up_copy=give_up_copy)
 
 
 @app.command
@@ -171,9 +174,9 @@ def backup(target: str, /, *, common: Common = _COMMON) -> int:
     target
         The new file. Nothing is ever overwritten.
     """
-    from limpet.cli import backup as command  # noqa: PLC0415
+    from limpet.cli import backup as cli_backup  # noqa: PLC0415
 
-    return command.run(target, common)
+    return cli_backup.run(target, common)
 
 
 @app.command
@@ -375,13 +378,13 @@ def context(
     before
         Only those before this event.
     """
-    from limpet.cli import context as command  # noqa: PLC0415
+    from limpet.cli import context as cli_context  # noqa: PLC0415
 
-    wanted = command.Wanted(
+    wanted = cli_context.Wanted(
         budget=budget, model=model, counter=counter, why=why, what_if=what_if, provider=provider,
         at=at, diff=diff, recorded=recorded, limit=limit, before=before,
     )  # fmt: skip
-    return command.run(session, wanted, common)
+    return cli_context.run(session, wanted, common)
 
 
 @app.command
@@ -402,17 +405,17 @@ def demo(
     fast
         Without pauses.
     """
-    from limpet.cli.demo import command  # noqa: PLC0415
+    from limpet.cli.demo import command as demo_command  # noqa: PLC0415
 
-    return command.run(keep=keep, fast=fast, printing=printing)
+    return demo_command.run(keep=keep, fast=fast, printing=printing)
 
 
 @app.command
 def version(*, printing: Printing = _PRINTING) -> int:
     """Show the versions of Limpet, Python and SQLite."""
-    from limpet.cli import version as command  # noqa: PLC0415
+    from limpet.cli import version as cli_version  # noqa: PLC0415
 
-    return command.run(printing)
+    return cli_version.run(printing)
 
 
 @app.command(name="help")

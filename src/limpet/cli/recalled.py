@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from limpet import errors, limits
 from limpet.cli import again, exits, figures, picture, visible
 from limpet.cli.surface import Face, Glyphs, Surface
-from limpet.values.context import Fate
+from limpet.core.values.context import Fate
 
 if TYPE_CHECKING:
     from limpet.cli.options import Common
     from limpet.context.window import Difference, Window
+    from limpet.core.values.json_values import Json
+    from limpet.core.values.messages import Message
     from limpet.engine.recordings import RecordedWindow
     from limpet.engine.sessions import Session
-    from limpet.values.frozen import Json
-    from limpet.values.message import Message
 
 _HASH = 12
 _WIDTH_MAX = 78
@@ -59,7 +59,7 @@ def at(session: Session, version: int) -> Past:
     """Return the window that was recorded with an event; raise what names the nearest ones."""
     try:
         row = session.recorded_window(version)
-    except errors.UnknownWindow as error:
+    except errors.WindowNotFound as error:
         raise exits.Failure(_nearest(error, session)) from error
     window = session.window_of(row.message_id)
     if window.digest != row.digest:
@@ -69,7 +69,7 @@ def at(session: Session, version: int) -> Past:
     return Past(row, window)
 
 
-def _nearest(error: errors.UnknownWindow, session: Session) -> exits.Problem:
+def _nearest(error: errors.WindowNotFound, session: Session) -> exits.Problem:
     before, after = error.facts["before"], error.facts["after"]
     near = [event for event in (before, after) if isinstance(event, int)]
     if not near:

@@ -23,7 +23,7 @@ def session(lp: Limpet, reference: str) -> Session:
         return _nth_last(lp, int(last[1] or 0), reference)
     try:
         return lp.sessions.get_session(reference)
-    except errors.UnknownSession:
+    except errors.SessionNotFound:
         return lp.sessions.get_session(_completed(lp, reference))
 
 
@@ -31,7 +31,7 @@ def whole(lp: Limpet, session_id: str) -> Session:
     """Return the session that has this very id: where nobody is asked, a beginning could be another's."""
     try:
         return lp.sessions.get_session(session_id)
-    except errors.UnknownSession as error:
+    except errors.SessionNotFound as error:
         problem = _unknown(session_id, "With --yes only a whole id names one.")
         raise exits.Failure(problem) from error
 
@@ -44,7 +44,7 @@ def _nth_last(lp: Limpet, back: int, reference: str) -> Session:
     raise exits.Failure(
         exits.Problem(
             exits.NOT_FOUND,
-            errors.UnknownSession.code,
+            errors.SessionNotFound.code,
             f"{reference} names no session.",
             f"The store holds {sum(held.values()):,} sessions; @last is the newest of this tenant's.",
             "",
@@ -87,7 +87,7 @@ def _ambiguous(beginning: str, found: list[str]) -> exits.Problem:
 def _unknown(reference: str, why: str) -> exits.Problem:
     return exits.Problem(
         exits.NOT_FOUND,
-        errors.UnknownSession.code,
+        errors.SessionNotFound.code,
         f"there is no session {reference!r}.",
         why,
         "",

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from limpet.cli import again, exits, figures, references, target, visible
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.values.frozen import thaw
+from limpet.core.values.json_values import thaw
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from limpet.core.values.json_values import Json
+    from limpet.core.values.messages import Message
     from limpet.engine.sessions import Session
-    from limpet.values.frozen import Json
-    from limpet.values.message import Message
 
 SCREENFUL = 50
 """Messages that a terminal gets when no number is asked for."""

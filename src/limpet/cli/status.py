@@ -11,8 +11,8 @@ from limpet import errors
 from limpet.cli import exits, figures, target
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Glyphs, Surface
-from limpet.values.frame import SuspensionStatus
-from limpet.values.frozen import Json
+from limpet.core.values.frame_state import SuspensionStatus
+from limpet.core.values.json_values import Json
 from limpet.wiring import Limpet
 
 _DURABILITY = {

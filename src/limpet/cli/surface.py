@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from limpet.values.frozen import Json
+    from limpet.core.values.json_values import Json
 
 
 class Face(Enum):

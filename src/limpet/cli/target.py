@@ -1,4 +1,8 @@
-"""Which store a command works on, and opening it. Looking at a store never creates one."""
+"""Which store, session, frame, suspension or tool the arguments of a command name.
+
+Opens the store; reading a store never creates one. An id may be shortened to a unique prefix, or
+replaced by @last or @last~2. An unknown or ambiguous reference raises CommandFailure.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from limpet import errors
 from limpet.cli import again, exits, visible
+from limpet.core.values.messages import checked_id
 from limpet.store import urls
-from limpet.values.message import checked_id
 
 if TYPE_CHECKING:
     from limpet.cli.options import Common

@@ -14,13 +14,18 @@ import msgspec
 from limpet import errors, limits
 from limpet.context import summary
 from limpet.context.packed import ContextPack
-from limpet.values import estimate
-from limpet.values.budget import checked_tokens
-from limpet.values.compaction import CompactionResult, CompactionStrategy
-from limpet.values.context import CompactionLevel, ContextPriority
-from limpet.values.frame import Frame
-from limpet.values.frame_command import CompactFrame
-from limpet.values.handle import ContextHandle, HandleType
+from limpet.core.values import messages
+from limpet.core.values.budget import checked_token_count
+from limpet.core.values.commands import CompactFrame
+from limpet.core.values.context import (
+    CompactionLevel,
+    CompactionResult,
+    CompactionStrategy,
+    ContextHandle,
+    ContextPriority,
+    HandleType,
+)
+from limpet.core.values.frame_state import Frame
 from limpet.wire import codec
 
 SUMMARY_ID: Final = "summary_"
@@ -78,7 +83,7 @@ def plan(
 
     Raises InvalidRequest if a custom strategy drops what must stay, or makes handles up.
     """
-    checked_tokens("target_budget", target)
+    checked_token_count("target_budget", target)
     planning = _Planning(frame, target, strategy, _units(frame, together))
     match strategy.name:
         case "priority_based":
@@ -170,7 +175,7 @@ class _Planning:
             handle_type=HandleType.DOCUMENT,
             description=f"summary of {len(old):,} handles",
             priority=max(handle.priority for handle in old),
-            estimated_tokens=estimate.text_tokens(text),
+            estimated_tokens=messages.estimate_text_tokens(text),
             content=text,
         )
 
@@ -221,7 +226,7 @@ class _Planning:
             self._summarised.append(handle)
             self._replaced.append(
                 msgspec.structs.replace(
-                    handle, content=text, content_hash=None, estimated_tokens=estimate.text_tokens(text)
+                    handle, content=text, content_hash=None, estimated_tokens=messages.estimate_text_tokens(text)
                 )
             )  # fmt: skip
 

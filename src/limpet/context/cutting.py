@@ -14,8 +14,8 @@ from limpet import limits
 from limpet.context import shortening, summary
 from limpet.context.items import Count
 from limpet.context.window import Piece
-from limpet.values import grouping
-from limpet.values.policy import Cut, Summary, WindowPolicy
+from limpet.core.values import messages
+from limpet.core.values.session_state import Cut, Summary, WindowPolicy
 
 replace = msgspec.structs.replace
 
@@ -112,7 +112,7 @@ def _start(
 
 def _boundaries(pieces: Sequence[Piece], turn: int) -> list[int]:
     """Return where a window may begin: at questions, and in the current turn at its groups."""
-    groups = grouping.grouped([piece.message for piece in pieces])
+    groups = messages.group_messages([piece.message for piece in pieces])
     starts = [group.first for group in groups]
     return [
         at

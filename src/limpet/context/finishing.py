@@ -24,12 +24,11 @@ from limpet.context.packed import (
 )
 from limpet.context.summary import text_of
 from limpet.context.window import Counted
-from limpet.values.context import CompactionLevel, ContextPriority, Fate
-from limpet.values.frame import Frame
-from limpet.values.handle import ContextHandle
-from limpet.values.message import Message
-from limpet.values.pack import (
-    SEGMENT_OF,
+from limpet.core.values.context import CompactionLevel, ContextHandle, ContextPriority, Fate
+from limpet.core.values.frame_state import Frame
+from limpet.core.values.messages import Message
+from limpet.core.values.pack_parts import (
+    SEGMENT_TYPE_OF_HANDLE,
     ContextPackMetadata,
     ContextSegment,
     FrameBreadcrumb,
@@ -150,7 +149,7 @@ class _Finishing:
         self._put(message, view.size, source)
         self._segments.append(
             ContextSegment(
-                segment_type=SEGMENT_OF[handle.handle_type],
+                segment_type=SEGMENT_TYPE_OF_HANDLE[handle.handle_type],
                 priority=handle.priority,
                 content=shown.fence.inside(str(message.content)),
                 estimated_tokens=view.size,

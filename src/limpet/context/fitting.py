@@ -33,10 +33,10 @@ from limpet.context.items import (
     shown,
     whole,
 )
-from limpet.values.context import CompactionLevel, ContextPriority, Entry, Fate, Ledger
-from limpet.values.frozen import EMPTY
-from limpet.values.message import Message
-from limpet.values.policy import Summary
+from limpet.core.values.context import CompactionLevel, ContextPriority, Fate, Ledger, LedgerEntry
+from limpet.core.values.json_values import EMPTY
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import Summary
 
 
 def fit(
@@ -345,7 +345,7 @@ class _Fitting:
 
     def result(self) -> Fitted:
         """Return what went in, in order, and the account of everything."""
-        messages, sizes, entries = list[Message](), list[int](), list[Entry]()
+        messages, sizes, entries = list[Message](), list[int](), list[LedgerEntry]()
         stands_at = -1
         tells = {at for at, item in enumerate(self._items) if item.told and item.tells}
         told = not tells.isdisjoint((*self._placed, *self._under))
@@ -375,7 +375,7 @@ class _Fitting:
             {at: (made, size) for at, (made, size, _) in self._summaries.items()},
         )  # fmt: skip
 
-    def _entries(self, index: int, item: Item, view: View | None) -> list[Entry]:
+    def _entries(self, index: int, item: Item, view: View | None) -> list[LedgerEntry]:
         if view is None:
             if index in self._under:
                 return same(item, Fate.SUMMARISED, SUMMARISED)

@@ -6,14 +6,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 import msgspec
 
-from limpet.values.context import (
-    CompactionLevel,
-    ContextPriority,
-    Entry,
-    Fate,
-    Ledger,
-)
-from limpet.values.message import Message
+from limpet.core.values.context import CompactionLevel, ContextPriority, Fate, Ledger, LedgerEntry
+from limpet.core.values.messages import Message
 
 Count = Callable[[Message], int]
 """Tokens of one message, by the counter that the budget is meant for."""
@@ -45,7 +39,7 @@ class View(msgspec.Struct, frozen=True, gc=False):
     tokens: tuple[int, ...]
     size: int
     rule: str = ""
-    account: tuple[Entry, ...] = ()
+    account: tuple[LedgerEntry, ...] = ()
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -123,18 +117,18 @@ class Fitted(msgspec.Struct, frozen=True):
     summaries: Mapping[int, tuple[Message, int]]
 
 
-def shown(item: Item, view: View) -> list[Entry]:
+def shown(item: Item, view: View) -> list[LedgerEntry]:
     """Return the entries of an item that went in."""
     if view.messages is item.messages and not item.whole:
         return same(item, Fate.KEPT, view.rule)
-    entries: list[Entry] = []
+    entries: list[LedgerEntry] = []
     for number, message in enumerate(item.messages):
         at, used, rule = item.first + number, view.tokens[number], view.rule
         size, came = _size(item, number), view.messages[number] is message
         fate = Fate.KEPT if came and size == item.tokens[number] else Fate.SHORTENED
         if came and fate is Fate.SHORTENED:
             rule = STUBBED
-        entries.append(Entry(at, at, fate, size, used, rule, message.category))
+        entries.append(LedgerEntry(at, at, fate, size, used, rule, message.category))
     return entries
 
 
@@ -150,11 +144,11 @@ def whole(item: Item, rule: str) -> View:
     return View(item.messages, item.tokens, item.size, rule)
 
 
-def of_gap(item: Item, *, told: bool) -> Entry:
+def of_gap(item: Item, *, told: bool) -> LedgerEntry:
     """Return the entry of messages that were not looked at."""
     under = told and item.told
     fate, rule = (Fate.SUMMARISED, SUMMARISED) if under else (Fate.LEFT_OUT, item.rule)
-    return Entry(item.first, item.last, fate, item.size, 0, rule)
+    return LedgerEntry(item.first, item.last, fate, item.size, 0, rule)
 
 
 def _size(item: Item, number: int) -> int:
@@ -162,12 +156,12 @@ def _size(item: Item, number: int) -> int:
     return (item.whole[number] if item.whole else 0) or item.tokens[number]
 
 
-def same(item: Item, fate: Fate, rule: str) -> list[Entry]:
+def same(item: Item, fate: Fate, rule: str) -> list[LedgerEntry]:
     """Return the entries of an item whose messages all had the same fate."""
-    entries: list[Entry] = []
+    entries: list[LedgerEntry] = []
     at, kept = item.first, fate is Fate.KEPT
     for number, message in enumerate(item.messages):
         size = _size(item, number) if item.whole else item.tokens[number]
-        entries.append(Entry(at, at, fate, size, size if kept else 0, rule, message.category))
+        entries.append(LedgerEntry(at, at, fate, size, size if kept else 0, rule, message.category))
         at += 1
     return entries

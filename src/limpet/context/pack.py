@@ -21,11 +21,10 @@ from limpet.context import items as rules
 from limpet.context.items import Count, Fitted, Item, Pools, View
 from limpet.context.packed import Talked
 from limpet.context.window import Counted
-from limpet.values.context import CompactionLevel, ContextPriority
-from limpet.values.frame import Frame, Scope
-from limpet.values.handle import ContextHandle
-from limpet.values.message import CHECKED, Message, MessageCategory
-from limpet.values.pack import BriefContext
+from limpet.core.values.context import CompactionLevel, ContextHandle, ContextPriority
+from limpet.core.values.frame_state import Frame, Scope
+from limpet.core.values.messages import PREVALIDATED, Message, MessageCategory
+from limpet.core.values.pack_parts import BriefContext
 
 EVIDENCE: Final = "evidence"
 FIXED: Final = "fixed"
@@ -302,7 +301,7 @@ class Assembling:
 
     def _message(self, name: str, text: str, role: str, category: MessageCategory) -> Message:
         # Nothing that callers wrote is in its fields but the text, which is checked where it comes in.
-        return Message(role, text, category, name, self._moment, extra=CHECKED)
+        return Message(role, text, category, name, self._moment, extra=PREVALIDATED)
 
     def _next(self, room: int, level: CompactionLevel) -> list[int]:
         """Return the next handles that can get in by their estimated sizes, in order, by their indices."""

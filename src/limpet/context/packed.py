@@ -8,10 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from limpet import errors
-from limpet.values.context import Fate
-from limpet.values.frozen import Json, thaw
-from limpet.values.message import Message
-from limpet.values.pack import (
+from limpet.core.values.context import Fate
+from limpet.core.values.json_values import Json, thaw
+from limpet.core.values.messages import Message
+from limpet.core.values.pack_parts import (
     ContextPackMetadata,
     ContextSegment,
     FrameBreadcrumb,
@@ -176,7 +176,7 @@ def _explained(pack: ContextPack) -> str:
 def _explained_one(pack: ContextPack, handle_id: str) -> str:
     entry = pack.ledger.of(handle_id)
     if entry is None:
-        raise errors.UnknownHandle(
+        raise errors.HandleNotFound(
             f"the pack has no line for the handle {handle_id!r}.",
             hint="Those that nobody looked at have one line together.",
             facts={"handle": handle_id},

@@ -9,7 +9,7 @@ from typing import Final
 
 from limpet import limits
 from limpet.context import summary as summaries
-from limpet.values.message import Message
+from limpet.core.values.messages import Message
 
 _WEIGHT: Final = {"user": 4, "assistant": 2, "system": 2, "tool": 1}
 
@@ -55,7 +55,9 @@ def score(messages: Sequence[Message], text: str, before: str = "") -> tuple[flo
     for role, words in (("assistant", before), *said):
         for mark in marks(words):
             weights[mark] = weights.get(mark, 0) + _WEIGHT.get(role, 1)
-    asked = sorted(weights, key=lambda mark: (-weights[mark], mark))[: limits.SUMMARY_MARKS_MAX]
+    asked = sorted(weights, key=lambda mark: (-weights[mark], mark))[
+        : limits.SUMMARY_RECALL_TERMS_MAX
+    ]
     missing = list(_missing(asked, text))
     total = sum(weights[mark] for mark in asked)
     lost = sum(weights[mark] for mark in missing)

@@ -26,10 +26,10 @@ from limpet.context.packed import (
     context_hash,
 )
 from limpet.context.summary import text_of
-from limpet.values.context import ContextPriority, Entry, Fate, Ledger
-from limpet.values.frozen import Json, freeze
-from limpet.values.message import Message
-from limpet.values.pack import (
+from limpet.core.values.context import ContextPriority, Fate, Ledger, LedgerEntry
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.messages import Message
+from limpet.core.values.pack_parts import (
     ContextPackMetadata,
     ContextSegment,
     FrameBreadcrumb,
@@ -192,7 +192,7 @@ class _Rebuilding:
         self._sources: list[Source] = []
         self._segments: list[ContextSegment] = []
         self._handles: list[HandleEntry] = []
-        self._inside: list[Entry] = []
+        self._inside: list[LedgerEntry] = []
 
     def pack(self) -> ContextPack:
         """Return the pack."""
@@ -325,5 +325,5 @@ def _of_message(
     )
 
 
-def _entry(number: int, fate: Fate, size: int, message: Message) -> Entry:
-    return Entry(number, number, fate, size, size, RECORDED, message.category)
+def _entry(number: int, fate: Fate, size: int, message: Message) -> LedgerEntry:
+    return LedgerEntry(number, number, fate, size, size, RECORDED, message.category)

@@ -12,9 +12,9 @@ import msgspec
 
 from limpet import errors
 from limpet.context.window import Window, digest
-from limpet.values.context import Entry, Fate, Ledger, Selection
-from limpet.values.frozen import Json, freeze
-from limpet.values.message import Message
+from limpet.core.values.context import Fate, Ledger, LedgerEntry, WindowSelection
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.messages import Message
 
 NOT_IN = "it was not in the recorded window"
 RECORDED = "it was in the recorded window"
@@ -23,7 +23,7 @@ Read = Callable[[int, int], Sequence[Message]]
 """Messages of the conversation by their numbers, first and last."""
 
 
-def selection(window: Window, tenant: str, session_id: str) -> Selection:
+def selection(window: Window, tenant: str, session_id: str) -> WindowSelection:
     """Return what has to be recorded of a window; raise InvalidRequest if another session's made it."""
     if not isinstance(cast("object", window), Window):
         raise errors.InvalidRequest(f"window is a Window, not {type(window).__name__}.")
@@ -49,20 +49,20 @@ def selection(window: Window, tenant: str, session_id: str) -> Selection:
             parts[-1] = (parts[-1][0], entry.first)
         else:
             parts.append((entry.first, entry.first))
-    chosen = Selection(
+    chosen = WindowSelection(
         window.session_id, window.version, window.began, window.budget, window.tokens,
         window.overhead, window.counter, window.exact, window.level, tuple(parts), window.sizes,
         digest(window.messages),
     )  # fmt: skip
     try:
         # What is recorded must be read again; a window that somebody has altered may not be.
-        msgspec.json.decode(msgspec.json.encode(chosen), type=Selection)
+        msgspec.json.decode(msgspec.json.encode(chosen), type=WindowSelection)
     except msgspec.MsgspecError as error:
         raise errors.InvalidRequest(f"the window is not as it was made: {error}.") from error
     return chosen
 
 
-def rebuilt(recorded: Selection, count: int, read: Read, *, tenant: str) -> Window:
+def rebuilt(recorded: WindowSelection, count: int, read: Read, *, tenant: str) -> Window:
     """Return the window that was recorded, of a conversation of `count` messages then.
 
     Raises Corrupt if it is not the same, Erased if something of it was erased.
@@ -73,7 +73,7 @@ def rebuilt(recorded: Selection, count: int, read: Read, *, tenant: str) -> Wind
             facts={"session": recorded.session_id, "version": recorded.version},
         )
     messages: list[Message] = []
-    inside: dict[int, Entry] = {}
+    inside: dict[int, LedgerEntry] = {}
     summary_at = -1
     for part in recorded.parts:
         if isinstance(part, Mapping):
@@ -86,7 +86,9 @@ def rebuilt(recorded: Selection, count: int, read: Read, *, tenant: str) -> Wind
             found, numbers, fate = list(read(*part)), list(range(part[0], part[1] + 1)), Fate.KEPT
         for number, message in zip(numbers, found, strict=False):
             size = recorded.sizes[len(messages) + number - numbers[0]]
-            inside[number] = Entry(number, number, fate, size, size, RECORDED, message.category)
+            inside[number] = LedgerEntry(
+                number, number, fate, size, size, RECORDED, message.category
+            )
         messages += found
     if digest(messages) != recorded.digest:
         raise errors.Corrupt(
@@ -101,12 +103,12 @@ def rebuilt(recorded: Selection, count: int, read: Read, *, tenant: str) -> Wind
     )  # fmt: skip
 
 
-def _ledger(inside: Mapping[int, Entry], count: int) -> Ledger:
-    entries: list[Entry] = []
+def _ledger(inside: Mapping[int, LedgerEntry], count: int) -> Ledger:
+    entries: list[LedgerEntry] = []
     before = 0
     for number in (*sorted(inside), count + 1):
         if number > before + 1:
-            entries.append(Entry(before + 1, number - 1, Fate.LEFT_OUT, 0, 0, NOT_IN))
+            entries.append(LedgerEntry(before + 1, number - 1, Fate.LEFT_OUT, 0, 0, NOT_IN))
         if number in inside:
             entries.append(inside[number])
         before = number

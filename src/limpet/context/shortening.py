@@ -13,8 +13,8 @@ from typing import cast
 import msgspec
 
 from limpet import limits
-from limpet.values.frozen import Json, freeze
-from limpet.values.message import Message
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.messages import Message
 
 _BLANKS = re.compile(r"[ \t]+$|(?<=\n)\n{2,}", re.MULTILINE)
 _TEXTUAL = frozenset(("text", "input_text", "output_text"))

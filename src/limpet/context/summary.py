@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from limpet import errors, limits
 from limpet.context import shortening
-from limpet.values.frozen import Json
-from limpet.values.message import Message
-from limpet.values.policy import PREFIXES, Summary
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import SUMMARY_PREFIXES, Summary
 
 
 class _Patterns:
@@ -105,7 +105,8 @@ def _weightiest(lines: Sequence[tuple[float, str]], chars: int) -> str:
 def _lines(before: str, prefix: str) -> list[tuple[str, str]]:
     """Return the sentences of an earlier summary, without the words around them."""
     prefix = next(
-        (each for each in (prefix, *PREFIXES.values()) if each and before.startswith(each)), ""
+        (each for each in (prefix, *SUMMARY_PREFIXES.values()) if each and before.startswith(each)),
+        "",
     )
     found: list[tuple[str, str]] = []
     first, *lines = before.removeprefix(prefix).split("\n")
@@ -158,7 +159,7 @@ def summary_of(
     It begins with `prefix`, or with the words of the language. Its timestamp is that of the last of them, so
     that it is the same every time.
     """
-    prefix = prefix or PREFIXES[language]
+    prefix = prefix or SUMMARY_PREFIXES[language]
     ranges = [(before.first, before.last)] if before and before.last else list[tuple[int, int]]()
     for first, last in numbers:
         if ranges and ranges[-1][0] <= first <= ranges[-1][1] + 1:
@@ -180,7 +181,7 @@ def summary_of(
 
 def worded(text: str, language: str, prefix: str | None = None) -> str:
     """Return a summary that somebody else wrote, with the words that say what it is."""
-    prefix = prefix or PREFIXES[language]
+    prefix = prefix or SUMMARY_PREFIXES[language]
     return text if text.startswith(prefix) else f"{prefix}{text}"
 
 
@@ -191,14 +192,14 @@ def shortened(message: Message, chars: int) -> Message:
 
 def is_summary(message: Message, prefix: str | None = None) -> bool:
     """Whether a message is a summary of others, by how it begins: with the words of a language, or a prefix."""
-    text, known = message.content, (*PREFIXES.values(), *([prefix] if prefix else []))
+    text, known = message.content, (*SUMMARY_PREFIXES.values(), *([prefix] if prefix else []))
     return message.role == "system" and isinstance(text, str) and text.startswith(known)
 
 
 def checked_language(language: str) -> str:
     """Return the language of a summary; raise InvalidRequest if there are no words for it."""
-    if language not in PREFIXES:
+    if language not in SUMMARY_PREFIXES:
         raise errors.InvalidRequest(
-            f"a summary's language is one of {', '.join(PREFIXES)}, not {language!r}."
+            f"a summary's language is one of {', '.join(SUMMARY_PREFIXES)}, not {language!r}."
         )
     return language

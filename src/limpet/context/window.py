@@ -13,23 +13,23 @@ from limpet import errors
 from limpet.context import fitting, shortening, summary
 from limpet.context import items as rules
 from limpet.context.items import Item
-from limpet.values import grouping
-from limpet.values.context import (
+from limpet.core.values import messages as values_messages
+from limpet.core.values.context import (
     PRIORITY_OF_CATEGORY,
     CompactionLevel,
     ContextPriority,
     Fate,
     Ledger,
-    standing,
+    priority_of_metadata,
 )
-from limpet.values.frozen import EMPTY, Json
-from limpet.values.message import Message, MessageCategory
+from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.messages import Message, MessageCategory
 from limpet.wire import codec
 
 PROMPT = "initial system prompt"
 QUESTION = "current question"
 OPEN = "calls that wait for their results"
-_ALONE = grouping.Group(0, 0)
+_ALONE = values_messages.MessageGroup(0, 0)
 """What most messages are: neither a call nor a result."""
 
 LINE_CHARS = 80
@@ -120,7 +120,7 @@ def items(
             # A group is found by what comes after its beginning.
             messages = [None] * at
             messages += [one.message if isinstance(one, Piece) else None for one in parts[at:]]
-        group = _ALONE if alone else grouping.beginning(messages, at)
+        group = _ALONE if alone else values_messages.group_at(messages, at)
         last = at if alone else group.last
         if at == question:
             priority, rule = ContextPriority.CRITICAL, QUESTION
@@ -176,7 +176,7 @@ def _item(
 
 
 def _standing(
-    piece: Piece, group: grouping.Group, *, keep_prompt: bool
+    piece: Piece, group: values_messages.MessageGroup, *, keep_prompt: bool
 ) -> tuple[ContextPriority, str]:
     message = piece.message
     if group.fault:
@@ -185,14 +185,14 @@ def _standing(
         return ContextPriority.CRITICAL, OPEN
     if message.role == "system" and piece.number == 1:
         return (ContextPriority.CRITICAL, PROMPT) if keep_prompt else (ContextPriority.MEDIUM, "")
-    if message.metadata and (chosen := standing(message.metadata)):
+    if message.metadata and (chosen := priority_of_metadata(message.metadata)):
         return chosen
     return PRIORITY_OF_CATEGORY[message.category], _RULES.get(message.category, "")
 
 
 def _chosen(piece: Piece) -> tuple[ContextPriority, str]:
     """Return the standing that a message asks for its whole group."""
-    chosen = standing(piece.message.metadata) if piece.message.metadata else None
+    chosen = priority_of_metadata(piece.message.metadata) if piece.message.metadata else None
     return chosen or (ContextPriority.BACKGROUND, "")
 
 
@@ -420,7 +420,7 @@ def _explained_one(window: Window, number: int) -> str:
         raise errors.InvalidRequest("a message is explained by its number: an int.")
     entry = window.ledger.of(number)
     if entry is None:
-        raise errors.UnknownMessage(
+        raise errors.MessageNotFound(
             f"the conversation has no message #{number:,}.",
             hint=f"They are numbered from 1 to {window.ledger.messages():,}.",
         )

@@ -14,11 +14,10 @@ import msgspec
 
 from limpet import limits
 from limpet.context import shortening
-from limpet.values.context import CompactionLevel
-from limpet.values.frame import Frame, Scope
-from limpet.values.frozen import Json
-from limpet.values.handle import ContextHandle
-from limpet.values.pack import BriefContext
+from limpet.core.values.context import CompactionLevel, ContextHandle
+from limpet.core.values.frame_state import Frame, Scope
+from limpet.core.values.json_values import Json
+from limpet.core.values.pack_parts import BriefContext
 from limpet.wire import codec
 
 STACK = "The work under way, from the root down to yours:"

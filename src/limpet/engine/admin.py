@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from limpet import errors, limits
+from limpet.core.values.erasure_receipt import Receipt
+from limpet.core.values.events import ErasedEvent, RecordedEvent, TreeErasedEvent
+from limpet.core.values.json_values import Json
 from limpet.engine import deriving, trees
 from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing
@@ -17,10 +20,6 @@ from limpet.engine.past import Moment
 from limpet.engine.states import facts
 from limpet.store import urls
 from limpet.store.port import Rebuilt, Report, Store, StoredEvent
-from limpet.values.erasure import Receipt
-from limpet.values.event import Erased, Recorded
-from limpet.values.frame_event import TreeErased
-from limpet.values.frozen import Json
 
 if TYPE_CHECKING:
     from limpet.engine.exporting import Exported, Sink
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from limpet.engine.porting import Format, Imported
     from limpet.engine.retaining import Retained, Retaining
     from limpet.engine.sessions import Sessions
-Fact = Recorded | trees.TreeEvent | Erased
+Fact = RecordedEvent | trees.TreeEvent | ErasedEvent
 """An event of the log: of a session, of a frame tree, or one whose content was erased."""
 
 Progress = Callable[[int, int], None]
@@ -121,15 +120,15 @@ def checked_wait(timeout_s: float | None) -> float | None:
 
 
 def _of_frames(stored: StoredEvent) -> bool:
-    return stored.stream.startswith(trees.PREFIX) or stored.kind == TreeErased.kind
+    return stored.stream.startswith(trees.PREFIX) or stored.kind == TreeErasedEvent.kind
 
 
 def _sort(stored: StoredEvent) -> tuple[bool, bool]:
     return stored.payload is None, _of_frames(stored)
 
 
-def _erased(stored: StoredEvent) -> Erased:
-    return Erased(
+def _erased(stored: StoredEvent) -> ErasedEvent:
+    return ErasedEvent(
         kind=stored.kind,
         position=stored.position,
         version=stored.version,
@@ -172,7 +171,7 @@ class Admin:
         session's id that session; with a message's id too, that message of it and what was made from its words.
         With none of them, what delete_session has hidden. When this returns, no file of the store has it; what
         stays is said in the receipt. A session that living forks still read is hidden and goes with the last of
-        them. Raises UnknownSession, UnknownMessage; StoreBusy if it is gone for every reader, but somebody reads
+        them. Raises SessionNotFound, MessageNotFound; StoreBusy if it is gone for every reader, but somebody reads
         for so long that traces stay in files (`facts["receipt"]`), StoreReadOnly if a file can't be removed: the
         next erase() or opening does it.
         """

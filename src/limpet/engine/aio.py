@@ -14,6 +14,11 @@ import msgspec
 
 from limpet import limits
 from limpet.context.window import Window
+from limpet.core.values import ids
+from limpet.core.values.commands import CommandRequest
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message, MessageCategory
+from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
 from limpet.engine import past
 from limpet.engine.aio_log import AsyncMessages, AsyncPastSession
 from limpet.engine.commits import Answer
@@ -24,12 +29,6 @@ from limpet.engine.recordings import AsyncRecalling
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Requests, Settings, When
 from limpet.engine.session import Session, checked_session
 from limpet.engine.sessions import Sessions
-from limpet.values import ids
-from limpet.values.command import Request
-from limpet.values.frozen import Json
-from limpet.values.message import Message, MessageCategory
-from limpet.values.policy import WindowPolicy
-from limpet.values.session import EndReason, SessionState
 
 if TYPE_CHECKING:
     from limpet.engine.bootstrapping import Bootstrap
@@ -44,7 +43,7 @@ class AsyncSessions:
         self,
         engine: Engine,
         settings: Settings,
-        factory: ids.Factory = ids.SYSTEM,
+        factory: ids.Factory = ids.SYSTEM_FACTORY,
         bootstrap: Bootstrap | None = None,
     ) -> None:
         self._engine = engine
@@ -65,11 +64,11 @@ class AsyncSessions:
         """Run something that blocks in a thread."""
         return await asyncio.to_thread(work)
 
-    async def run(self, request: Request) -> AsyncSession:
+    async def run(self, request: CommandRequest) -> AsyncSession:
         """Submit a request and await its answer."""
         return self._handle((await self._submit(request)).state)
 
-    def _submit(self, request: Request) -> asyncio.Future[Answer]:
+    def _submit(self, request: CommandRequest) -> asyncio.Future[Answer]:
         loop = asyncio.get_running_loop()
         channel = self._loops.get(id(loop))
         if channel is None:
@@ -77,7 +76,7 @@ class AsyncSessions:
             channel = self._loops[id(loop)] = Loop(loop, self._engine)
         return channel.submit(request)
 
-    async def _begun(self, request: Request) -> AsyncSession:
+    async def _begun(self, request: CommandRequest) -> AsyncSession:
         if self._bootstraps:
             request = await self.in_thread(lambda: self._blocking.knowing(request))
         return await self.run(request)
@@ -143,7 +142,7 @@ class AsyncSessions:
         return self._converted(found) if found is not None else None
 
     async def get_session(self, session_id: str) -> AsyncSession:
-        """Return the session by that id; raise UnknownSession if there is none."""
+        """Return the session by that id; raise SessionNotFound if there is none."""
         return self._converted(await self.in_thread(lambda: self._blocking.get_session(session_id)))
 
     async def update_session(
@@ -409,7 +408,7 @@ class AsyncSession(AsyncRecalling):
         return AsyncPastSession(self._manager, self._engine, self._tenant, there)
 
     async def reload(self) -> AsyncSession:
-        """Move the handle to the session's present state; raise UnknownSession if it was deleted."""
+        """Move the handle to the session's present state; raise SessionNotFound if it was deleted."""
         self._state = (await self._manager.get_session(self.id)).state
         return self
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from limpet import limits
+from limpet.core.values.json_values import Json
+from limpet.core.values.memory_records import Found, Said
 from limpet.engine import archive
 from limpet.engine.archive_tool import NAME, ArchiveTool
 from limpet.engine.indexing import IndexTask
 from limpet.engine.requests import When
-from limpet.values.frozen import Json
-from limpet.values.memory import Found, Said
 
 
 class AsyncArchiveTool:

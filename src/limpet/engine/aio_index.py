@@ -10,10 +10,10 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from limpet.core.values import ids
 from limpet.engine.engine import Engine
 from limpet.engine.index import StateIndex
 from limpet.engine.requests import Settings
-from limpet.values import ids
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class AsyncStateIndex:
     """Frames of one tenant. The contract of each verb is that of StateIndex."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM
+        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM_FACTORY
     ) -> None:
         self.blocking = StateIndex(engine, settings, factory)
         self.resolvers = self.blocking.resolvers

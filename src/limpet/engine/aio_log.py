@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from limpet import limits
 from limpet.context.packed import ContextPack
 from limpet.context.window import Window
+from limpet.core.values.erasure_receipt import Receipt
+from limpet.core.values.frame_state import Frame, TreeState
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.engine import admin, past, past_frames
 from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing
@@ -18,12 +23,6 @@ from limpet.engine.messages import Reader
 from limpet.engine.recordings import AsyncRecalling
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
 from limpet.store.port import Rebuilt, Report, Store
-from limpet.values.erasure import Receipt
-from limpet.values.frame import Frame, TreeState
-from limpet.values.frozen import Json
-from limpet.values.message import Message
-from limpet.values.policy import WindowPolicy
-from limpet.values.session import SessionState
 
 if TYPE_CHECKING:
     from limpet.engine.aio import AsyncSession, AsyncSessions
@@ -180,7 +179,7 @@ class AsyncBetween:
         return await asyncio.to_thread(self._between.sessions)
 
     async def session(self, session_id: str) -> past.Difference:
-        """Return the messages by which a session differs; raise UnknownSession if it was never there."""
+        """Return the messages by which a session differs; raise SessionNotFound if it was never there."""
         return await asyncio.to_thread(self._between.session, session_id)
 
     async def frame(self, frame_id: str) -> past_frames.FrameDifference:
@@ -200,7 +199,7 @@ class AsyncMoment:
         self.position = past.checked_position(position)
 
     async def session(self, session_id: str) -> AsyncPastSession:
-        """Return a session as it was; raise UnknownSession if it was not there, or was deleted since."""
+        """Return a session as it was; raise SessionNotFound if it was not there, or was deleted since."""
         state = await asyncio.to_thread(
             past.at_position, self._engine, self._tenant, session_id, self.position
         )

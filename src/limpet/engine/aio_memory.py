@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from limpet import limits
+from limpet.core.values.erasure_receipt import Receipt
+from limpet.core.values.memory_records import Fact, Profile, Recalled
 from limpet.engine.jobs import QueuedOffload
 from limpet.engine.memory import Memory
-from limpet.values.erasure import Receipt
-from limpet.values.memory import Fact, Profile, Recalled
 
 
 class AsyncMemory:

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.events import MessageAddedEvent
+from limpet.core.values.json_values import checked_text
+from limpet.core.values.memory_records import Found, Hit, Said, Who
+from limpet.core.values.messages import ROLES, checked_id
+from limpet.core.values.session_state import SessionStatus
 from limpet.engine import cursors, requests, surroundings
 from limpet.engine.archive_tool import ArchiveTool
 from limpet.engine.engine import Engine
@@ -23,11 +28,6 @@ from limpet.memory.archive.text import text_of
 from limpet.memory.meaning import fusion
 from limpet.memory.meaning.fusion import Ranking
 from limpet.memory.shelf import Shelf
-from limpet.values.event import MessageAdded
-from limpet.values.frozen import checked_text
-from limpet.values.memory import Found, Hit, Said, Who
-from limpet.values.message import ROLES, checked_id
-from limpet.values.session import SessionStatus
 
 if TYPE_CHECKING:
     from limpet.engine.recalling import Recall
@@ -171,7 +171,7 @@ class Archive:
             if not stored or stored[0].payload is None:
                 continue
             event = facts(self._engine.store, self._tenant, stored)[0].event
-            if not isinstance(event, MessageAdded):
+            if not isinstance(event, MessageAddedEvent):
                 continue
             texts[match.position] = text = text_of(event.message)
             passage = passages.best(text, found.weights)
@@ -227,7 +227,7 @@ class Archive:
         """Return a message with up to `around` before and after it, in order, as its session was then.
 
         `place` is a hit, or the ids of a session and of a message of it. With `user_id` only that user's
-        sessions are there. Raises UnknownSession if it was deleted, UnknownMessage, InvalidRequest.
+        sessions are there. Raises SessionNotFound if it was deleted, MessageNotFound, InvalidRequest.
         """
         self._engine.check()
         self._settle()

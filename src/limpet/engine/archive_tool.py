@@ -8,10 +8,10 @@ from typing import Final, Protocol, cast
 import msgspec
 
 from limpet import errors
+from limpet.core.values import ids
+from limpet.core.values.json_values import Json
+from limpet.core.values.memory_records import Found, Hit, Said
 from limpet.memory.archive.text import text_of
-from limpet.values import ids
-from limpet.values.frozen import Json
-from limpet.values.memory import Found, Hit, Said
 
 NAME: Final = "search_conversations"
 _HITS: Final = 8

@@ -11,11 +11,11 @@ from typing import Final, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.history import framing
-from limpet.values import frame_command as c
-from limpet.values import ids
-from limpet.values.budget import TokenBudget, checked_tokens
-from limpet.values.frame import (
+from limpet.core.values import commands as c
+from limpet.core.values import ids
+from limpet.core.values.budget import TokenBudget, checked_token_count
+from limpet.core.values.context import ContextHandle, ResultRef, bounded_text, enum_member
+from limpet.core.values.frame_state import (
     Decision,
     Frame,
     FrameStatus,
@@ -26,9 +26,9 @@ from limpet.values.frame import (
     ToolEffect,
     ToolRun,
 )
-from limpet.values.frozen import Json, freeze
-from limpet.values.handle import ContextHandle, ResultRef, bounded, one_of
-from limpet.values.message import checked_id
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.messages import checked_id
+from limpet.history import framing
 
 UNSET = msgspec.UNSET
 
@@ -78,7 +78,7 @@ def _json(what: str, value: Json) -> Json:
 
 
 def _goal(goal: str) -> str:
-    text = bounded("a frame's goal", goal, limits.FRAME_TEXT_BYTES_MAX)
+    text = bounded_text("a frame's goal", goal, limits.FRAME_TEXT_BYTES_MAX)
     if not text.strip():
         raise errors.InvalidRequest(
             "a frame has a goal.", hint="Say in a few words what it is for."
@@ -94,7 +94,7 @@ def flag(what: str, value: object) -> bool:
 
 
 def _told(what: str, text: str) -> str:
-    return bounded(what, text, limits.FRAME_TEXT_BYTES_MAX)
+    return bounded_text(what, text, limits.FRAME_TEXT_BYTES_MAX)
 
 
 class Asking:
@@ -172,8 +172,8 @@ class Asking:
         return c.SpendTokens(
             frame_id=_frame_id(frame_id),
             purpose=_purpose(purpose),
-            reserve=checked_tokens("amount", reserve),
-            release=None if release is None else checked_tokens("amount", release),
+            reserve=checked_token_count("amount", reserve),
+            release=None if release is None else checked_token_count("amount", release),
         )
 
     def use(self, frame_id: str, amount: int, settles: str | None) -> c.SpendTokens:
@@ -181,7 +181,7 @@ class Asking:
         return c.SpendTokens(
             frame_id=_frame_id(frame_id),
             purpose="" if settles is None else _purpose(settles),
-            use=checked_tokens("amount", amount),
+            use=checked_token_count("amount", amount),
             settle=settles is not None,
         )
 
@@ -261,10 +261,10 @@ class Asking:
             tool_id=named,
             name=checked_id("a tool's name", name),
             key=f"idk_{hashlib.sha256(named.encode()).hexdigest()[:32]}",
-            effect=ToolEffect(one_of("an effect", ToolEffect, effect)),
+            effect=ToolEffect(enum_member("an effect", ToolEffect, effect)),
             call_id=None if call_id is None else checked_id("a call's id", call_id),
             message_id=None if message_id is None else checked_id("a message's id", message_id),
-            summary=bounded("a tool's summary", summary, limits.TITLE_BYTES_MAX),
+            summary=bounded_text("a tool's summary", summary, limits.TITLE_BYTES_MAX),
             intent=flag("intent", intent),
             named=tool_id is not None,
         )
@@ -305,11 +305,11 @@ def _handled(children: Sequence[str]) -> tuple[str, ...]:
 
 
 def _status(status: FrameStatus) -> FrameStatus:
-    return FrameStatus(one_of("a frame's status", FrameStatus, status))
+    return FrameStatus(enum_member("a frame's status", FrameStatus, status))
 
 
 def _purpose(purpose: str) -> str:
-    return bounded("a purpose", purpose, limits.ID_BYTES_MAX)
+    return bounded_text("a purpose", purpose, limits.ID_BYTES_MAX)
 
 
 def begun(frame: Frame, command: c.BeginTool) -> ToolRun:
@@ -321,7 +321,7 @@ def begun(frame: Frame, command: c.BeginTool) -> ToolRun:
         )
         if tool.tool_id == command.tool_id or same_call:
             return tool
-    raise errors.UnknownTool(
+    raise errors.ToolNotFound(
         f"the tool {command.name!r} of that key is through already.",
         facts={"frame": frame.frame_id},
     )

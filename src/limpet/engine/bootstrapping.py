@@ -17,13 +17,12 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.context import remembered
+from limpet.core.values import commands as c
+from limpet.core.values.memory_records import Profile, ProfilePrompt, Who
+from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine.attempts import Failed, attempt
 from limpet.engine.engine import Engine
 from limpet.memory.port import MemoryEngine
-from limpet.values import command as c
-from limpet.values.memory import Profile, Who
-from limpet.values.opening import Opening
-from limpet.values.session import SessionState, SessionStatus
 
 _log = logging.getLogger("limpet.memory")
 
@@ -60,7 +59,7 @@ class Bootstrap:
         self._failures = 0
         self._rests_until = 0.0
 
-    def filled(self, engine: Engine, request: c.Request, last: Last) -> c.Request:
+    def filled(self, engine: Engine, request: c.CommandRequest, last: Last) -> c.CommandRequest:
         """Return a request with what is known of the user it is for. It is the same command either way."""
         command = request.command
         if not isinstance(command, (c.CreateSession, c.ResetSession)):
@@ -75,7 +74,7 @@ class Bootstrap:
         filled = msgspec.structs.replace(command, opening=opening)
         return msgspec.structs.replace(request, command=filled)
 
-    def opening(self, who: Who) -> Opening | None:
+    def opening(self, who: Who) -> ProfilePrompt | None:
         """Return what is known of a user as part of a prompt; None if nothing is, or no answer came in time."""
         budget = remembered.room(self._tokens, self._language)
         number = self._begun() if budget else None
@@ -97,7 +96,7 @@ class Bootstrap:
             late = any(now - since > self._timeout_s for since in self._asking.values())
             if late or now < self._rests_until:
                 return None
-            if len(self._asking) >= limits.BOOTSTRAP_ASKING_MAX:
+            if len(self._asking) >= limits.BOOTSTRAP_REQUESTS_MAX:
                 return None
             self._asked += 1
             self._asking[self._asked] = now
@@ -136,7 +135,7 @@ class Bootstrap:
             self._failures += 1
             if self._failures >= limits.BOOTSTRAP_FAILURES_MAX:
                 self._failures = 0
-                self._rests_until = self._monotonic() + limits.BOOTSTRAP_REST_S
+                self._rests_until = self._monotonic() + limits.BOOTSTRAP_COOLDOWN_S
         _log.warning(
             "a session began without a profile",
             extra={"action": "bootstrap.failed", "tenant": who.tenant, "error": failed.code},

@@ -17,10 +17,10 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from limpet import errors, limits
+from limpet.core.values.commands import CommandRequest
+from limpet.core.values.frame_state import Frame
+from limpet.core.values.session_state import SessionState
 from limpet.engine.coming import CommitPipeline, WakeupPipe, drop_done
-from limpet.values.command import Request
-from limpet.values.frame import Frame
-from limpet.values.session import SessionState
 
 LEADER_CHECK_S = 1.0
 """How often a waiting caller checks that the leader is still alive."""
@@ -76,7 +76,7 @@ class Ticket(Leader):
         "_wake", "abandoned", "answer", "channel", "done", "error", "follower", "leads", "request",
     )  # fmt: skip
 
-    def __init__(self, request: Request, channel: Channel | None = None) -> None:
+    def __init__(self, request: CommandRequest, channel: Channel | None = None) -> None:
         self.alive = True
         self.request = request
         self.channel = channel

@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING, cast
 
 from limpet import errors, limits
 from limpet.context.packed import ContextPack
+from limpet.core.values.commands import CommandRequest
+from limpet.core.values.context import (
+    CompactionLevel,
+    CompactionResult,
+    CompactionStrategy,
+    HandleType,
+)
+from limpet.core.values.frame_state import Scope
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import checked_id
+from limpet.core.values.pack_parts import BriefContext
 from limpet.engine import packs, trees
 from limpet.engine.engine import Engine
 from limpet.engine.packs import Packing, PackRequest
 from limpet.engine.requests import Settings
 from limpet.engine.resolving import Resolver
 from limpet.engine.resuming import Resuming, checked_scope
-from limpet.values.command import Request
-from limpet.values.compaction import CompactionResult, CompactionStrategy
-from limpet.values.context import CompactionLevel
-from limpet.values.frame import Scope
-from limpet.values.frozen import Json
-from limpet.values.handle import HandleType
-from limpet.values.message import checked_id
-from limpet.values.pack import BriefContext
 
 if TYPE_CHECKING:
     from limpet import tokens
@@ -86,7 +89,7 @@ class Contexts(Resuming):
         frame = self._engine.trees.find(self._tenant, target)
         if record and (frame is None or frame.context_hash != made.context_hash):
             command = self._packing.recording(made)
-            self._engine.run(Request(tenant=self._tenant, command=command))
+            self._engine.run(CommandRequest(tenant=self._tenant, command=command))
         return made
 
     def _target(self, scope: Scope) -> str:
@@ -139,7 +142,7 @@ class Contexts(Resuming):
             if planned.command is None:
                 return planned.result
             try:
-                self._engine.run(Request(tenant=self._tenant, command=planned.command))
+                self._engine.run(CommandRequest(tenant=self._tenant, command=planned.command))
             except errors.Conflict:
                 if not tries_left:
                     raise

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.json_values import Json
 from limpet.engine.tasks import LeaseLost
 from limpet.store import port
-from limpet.values.frozen import Json
 
 PREFIX = "cursor/"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from limpet.core.values.commands import CommandRequest
 from limpet.engine.commits import Ticket
 from limpet.engine.engine import Engine
-from limpet.values.command import Request
 
 
 class Writes:
@@ -25,7 +25,7 @@ class Writes:
         self._failed: dict[str, list[BaseException]] = {}
         self._waited_us = 0
 
-    def add(self, request: Request) -> None:
+    def add(self, request: CommandRequest) -> None:
         """Submit a request. Raises instead, once, if an earlier one of its session was refused."""
         session_id = request.session_id
         now = self._engine.now_us()

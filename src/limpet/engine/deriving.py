@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from limpet import errors
+from limpet.core.values.events import MessageAddedEvent, SessionEndedEvent
+from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import listed, trees
 from limpet.engine.states import PREFIX, recorded, texts_of
 from limpet.history import sessions
 from limpet.store.port import Blobs, Derived, Projection, Rebuilt, Store, StoredEvent
-from limpet.values.event import MessageAdded, SessionEnded
-from limpet.values.session import SessionState, SessionStatus
 
 
 def rebuild(store: Store, tell: Callable[[int], None] = lambda _: None) -> Rebuilt:
@@ -56,9 +56,9 @@ def _of_session(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
         blobs += [(hash_, stored.version) for hash_ in texts]
         fact = recorded(stored, texts)
         state = sessions.evolve(state, fact)
-        if isinstance(fact.event, MessageAdded):
+        if isinstance(fact.event, MessageAddedEvent):
             claims.append((fact.event.message.id, stored.version))
-        if stored.kind == SessionEnded.kind and not stored.erased and _deleted(state):
+        if stored.kind == SessionEndedEvent.kind and not stored.erased and _deleted(state):
             rows.append(listed.deleted_row(state))
     if state is not None and not state.gone:
         rows.append(listed.projection(state))

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from limpet import limits
+from limpet.core.values.events import MessageAddedEvent, RecordedEvent
 from limpet.engine import listed, states
 from limpet.engine.tasks import Beat
 from limpet.memory.meaning.blocks import Vector, unit
@@ -17,7 +18,6 @@ from limpet.memory.meaning.embedding import Embedder
 from limpet.memory.meaning.spoken import is_short, passages, text_of
 from limpet.memory.meaning.vectors import VectorStore
 from limpet.store import port
-from limpet.values.event import MessageAdded, Recorded
 
 _BEFORE: Final = 4
 """Events that are looked at for what a short answer answers."""
@@ -25,7 +25,7 @@ _BEFORE: Final = 4
 
 class _Passage(msgspec.Struct, frozen=True):
     user_id: str
-    said: Recorded
+    said: RecordedEvent
     role: str
     text: str
 
@@ -82,7 +82,7 @@ class EmbedTask:
         texts = states.texts_of(owned, partial(self._store.blobs, tenant))
         for stored in owned:
             said = states.recorded(stored, texts)
-            assert isinstance(said.event, MessageAdded)
+            assert isinstance(said.event, MessageAddedEvent)
             text = text_of(said.event.message)
             answered = self._answered(tenant, stored) if is_short(text) else ""
             for passage in passages(text, answered):
@@ -108,4 +108,4 @@ class EmbedTask:
 
 
 def _holds_message(stored: port.StoredEvent) -> bool:
-    return stored.kind == MessageAdded.kind and stored.payload is not None
+    return stored.kind == MessageAddedEvent.kind and stored.payload is not None

@@ -13,6 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from limpet import errors, limits
+from limpet.core.values import commands as c
+from limpet.core.values import ids
+from limpet.core.values.commands import FrameCommandBase, PushFrame
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import SessionState
 from limpet.engine import planning
 from limpet.engine.coming import CommitPipeline, in_flight_error
 from limpet.engine.commits import Answer, CommitQueue, Ticket, own_error
@@ -23,11 +28,6 @@ from limpet.engine.tails import Tails
 from limpet.engine.trees import Trees, recorded
 from limpet.history import continuation
 from limpet.store import port
-from limpet.values import command as c
-from limpet.values import ids
-from limpet.values.frame_command import AboutFrame, PushFrame
-from limpet.values.message import Message
-from limpet.values.session import SessionState
 
 FORGET_EVERY_US = 3_600_000_000
 """The shortest time between two deletions of expired idempotency keys."""
@@ -82,7 +82,7 @@ class Engine:
         self._contended: dict[tuple[str, str], int] = {}
         self._pipeline_from, self._idle_times = 0.0, 0
 
-    def run(self, request: c.Request) -> Answer:
+    def run(self, request: c.CommandRequest) -> Answer:
         """Execute a request; return once it is durable. Raises the error that refuses it."""
         self.check()
         return self._commits.run(Ticket(request))
@@ -386,7 +386,7 @@ class Engine:
             )
             return
         made = self.store.feed(request.tenant, after=used.last - 1, limit=1)
-        if made and isinstance(request.command, AboutFrame):
+        if made and isinstance(request.command, FrameCommandBase):
             frame = self.trees.find(request.tenant, recorded(made[0]).event.frame_id)
             assert frame is not None, "a frame with an event exists"
             ticket.succeed(Answer(frame, replayed=True))
@@ -404,7 +404,7 @@ class Engine:
         else:
             ticket.fail(planning.duplicate(taken.claim))
 
-    def _is_repeat(self, request: c.Request) -> bool:
+    def _is_repeat(self, request: c.CommandRequest) -> bool:
         """Return whether the request only adds messages that the conversation already has, unchanged.
 
         The named session and the last two of its chain are searched, in their present generation.
@@ -425,7 +425,7 @@ class Engine:
                 return planning.same_message(stored, message)
         return False
 
-    def _tail_state(self, request: c.Request) -> SessionState:
+    def _tail_state(self, request: c.CommandRequest) -> SessionState:
         return self._deciding().reach(request.tenant, request.session_id)[-1]
 
     def _deciding(self) -> Round:

@@ -15,6 +15,11 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import commands as c
+from limpet.core.values.erasure_receipt import Receipt
+from limpet.core.values.events import FramePushedEvent
+from limpet.core.values.messages import checked_id
+from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.engine import arriving, deriving, salvaging, stand_ins, tracing, trees
 from limpet.engine.engine import Engine
 from limpet.engine.lineage import Lineage
@@ -26,11 +31,6 @@ from limpet.engine.telling import Elsewhere, Heard, Hook, Telling
 from limpet.history import sessions as rules
 from limpet.store import port
 from limpet.store.erasure import Erased, Erasure, Share, StandIn
-from limpet.values import command as c
-from limpet.values.erasure import Receipt
-from limpet.values.frame_event import FramePushedEvent
-from limpet.values.message import checked_id
-from limpet.values.session import EndReason, SessionState, SessionStatus
 from limpet.wire import frames
 
 
@@ -103,7 +103,7 @@ class Erasing:
         return self._carried_out(lambda: self._of_user(named)).receipt
 
     def session(self, session_id: str) -> Receipt:
-        """Erase a session and the frames that were about it; raise UnknownSession if there is none, nor was."""
+        """Erase a session and the frames that were about it; raise SessionNotFound if there is none, nor was."""
         named = checked_id("a session's id", session_id)
         return self._carried_out(lambda: self._of_session(named)).receipt
 
@@ -122,7 +122,7 @@ class Erasing:
         return self._carried_out(lambda: self._of_outlived(list(may_go())), finish=finish)
 
     def message(self, session_id: str, message_id: str) -> Receipt:
-        """Erase one message and what was made from its words; raise UnknownSession, UnknownMessage."""
+        """Erase one message and what was made from its words; raise SessionNotFound, MessageNotFound."""
         self._begin()
         found = tracing.traced(
             self._engine,
@@ -299,8 +299,8 @@ class Erasing:
     def _hide(self, sessions: Sequence[str]) -> None:
         for session_id in sessions:
             command = c.EndSession(session_id=session_id, reason=EndReason.DELETED)
-            with contextlib.suppress(errors.UnknownSession):
-                self._engine.run(c.Request(tenant=self._tenant, command=command))
+            with contextlib.suppress(errors.SessionNotFound):
+                self._engine.run(c.CommandRequest(tenant=self._tenant, command=command))
 
     def _whole(self, stream: str) -> Share:
         version = self._store.version(self._tenant, stream)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import events as e
+from limpet.core.values.context import WindowSelection
+from limpet.core.values.session_state import SessionState
 from limpet.engine import listed
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.states import facts, stream_of
 from limpet.history import sessions as rules
 from limpet.store import port
-from limpet.values import event as e
-from limpet.values.context import Selection
-from limpet.values.session import SessionState
 from limpet.wire import portable
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Exported(msgspec.Struct, frozen=True):
     sha256: str
 
 
-Portable = portable.Follows | e.SessionCreated | e.SessionForked | e.SessionRewound
+Portable = portable.Follows | e.SessionCreatedEvent | e.SessionForkedEvent | e.SessionRewoundEvent
 """Events of which a file tells."""
 
 
@@ -104,14 +104,14 @@ class Exporter:
                 if numbers is None:
                     numbers = self._numbers[state.id] = Numbers(stored.ordinal)
                 event = fact.event
-                if isinstance(event, e.SessionOffloaded | e.SessionErased):
+                if isinstance(event, e.SessionOffloadedEvent | e.SessionErasedEvent):
                     # Which memory has taken it is this store's affair, and so is what it has erased.
                     numbers.leave_out(stored.version)
                     continue
                 numbers.add(stored.version)
-                if isinstance(event, e.SessionCreated | e.SessionForked):
+                if isinstance(event, e.SessionCreatedEvent | e.SessionForkedEvent):
                     name = event.id
-                if isinstance(event, e.WindowRecorded):
+                if isinstance(event, e.WindowRecordedEvent):
                     event = self._window(event, {name, state.id}, state.id, numbers)
                 yield _portable(event, state.id, numbers), fact.time_us
 
@@ -139,8 +139,8 @@ class Exporter:
             high = found[at].version - 1
 
     def _window(
-        self, event: e.WindowRecorded, own: set[str], session_id: str, numbers: Numbers
-    ) -> e.WindowRecorded:
+        self, event: e.WindowRecordedEvent, own: set[str], session_id: str, numbers: Numbers
+    ) -> e.WindowRecordedEvent:
         chosen = event.selection
         if chosen.session_id in own:
             return replace(event, selection=_numbered(chosen, session_id, numbers))
@@ -159,7 +159,7 @@ class Exporter:
             yield portable.encoded(portable.line_of(fact, time_us))
 
 
-def _numbered(chosen: Selection, session_id: str, numbers: Numbers) -> Selection:
+def _numbered(chosen: WindowSelection, session_id: str, numbers: Numbers) -> WindowSelection:
     version = numbers.of(chosen.version)
     if not version:
         return chosen
@@ -168,13 +168,13 @@ def _numbered(chosen: Selection, session_id: str, numbers: Numbers) -> Selection
 
 
 def _portable(event: Portable, session_id: str, numbers: Numbers) -> portable.Fact:
-    if isinstance(event, e.SessionCreated):
+    if isinstance(event, e.SessionCreatedEvent):
         # What a fork has from its source is its own in a file.
         return event if event.id == session_id else replace(event, id=session_id)
-    if isinstance(event, e.SessionForked):
+    if isinstance(event, e.SessionForkedEvent):
         there = event.state
         return portable.Forked(event.source, numbers.count - 1, there.title, there.metadata)
-    if isinstance(event, e.SessionRewound):
+    if isinstance(event, e.SessionRewoundEvent):
         return portable.Rewound(numbers.of(event.to))
     return event
 
@@ -205,7 +205,7 @@ def begin_of(engine: Engine, tenant: str, state: SessionState) -> int:
 
 
 def conversation(engine: Engine, tenant: str, session_id: str) -> list[SessionState]:
-    """Return the sessions that one conversation goes through; raise UnknownSession if there is none."""
+    """Return the sessions that one conversation goes through; raise SessionNotFound if there is none."""
     state = rules.known(engine.states.current(tenant, session_id), session_id)
     chain = {state.id: state}
     before = state
@@ -295,7 +295,7 @@ class Written:
         """Write the line of an event."""
         self.line(portable.line_of(fact, time_us))
         self.events += 1
-        self.messages += isinstance(fact, e.MessageAdded)
+        self.messages += isinstance(fact, e.MessageAddedEvent)
 
     def close(self) -> Exported:
         """Write the closing line."""

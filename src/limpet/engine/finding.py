@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from limpet import limits
+from limpet.core.values.events import SessionCreatedEvent, WindowRecordedEvent
+from limpet.core.values.session_state import SessionState
 from limpet.engine.states import facts, stream_of
 from limpet.store import port
-from limpet.values.event import SessionCreated, WindowRecorded
-from limpet.values.session import SessionState
 
 CHUNK = 64
 """Events read at once in a stretch that has other events than messages."""
@@ -55,13 +55,13 @@ class Log:
             for first, last in reversed(halves) if newest else halves:
                 yield from self.versions(kind, first, last, newest=newest)
 
-    def recorded_for(self, version: int) -> tuple[int, WindowRecorded] | None:
+    def recorded_for(self, version: int) -> tuple[int, WindowRecordedEvent] | None:
         """Return the window recorded with the message of an event, and its event; None if there is none."""
         low = max(self.floor(), version - 1 - limits.BATCH_MESSAGES_MAX)
-        near = next(self.versions(WindowRecorded.kind, low, version - 1, newest=True), 0)
+        near = next(self.versions(WindowRecordedEvent.kind, low, version - 1, newest=True), 0)
         found = self.read(near - 1, near) if near else []
         event = facts(self._store, self._tenant, found)[0].event if found else None
-        if not isinstance(event, WindowRecorded) or version - near > event.messages:
+        if not isinstance(event, WindowRecordedEvent) or version - near > event.messages:
             return None
         return near, event
 
@@ -72,5 +72,5 @@ class Log:
         """
         if not self.state.generation:
             return self.state.began - 1
-        created = self.versions(SessionCreated.kind, 0, self.state.began, newest=True)
+        created = self.versions(SessionCreatedEvent.kind, 0, self.state.began, newest=True)
         return next(created, 1) - 1

@@ -12,16 +12,16 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import events as e
+from limpet.core.values import ids
+from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import DERIVED_METADATA
 from limpet.engine.exporting import Written
 from limpet.engine.requests import checked_policy
 from limpet.history import repairing, sessions
 from limpet.history.checking import checked_metadata
 from limpet.history.replaying import Replay, Terms
-from limpet.values import event as e
-from limpet.values import ids
-from limpet.values.frozen import EMPTY, Json
-from limpet.values.message import Message
-from limpet.values.session import DERIVED_METADATA
 from limpet.wire import chats, codec, lenient, penguin, portable, texts
 from limpet.wire.chats import Chat
 
@@ -240,7 +240,7 @@ def _events(
     times = [chats.moment(message.timestamp) for message in messages]
     time_us = began or min((t for t in times if t), default=0) or chat.active_us or file_us
     time_us = min(time_us, now_us)
-    created = e.SessionCreated(
+    created = e.SessionCreatedEvent(
         id=chat.id,
         user_id=chat.user_id,
         title=chat.title,
@@ -255,7 +255,7 @@ def _events(
         said = message if said_us else replace(message, timestamp=ids.iso(time_us))
         events.append((sessions.counted(said), time_us))
     if chat.continued_to:
-        events.append((e.SessionContinued(chat.continued_to), time_us))
+        events.append((e.SessionContinuedEvent(chat.continued_to), time_us))
     return events
 
 
@@ -289,6 +289,6 @@ def _checked(chat: Chat, events: Sequence[tuple[portable.Fact, int]], now_us: in
     replay = Replay(chat.id, terms, events=len(events))
     for fact, time_us in events:
         replay.take(fact, time_us, hidden=False)
-        if isinstance(fact, e.MessageAdded):
+        if isinstance(fact, e.MessageAddedEvent):
             codec.encode_message(fact.message)
     replay.end()

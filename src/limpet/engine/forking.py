@@ -9,17 +9,17 @@ from __future__ import annotations
 import msgspec
 
 from limpet import errors
+from limpet.core.values.commands import CommandRequest, ForkSession, RewindSession
+from limpet.core.values.session_state import SessionState
 from limpet.engine.finding import Log
 from limpet.engine.states import States, stream_of
 from limpet.history import sessions
 from limpet.store import port
-from limpet.values.command import ForkSession, Request, RewindSession
-from limpet.values.session import SessionState
 
 Going = ForkSession | RewindSession
 
 
-def ahead(store: port.Store, states: States, request: Request) -> Request:
+def ahead(store: port.Store, states: States, request: CommandRequest) -> CommandRequest:
     """Return a request with the state that it goes on from, if there is one: the rest is decided later."""
     command = request.command
     assert isinstance(command, Going), "only a fork or a rewind goes on from a state"
@@ -37,7 +37,7 @@ def ahead(store: port.Store, states: States, request: Request) -> Request:
 def placed(
     store: port.Store, states: States, tenant: str, state: SessionState, command: Going
 ) -> Going:
-    """Return a command with the state that it goes on from; raise UnknownMessage if there is none."""
+    """Return a command with the state that it goes on from; raise MessageNotFound if there is none."""
     version = _version(store, tenant, state, command)
     if version == state.version:
         return msgspec.structs.replace(command, there=state)
@@ -79,7 +79,7 @@ def _version(store: port.Store, tenant: str, state: SessionState, command: Going
         found = at <= state.message_count
         version = store.seek(tenant, stream, state.ordinal_began + at, at=state.version)
     if not found:
-        raise errors.UnknownMessage(
+        raise errors.MessageNotFound(
             f"the session {state.id!r} has no message {at!r}.",
             hint=f"It has {state.message_count:,} messages; give the id of one, or its number from 1 on.",
             facts={"session": state.id, "message": at, "messages": state.message_count},

@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from limpet import errors
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values import ids
+from limpet.core.values.frame_state import Frame, FrameStatus, ToolRun, TreeState
+from limpet.core.values.messages import Message, ToolCallResult
+from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import trees
 from limpet.engine.trees import Trees
 from limpet.history import framing, tooling
 from limpet.history.frames import Made, evolve_one
 from limpet.store import port
-from limpet.values import command as c
-from limpet.values import frame_command as f
-from limpet.values import frame_event as e
-from limpet.values import ids
-from limpet.values.frame import Frame, FrameStatus, ToolRun, TreeState
-from limpet.values.message import Message, ToolCallResult
-from limpet.values.session import SessionState, SessionStatus
 from limpet.wire import frames as wire
 
 replace = msgspec.structs.replace
@@ -57,9 +56,9 @@ class Framing:
         self._roots: dict[tuple[str, str], str] = {}
         self._closed: dict[tuple[str, str], Frame] = {}
 
-    def plan(self, tenant: str, command: f.FrameCommand) -> Step:
+    def plan(self, tenant: str, command: c.FrameCommand) -> Step:
         """Decide a command; raise what the rules say against it. Nothing is kept before `accept`."""
-        if isinstance(command, f.PushFrame):
+        if isinstance(command, c.PushFrame):
             present = self._find(tenant, command.frame_id) if command.named else None
             if present is not None:
                 return Step(None, None, self._pushed_before(tenant, command, present))
@@ -69,19 +68,19 @@ class Framing:
             tree = self._tree(tenant, command)
         time_us = max(self._factory.now_us(), tree.updated_us if tree else 0)
         made = framing.decide(tree, command, now_us=time_us)
-        if isinstance(command, f.BeginTool):
+        if isinstance(command, c.BeginTool):
             self._check_new(tenant, tree, command, made)
         if not made:
             assert tree is not None, "a push always makes something"
             return Step(None, None, tree.frames[command.frame_id])
         saying: tuple[c.AddMessages, ...] = ()
-        if isinstance(command, f.EndTool) and tree is not None:
+        if isinstance(command, c.EndTool) and tree is not None:
             made, saying = self._answered(tenant, tree.frames[command.frame_id], command, made[0])
-        elif isinstance(command, (f.PopFrame, f.ExpireTree)) and tree is not None:
+        elif isinstance(command, (c.PopFrame, c.ExpireTree)) and tree is not None:
             saying = self._given_up(tenant, tree, made)
         return self._step(tree, command.frame_id, made, saying, time_us)
 
-    def _id(self, command: f.PushFrame, tree: TreeState | None) -> str:
+    def _id(self, command: c.PushFrame, tree: TreeState | None) -> str:
         """Return the id of a new frame. A child's begins with its root's: so its tree is found without a row."""
         if command.named:
             return command.frame_id
@@ -121,7 +120,7 @@ class Framing:
         found = found or self._closed.get((tenant, frame_id))
         return found or self._known.shelved(tenant, frame_id)
 
-    def _tree(self, tenant: str, command: f.FrameCommand) -> TreeState:
+    def _tree(self, tenant: str, command: c.FrameCommand) -> TreeState:
         frame_id = command.frame_id
         tree = self._open_tree(tenant, frame_id)
         if tree is not None:
@@ -129,11 +128,11 @@ class Framing:
         frame = self._find(tenant, frame_id)
         if frame is None:
             raise trees.unknown(frame_id)
-        if isinstance(command, f.EndSuspension) and command.token_hash is not None:
+        if isinstance(command, c.EndSuspension) and command.token_hash is not None:
             raise errors.InvalidSuspensionToken
         raise framing.refused(frame, "change any more", "Push a new one.")
 
-    def _parent_tree(self, tenant: str, command: f.PushFrame) -> TreeState | None:
+    def _parent_tree(self, tenant: str, command: c.PushFrame) -> TreeState | None:
         parent_id = command.parent_frame_id
         if parent_id is None:
             return None
@@ -149,7 +148,7 @@ class Framing:
             )
         raise framing.refused(parent, "get children", "Push under a frame that is open.")
 
-    def _pushed_before(self, tenant: str, command: f.PushFrame, present: Frame) -> Frame:
+    def _pushed_before(self, tenant: str, command: c.PushFrame, present: Frame) -> Frame:
         """Return the frame of a push that was made before; raise DuplicateFrame if it was another."""
         pushed = None
         stream, claim = trees.stream_of(present.root_id), f"frame:{present.frame_id}"
@@ -171,7 +170,7 @@ class Framing:
         return present
 
     def _check_new(
-        self, tenant: str, tree: TreeState | None, command: f.BeginTool, made: Sequence[Made]
+        self, tenant: str, tree: TreeState | None, command: c.BeginTool, made: Sequence[Made]
     ) -> None:
         frame = tree.frames[command.frame_id] if tree else None
         if tree is None or frame is None or not made or frame.tool(command.tool_id):
@@ -185,13 +184,13 @@ class Framing:
                 facts={"tool": command.tool_id},
             )
 
-    def _check_call(self, tenant: str, frame: Frame, command: f.BeginTool) -> None:
+    def _check_call(self, tenant: str, frame: Frame, command: c.BeginTool) -> None:
         """Refuse a call that the frame's conversation does not wait for: its result would go nowhere."""
         if command.call_id is None or frame.scope.session_id is None:
             return
         session = self._last(tenant, frame.scope.session_id)
         if session is not None and not _waits(session, command):
-            raise errors.UnknownCall(
+            raise errors.CallNotFound(
                 f"no open call of the session has the id {command.call_id!r} and that message.",
                 hint="Add the assistant's message first, and take both ids from it.",
                 facts={
@@ -201,7 +200,7 @@ class Framing:
             )  # fmt: skip
 
     def _answered(
-        self, tenant: str, frame: Frame, command: f.EndTool, made: Made
+        self, tenant: str, frame: Frame, command: c.EndTool, made: Made
     ) -> tuple[tuple[Made, ...], tuple[c.AddMessages, ...]]:
         """Put a tool's result into the conversation that asked for it, if one waits for it."""
         tool = tooling.find(frame, command.tool_id)
@@ -297,7 +296,7 @@ class Framing:
         return Step(write, tree, frame, tuple(rows), snapshots, saying)
 
 
-def _waits(session: SessionState, of: ToolRun | f.BeginTool) -> bool:
+def _waits(session: SessionState, of: ToolRun | c.BeginTool) -> bool:
     """Whether a session waits for the result of that very call."""
     return any(
         call.call_id == of.call_id and of.message_id in (None, call.message_id)

@@ -7,11 +7,10 @@ from typing import TypeVar
 
 import msgspec
 
+from limpet.core.values.json_values import EMPTY, Json, thaw
+from limpet.core.values.session_state import SessionState, SessionStatus, WindowPolicy
 from limpet.engine.engine import Engine
 from limpet.engine.messages import Reader
-from limpet.values.frozen import EMPTY, Json, thaw
-from limpet.values.policy import WindowPolicy
-from limpet.values.session import SessionState, SessionStatus
 
 T = TypeVar("T")
 

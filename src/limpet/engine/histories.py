@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from limpet import errors, limits
+from limpet.core.values import events as e
+from limpet.core.values.memory_records import History, Said, Who
+from limpet.core.values.session_state import SessionState
 from limpet.engine.jobs import Job
 from limpet.engine.states import facts, stream_of
 from limpet.engine.tasks import Beat
 from limpet.store import port
-from limpet.values import event as e
-from limpet.values.memory import History, Said, Who
-from limpet.values.session import SessionState
 
 
 def history(tenant: str, job: Job, state: SessionState) -> History:
@@ -39,7 +39,7 @@ def said(store: port.Store, tenant: str, state: SessionState, beat: Beat) -> Ite
         if not page:
             raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
         after = page[-1].version
-        added = [stored for stored in page if stored.kind == e.MessageAdded.kind]
+        added = [stored for stored in page if stored.kind == e.MessageAddedEvent.kind]
         numbers = {stored.version: number + at for at, stored in enumerate(added, start=1)}
         number += len(added)
         # What was erased is nobody's any more.
@@ -54,7 +54,7 @@ def said(store: port.Store, tenant: str, state: SessionState, beat: Beat) -> Ite
                 message=fact.event.message,
             )
             for fact in facts(store, tenant, whole)
-            if isinstance(fact.event, e.MessageAdded) and fact.event.message.origin is None
+            if isinstance(fact.event, e.MessageAddedEvent) and fact.event.message.origin is None
         ]
         if chunk:
             yield chunk

@@ -15,16 +15,15 @@ from typing import BinaryIO
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import events as e
+from limpet.core.values.commands import CommandRequest, ReplaySession
+from limpet.core.values.messages import checked_id
+from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.engine.engine import Engine
 from limpet.engine.exporting import Exporter, Timed, begin_of
 from limpet.engine.requests import checked_policy
 from limpet.history.replaying import Replay, Step, Terms
 from limpet.history.sessions import taken
-from limpet.values import event as e
-from limpet.values.command import ReplaySession, Request
-from limpet.values.message import checked_id
-from limpet.values.policy import WindowPolicy
-from limpet.values.session import SessionState
 from limpet.wire import codec, portable
 
 Passed = Callable[[int], None]
@@ -141,7 +140,7 @@ def _count(lines: Lines, parts: list[Part], line: portable.Event, data: bytes) -
     part.bytes += len(data)
     lines.part.update(data)
     part.sha256 = lines.part.digest()
-    part.messages += line.kind == e.MessageAdded.kind
+    part.messages += line.kind == e.MessageAddedEvent.kind
     if line.kind == portable.Rewound.kind:
         to = getattr(_fact(lines, line), "to", 0)
         if to != part.events - 1:
@@ -202,7 +201,7 @@ class Importer:
         return chosen, refused
 
     def _terms(self, begins: Mapping[str, int]) -> Terms:
-        ahead = self._engine.now_us() + limits.IMPORT_AHEAD_S * 1_000_000
+        ahead = self._engine.now_us() + limits.IMPORT_CLOCK_SKEW_S * 1_000_000
         return Terms(
             latest_us=ahead,
             policy=self._policy,
@@ -237,7 +236,7 @@ class Importer:
         for fact, time_us in self._facts(part) if part.events else ():
             try:
                 step = replay.take(fact, time_us, hidden=part.steps)
-                if isinstance(step.event, e.MessageAdded):
+                if isinstance(step.event, e.MessageAddedEvent):
                     codec.encode_message(step.event.message)
             except (errors.Refused, errors.Conflict) as error:
                 raise self._lines.damaged(f"in {part.id!r}, {error.message}") from error
@@ -294,15 +293,15 @@ class Importer:
         replay = Replay(part.id, terms, events=part.events, targets=part.targets)
         for fact, time_us in self._facts(part):
             event = replay.take(fact, time_us, hidden=False).event
-            if isinstance(event, e.SessionForked):
+            if isinstance(event, e.SessionForkedEvent):
                 there = event.state
                 made: portable.Fact = portable.Forked(
                     event.source, event.version, there.title, there.metadata
                 )
-            elif isinstance(event, e.SessionRewound):
+            elif isinstance(event, e.SessionRewoundEvent):
                 made = portable.Rewound(event.to)
             else:
-                assert not isinstance(event, e.SessionOffloaded | e.SessionErased), (
+                assert not isinstance(event, e.SessionOffloadedEvent | e.SessionErasedEvent), (
                     "no file tells of it"
                 )
                 made = event
@@ -338,7 +337,7 @@ class Importer:
             base=batch.steps[0].base,
             whole=whole,
         )
-        self._engine.run(Request(tenant=self._tenant, command=command))
+        self._engine.run(CommandRequest(tenant=self._tenant, command=command))
         batch.begin(state.version)
 
 
@@ -360,7 +359,7 @@ class Batch:
         """Take one more."""
         self.steps.append(step)
         self.state = state
-        if isinstance(step.event, e.MessageAdded):
+        if isinstance(step.event, e.MessageAddedEvent):
             self.bytes += len(codec.encode_message(step.event.message))
 
     @property
@@ -376,11 +375,11 @@ def _line_bytes(timed: Timed) -> bytes:
 
 def _begins(mine: Iterator[Timed], theirs: Iterator[bytes]) -> bool:
     """Whether a session begins with the same messages, whenever they were said."""
-    said = (codec.canonical([f.message.id, codec.said(f.message)]) for f, _ in mine if isinstance(f, e.MessageAdded))  # fmt: skip
+    said = (codec.canonical([f.message.id, codec.said(f.message)]) for f, _ in mine if isinstance(f, e.MessageAddedEvent))  # fmt: skip
     for data in theirs:
         line = portable.decoded(data)
         fact = portable.fact_of(line) if isinstance(line, portable.Event) else None
-        if isinstance(fact, e.MessageAdded):
+        if isinstance(fact, e.MessageAddedEvent):
             key = codec.canonical([fact.message.id, codec.said(fact.message)])
             if next(said, None) != key:
                 return False

@@ -12,19 +12,12 @@ from collections.abc import Sequence
 import msgspec
 
 from limpet import errors, limits
-from limpet.engine import asking, trees
-from limpet.engine.commits import Answer
-from limpet.engine.contexts import Contexts
-from limpet.engine.engine import Engine
-from limpet.engine.requests import Settings, When, microseconds
-from limpet.engine.resolving import bound
-from limpet.engine.resuming import checked_limit, checked_scope
-from limpet.history.suspending import waits
-from limpet.values import frame_command as c
-from limpet.values import ids
-from limpet.values.budget import TokenBudget
-from limpet.values.command import Request
-from limpet.values.frame import (
+from limpet.core.values import commands as c
+from limpet.core.values import ids
+from limpet.core.values.budget import TokenBudget
+from limpet.core.values.commands import CommandRequest
+from limpet.core.values.context import ContextHandle, ResultRef
+from limpet.core.values.frame_state import (
     Frame,
     FrameStatus,
     Scope,
@@ -34,9 +27,16 @@ from limpet.values.frame import (
     ToolRun,
     TreeState,
 )
-from limpet.values.frozen import Json
-from limpet.values.handle import ContextHandle, ResultRef
-from limpet.values.message import checked_id
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import checked_id
+from limpet.engine import asking, trees
+from limpet.engine.commits import Answer
+from limpet.engine.contexts import Contexts
+from limpet.engine.engine import Engine
+from limpet.engine.requests import Settings, When, microseconds
+from limpet.engine.resolving import bound
+from limpet.engine.resuming import checked_limit, checked_scope
+from limpet.history.suspending import waits
 from limpet.wire import frames as wire
 
 UNSET = msgspec.UNSET
@@ -46,7 +46,7 @@ class StateIndex(Contexts):
     """Frames of one tenant: pushed, changed, suspended, resumed and popped."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM
+        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM_FACTORY
     ) -> None:
         super().__init__(engine, settings)
         self._asking = asking.Asking(factory)
@@ -54,7 +54,7 @@ class StateIndex(Contexts):
     def _run(self, command: c.FrameCommand, key: str | None = None) -> Answer:
         if key is not None:
             key = checked_id("an idempotency key", key)
-        return self._engine.run(Request(tenant=self._tenant, command=command, key=key))
+        return self._engine.run(CommandRequest(tenant=self._tenant, command=command, key=key))
 
     def push_frame(
         self,
@@ -184,7 +184,7 @@ class StateIndex(Contexts):
         return self._run(command, key).frame
 
     def remove_handle(self, frame_id: str, handle_id: str, *, key: str | None = None) -> Frame:
-        """Take a handle from a frame. Raises UnknownHandle if it has none by that id."""
+        """Take a handle from a frame. Raises HandleNotFound if it has none by that id."""
         return self._run(self._asking.removal(frame_id, handle_id), key).frame
 
     def add_result(self, frame_id: str, result: ResultRef, *, key: str | None = None) -> Frame:
@@ -254,7 +254,7 @@ class StateIndex(Contexts):
     ) -> Frame:
         """Decide a suspension without its token: "approve", "reject", or "edit" with the edited payload.
 
-        The frame goes on in each case; `frame.resumption` tells it how. Raises UnknownSuspension,
+        The frame goes on in each case; `frame.resumption` tells it how. Raises SuspensionNotFound,
         AlreadyDecided (with who and when), SuspensionExpired.
         """
         found = self.get_suspension(suspension_id)
@@ -265,11 +265,11 @@ class StateIndex(Contexts):
             raise asking.decided_before(self.get_suspension(suspension_id)) from error
 
     def get_suspension(self, suspension_id: str) -> Suspension:
-        """Return a suspension, waiting or ended. Raises UnknownSuspension."""
+        """Return a suspension, waiting or ended. Raises SuspensionNotFound."""
         self._engine.check()
         found = self._suspension(checked_id("a suspension's id", suspension_id))
         if found is None:
-            raise errors.UnknownSuspension(
+            raise errors.SuspensionNotFound(
                 f"there is no suspension {suspension_id!r}.", facts={"suspension": suspension_id}
             )
         return found
@@ -340,7 +340,7 @@ class StateIndex(Contexts):
         is_error: bool = False,
         key: str | None = None,
     ) -> Frame:
-        """Note a tool's result. A conversation that waits for it gets it in the same step. Raises UnknownTool."""
+        """Note a tool's result. A conversation that waits for it gets it in the same step. Raises ToolNotFound."""
         return self._run(self._ended(frame_id, tool_id, output, is_error=is_error), key).frame
 
     def _ended(

@@ -8,6 +8,11 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import events as e
+from limpet.core.values import ids
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.engine import cursors
 from limpet.engine.engine import Engine
 from limpet.engine.states import facts
@@ -18,21 +23,16 @@ from limpet.memory.archive.indexing import Batch
 from limpet.memory.archive.terms import counted
 from limpet.memory.shelf import Shelf
 from limpet.store.port import StoredEvent
-from limpet.values import event as e
-from limpet.values import ids
-from limpet.values.frozen import Json
-from limpet.values.message import Message
-from limpet.values.session import EndReason, SessionState, SessionStatus
 
 _NEEDED: Final = frozenset(
     kind.kind
     for kind in (
-        e.SessionCreated,
-        e.MessageAdded,
-        e.SessionForked,
-        e.SessionRewound,
-        e.SessionReset,
-        e.SessionEnded,
+        e.SessionCreatedEvent,
+        e.MessageAddedEvent,
+        e.SessionForkedEvent,
+        e.SessionRewoundEvent,
+        e.SessionResetEvent,
+        e.SessionEndedEvent,
     )
 )
 
@@ -152,7 +152,7 @@ class _Said(msgspec.Struct, frozen=True):
     @property
     def begins(self) -> bool:
         """Whether it is the first that ever happened in its session."""
-        return self.version == 1 or isinstance(self.event, e.SessionForked)
+        return self.version == 1 or isinstance(self.event, e.SessionForkedEvent)
 
 
 def _unexplained(said: Sequence[_Said]) -> Iterator[str]:
@@ -177,11 +177,11 @@ def _take(
     messages = hidden = False
     for fact in said:
         match fact.event:
-            case e.MessageAdded(message=message):
+            case e.MessageAddedEvent(message=message):
                 if hidden:
                     return before
                 messages |= _add(batch, fact, message, states.get(fact.session_id))
-            case e.SessionEnded(reason=EndReason.DELETED):
+            case e.SessionEndedEvent(reason=EndReason.DELETED):
                 if messages:
                     return before
                 batch.hide(fact.session_id)
@@ -216,15 +216,15 @@ def _follow(batch: Batch, fact: _Said, state: SessionState | None) -> None:
     """Keep up with whose a session is, and with its generation."""
     known = batch.known(fact.session_id)
     match fact.event:
-        case e.SessionCreated(user_id=user_id):
+        case e.SessionCreatedEvent(user_id=user_id):
             generation = known.generation + 1 if known else 0
             if known is None and state is not None and state.ordinal_began == fact.ordinal:
                 # One with this id was forgotten.
                 generation = state.generation
             batch.begin(fact.session_id, user_id, generation, fact.ordinal)
-        case e.SessionForked(state=state) | e.SessionRewound(state=state):
+        case e.SessionForkedEvent(state=state) | e.SessionRewoundEvent(state=state):
             batch.begin(fact.session_id, state.user_id, state.generation, state.ordinal_began)
-        case e.SessionReset() if known is not None:
+        case e.SessionResetEvent() if known is not None:
             batch.again(fact.session_id, known.generation + 1, fact.ordinal)
         case _:
             pass

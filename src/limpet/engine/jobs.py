@@ -153,7 +153,7 @@ class Jobs:
         """Note that a model has failed at a history again; after too many times what stands in is left to stand."""
         tries = noted.job.tries + 1
         failed = msgspec.structs.replace(noted.job, tries=tries, error=code)
-        kept = failed if tries < limits.STAND_IN_TRIES_MAX else None
+        kept = failed if tries < limits.REEXTRACTION_TRIES_MAX else None
         self._put(noted.name, kept, noted.version)
 
     def replay(self, key: str | None = None) -> int:

@@ -173,7 +173,7 @@ class Held:
 class Keeper:
     """Renews the lease of a step that takes long and can't say so itself: a model, or an engine elsewhere.
 
-    For limits.STEP_S_MAX at most: what hangs is to be taken over some time.
+    For limits.TASK_STEP_S_MAX at most: what hangs is to be taken over some time.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -197,7 +197,11 @@ class Keeper:
     def _keep(self) -> None:
         while not self._stop.wait(self._every_s):
             held, since = self._kept or (None, 0.0)
-            if held is not None and time.monotonic() - since < limits.STEP_S_MAX and held.waning:
+            if (
+                held is not None
+                and time.monotonic() - since < limits.TASK_STEP_S_MAX
+                and held.waning
+            ):
                 # Whoever has lost it hears of that at its next beat.
                 with contextlib.suppress(errors.Error):
                     held.renew()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from limpet import errors, limits
+from limpet.core.values.events import SessionForkedEvent, SessionResetEvent, WindowCutEvent
+from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import stand_ins
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
@@ -12,10 +14,8 @@ from limpet.engine.listed import KIND
 from limpet.engine.states import stream_of
 from limpet.store import port
 from limpet.store.erasure import StandIn, is_erased, is_notice
-from limpet.values.event import SessionForked, SessionReset, WindowCut
-from limpet.values.session import SessionState, SessionStatus
 
-_TEXTLESS = (SessionReset.kind, WindowCut.kind)
+_TEXTLESS = (SessionResetEvent.kind, WindowCutEvent.kind)
 
 
 class Lineage:
@@ -114,7 +114,7 @@ def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[
         page = _path(store, tenant, stream, at)
         if not page:
             break
-        forked = [event.version for event in page if event.kind == SessionForked.kind]
+        forked = [event.version for event in page if event.kind == SessionForkedEvent.kind]
         begin = max([begin, *forked])
         found |= {event.version: event for event in page if event.version >= begin}
         missing = (v for v in range(at, begin - 1, -1) if v not in found)

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from limpet import limits
+from limpet.core.values.json_values import Json
+from limpet.core.values.session_state import SessionState, session_info
 from limpet.store import port
-from limpet.values.frozen import Json
-from limpet.values.session import SessionState, info
 from limpet.wire import codec
 
 KIND: Final = "session"
@@ -27,7 +27,7 @@ def projection(state: SessionState) -> port.Projection:
         time_us=state.active_us,
         lookup=state.root_id or "",
         terms=terms(state.metadata),
-        document=codec.encode_info(info(state)),
+        document=codec.encode_info(session_info(state)),
     )
 
 
@@ -50,7 +50,7 @@ def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
         k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))
     }
     texts = (codec.canonical([key, value]).decode() for key, value in plain.items())
-    return tuple(sorted(text for text in texts if len(text) <= limits.TERM_CHARS_MAX))
+    return tuple(sorted(text for text in texts if len(text) <= limits.FILTER_TERM_CHARS_MAX))
 
 
 def rows(store: port.Store, tenant: str, query: port.Query) -> Iterator[port.Projection]:

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Sequence
 
 from limpet import limits
+from limpet.core.values.commands import CommandRequest
 from limpet.engine.commits import Answer, Ticket
 from limpet.engine.engine import Engine
-from limpet.values.command import Request
 
 
 class _Awaited(Ticket):
@@ -17,7 +17,7 @@ class _Awaited(Ticket):
 
     __slots__ = ("future",)
 
-    def __init__(self, request: Request, channel: Loop) -> None:
+    def __init__(self, request: CommandRequest, channel: Loop) -> None:
         super().__init__(request, channel)
         self.future: asyncio.Future[Answer] = channel.loop.create_future()
 
@@ -32,7 +32,7 @@ class Loop:
         self._engine = engine
         self._fresh = 0
 
-    def submit(self, request: Request) -> asyncio.Future[Answer]:
+    def submit(self, request: CommandRequest) -> asyncio.Future[Answer]:
         """Hand a request in; return the future of its answer."""
         ticket = _Awaited(request, self)
         self._engine.submit(ticket)

@@ -8,6 +8,10 @@ from typing import cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.erasure_receipt import Receipt
+from limpet.core.values.json_values import checked_text
+from limpet.core.values.memory_records import Fact, Hit, Profile, Recalled, Source, Who
+from limpet.core.values.messages import checked_id
 from limpet.engine import cursors
 from limpet.engine.archive import Archive
 from limpet.engine.engine import Engine
@@ -16,10 +20,6 @@ from limpet.engine.jobs import TASK, Jobs, QueuedOffload
 from limpet.memory.facts.finding import terms
 from limpet.memory.meaning.fusion import Ranking
 from limpet.memory.port import MemoryEngine
-from limpet.values.erasure import Receipt
-from limpet.values.frozen import checked_text
-from limpet.values.memory import Fact, Hit, Profile, Recalled, Source, Who
-from limpet.values.message import checked_id
 
 
 class Memory:
@@ -48,8 +48,8 @@ class Memory:
 
     def search(self, user_id: str, query: str, k: int = 10) -> list[Recalled]:
         """Return up to k things that fit a query, the best first: what is known, and what was said."""
-        if type(cast("object", k)) is not int or not 1 <= k <= limits.RECALLED_MAX:
-            raise errors.InvalidRequest(f"k is a number from 1 to {limits.RECALLED_MAX}.")
+        if type(cast("object", k)) is not int or not 1 <= k <= limits.MEMORY_RESULTS_MAX:
+            raise errors.InvalidRequest(f"k is a number from 1 to {limits.MEMORY_RESULTS_MAX}.")
         if not isinstance(cast("object", query), str) or not query.strip():
             raise errors.InvalidRequest("a query is a text.")
         who, text = self._who(user_id), checked_text(query)
@@ -158,5 +158,6 @@ def fused(*lists: Sequence[Recalled]) -> list[Recalled]:
     ranked = [(rank, one) for found in lists for rank, one in enumerate(found, start=1)]
     ranked.sort(key=lambda each: each[0])
     return [
-        msgspec.structs.replace(one, score=1 / (limits.FUSION_RANK + rank)) for rank, one in ranked
+        msgspec.structs.replace(one, score=1 / (limits.FUSION_RANK_OFFSET + rank))
+        for rank, one in ranked
     ]

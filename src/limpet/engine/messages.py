@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar, overload
 
 from limpet import errors, limits
+from limpet.core.values.events import MessageAddedEvent
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import SessionState
 from limpet.engine.engine import Engine
 from limpet.engine.states import cut_short, messages_of, stream_of
-from limpet.values.event import MessageAdded
-from limpet.values.message import Message
-from limpet.values.session import SessionState
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Reader:
             )
             if not stored:
                 raise cut_short(self._engine.store, self._tenant, self._stream, until)
-            added = [event for event in stored if event.kind == MessageAdded.kind]
+            added = [event for event in stored if event.kind == MessageAddedEvent.kind]
             wanted = added[: limit - len(found)]
             found += messages_of(self._engine.store, self._tenant, wanted)
             after = (wanted if len(found) == limit else stored)[-1].version

@@ -14,6 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from limpet import errors
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.json_values import Json
+from limpet.core.values.memory_records import Who
+from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.engine import engines, histories
 from limpet.engine.attempts import Failed, attempt
 from limpet.engine.cursors import Follower
@@ -26,13 +31,8 @@ from limpet.history import offloading as rules
 from limpet.history.sessions import follows
 from limpet.memory.port import MemoryEngine
 from limpet.store import port
-from limpet.values import command as c
-from limpet.values import event as e
-from limpet.values.frozen import Json
-from limpet.values.memory import Who
-from limpet.values.session import EndReason, SessionState, SessionStatus
 
-_ENDS = (e.SessionEnded.kind, e.SessionReset.kind)
+_ENDS = (e.SessionEndedEvent.kind, e.SessionResetEvent.kind)
 
 _log = logging.getLogger("limpet.memory")
 
@@ -118,7 +118,7 @@ class Offloading:
             job = None
             if stored.kind in _ENDS:
                 job = self._job(tenant, stored)
-            elif stored.kind == e.SessionOffloaded.kind and self._kept is not None:
+            elif stored.kind == e.SessionOffloadedEvent.kind and self._kept is not None:
                 job = self._lost(tenant, stored, self._kept)
             if job is not None:
                 jobs.add(job)
@@ -130,7 +130,7 @@ class Offloading:
         if state is None or state.user_id is None or stored.payload is None:
             return None
         (fact,) = facts(self._store, tenant, [stored])
-        if isinstance(fact.event, e.SessionEnded) and fact.event.reason is EndReason.DELETED:
+        if isinstance(fact.event, e.SessionEndedEvent) and fact.event.reason is EndReason.DELETED:
             return None
         ended = self._ended(tenant, state, stored)
         if ended is None or rules.taken(state, ended.generation):
@@ -151,7 +151,7 @@ class Offloading:
         if now is None or now.status is SessionStatus.DELETED or stored.payload is None:
             return None
         (fact,) = facts(self._store, tenant, [stored])
-        if not isinstance(fact.event, e.SessionOffloaded):
+        if not isinstance(fact.event, e.SessionOffloadedEvent):
             return None
         if stored.version <= Log(self._store, tenant, now).floor():
             # Another had the id then, and was deleted.
@@ -224,8 +224,8 @@ class Offloading:
             session_id=job.session_id, generation=job.generation, engine=self._memory.name
         )
         try:
-            self._engine.run(c.Request(tenant=tenant, command=command))
-        except errors.UnknownSession:
+            self._engine.run(c.CommandRequest(tenant=tenant, command=command))
+        except errors.SessionNotFound:
             # Deleted or erased meanwhile: whoever told the engine to forget it may have been too early.
             self._memory.forget(Who(tenant, state.user_id), job.session_id)
 

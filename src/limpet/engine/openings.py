@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from limpet.core.values.events import MessageAddedEvent, WindowRecordedEvent
+from limpet.core.values.memory_records import MEMORY_METADATA_KEY, source_messages, source_positions
+from limpet.core.values.messages import Message
 from limpet.engine import stand_ins
 from limpet.engine.engine import Engine
 from limpet.engine.lineage import all_events, own_events
@@ -11,9 +14,6 @@ from limpet.engine.listed import DELETED, KIND, rows
 from limpet.engine.states import PREFIX, recorded, stream_of, texts_of
 from limpet.store import port
 from limpet.store.erasure import StandIn
-from limpet.values.event import MessageAdded, WindowRecorded
-from limpet.values.message import Message
-from limpet.values.opening import METADATA_KEY, sources, told_by
 
 Goes = Callable[[port.StoredEvent], bool]
 """Whether an event is erased."""
@@ -67,10 +67,10 @@ class Openings:
         for event in own_events(self._store, self._tenant, stream_of(session_id), state.version):
             if event.payload is None or event.erased:
                 continue
-            if event.kind == MessageAdded.kind and (found := self._cause(event)):
+            if event.kind == MessageAddedEvent.kind and (found := self._cause(event)):
                 cause = found
                 self.prompts[event.position] = session_id
-            elif event.kind != WindowRecorded.kind or cause is None:
+            elif event.kind != WindowRecordedEvent.kind or cause is None:
                 continue
             yield event.position, stand_ins.made(event, cause, self._blobs)
         if cause is not None:
@@ -78,18 +78,18 @@ class Openings:
 
     def _cause(self, event: port.StoredEvent) -> port.StoredEvent | None:
         """Return a message that goes, and that a prompt was made from."""
-        if f'"{METADATA_KEY}"'.encode() not in (event.payload or b"") or self._goes(event):
+        if f'"{MEMORY_METADATA_KEY}"'.encode() not in (event.payload or b"") or self._goes(event):
             return None
         said = recorded(event, texts_of((event,), self._blobs)).event
-        if not isinstance(said, MessageAdded) or said.message.role != "system":
+        if not isinstance(said, MessageAddedEvent) or said.message.role != "system":
             return None
         return next(filter(self._goes, self._sources(said.message)), None)
 
     def _sources(self, prompt: Message) -> Iterator[port.StoredEvent]:
         """Yield the messages that a prompt was made from: by place, and by name, as an import gives them other places."""
-        told = told_by(prompt)
+        told = source_messages(prompt)
         names = {one.message_id for one in told}
-        for position in sources(prompt):
+        for position in source_positions(prompt):
             found = self._at(position)
             if found is not None and ("" in names or self._name(found) in names):
                 yield found
@@ -109,10 +109,10 @@ class Openings:
                 yield name, event
 
     def _name(self, event: port.StoredEvent) -> str | None:
-        if event.kind != MessageAdded.kind or event.payload is None or event.erased:
+        if event.kind != MessageAddedEvent.kind or event.payload is None or event.erased:
             return None
         said = recorded(event, texts_of((event,), self._blobs)).event
-        return said.message.id if isinstance(said, MessageAdded) else None
+        return said.message.id if isinstance(said, MessageAddedEvent) else None
 
     def _at(self, position: int) -> port.StoredEvent | None:
         if position not in self._known:

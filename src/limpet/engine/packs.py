@@ -15,6 +15,20 @@ from limpet.context.compacting import Planned
 from limpet.context.items import Item
 from limpet.context.pack import Wanted
 from limpet.context.packed import ContextPack, Talked
+from limpet.core.values import events as e
+from limpet.core.values import ids
+from limpet.core.values.budget import insufficient_tokens_error
+from limpet.core.values.commands import RecordPack
+from limpet.core.values.context import (
+    CompactionLevel,
+    CompactionStrategy,
+    ContextHandle,
+    HandleType,
+)
+from limpet.core.values.frame_state import Frame, Scope, TreeState
+from limpet.core.values.messages import Message, checked_id
+from limpet.core.values.pack_parts import BriefContext, PackSelection
+from limpet.core.values.session_state import SessionState
 from limpet.engine import trees
 from limpet.engine.engine import Engine
 from limpet.engine.parts import Measure, Parts
@@ -22,17 +36,6 @@ from limpet.engine.resolving import Moments, Resolvers, Resolving, living
 from limpet.engine.windows import Asked, Spoken
 from limpet.history import sessions as rules
 from limpet.store import port
-from limpet.values import frame_event as e
-from limpet.values import ids
-from limpet.values.budget import insufficient
-from limpet.values.compaction import CompactionStrategy
-from limpet.values.context import CompactionLevel
-from limpet.values.frame import Frame, Scope, TreeState
-from limpet.values.frame_command import RecordPack
-from limpet.values.handle import ContextHandle, HandleType
-from limpet.values.message import Message, checked_id
-from limpet.values.pack import BriefContext, PackSelection
-from limpet.values.session import SessionState
 
 if TYPE_CHECKING:
     from limpet import tokens
@@ -139,7 +142,7 @@ class Packing:
             )
         pack.checked_budget(asked)
         if request.strict and asked > free:
-            raise insufficient(asked, free)
+            raise insufficient_tokens_error(asked, free)
         return asked
 
     def _measure(self, request: PackRequest, state: SessionState | None, budget: int) -> Measure:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, cast
 from limpet import errors, limits
 from limpet.context import summary as summaries
 from limpet.context.window import Counted, Gap, Part, Piece, Recap
+from limpet.core.values.context import priority_of_metadata
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.messages import Message, MessageCategory
+from limpet.core.values.session_state import CounterCorrection, SessionState
 from limpet.engine.tails import Said, Tail
-from limpet.values.context import standing
-from limpet.values.frozen import Json, freeze
-from limpet.values.message import Message, MessageCategory
-from limpet.values.policy import Correction
-from limpet.values.session import SessionState
 
 if TYPE_CHECKING:
     from limpet import tokens
@@ -57,7 +56,7 @@ class Measure:
         tools: Sequence[Mapping[str, Json]] = (),
         reserve: int = 0,
         within: bool = False,
-        corrections: Sequence[Correction] = (),
+        corrections: Sequence[CounterCorrection] = (),
     ) -> None:
         """`within`: the reserve is for tools and reply too, which otherwise come on top of it."""
         self._counter = counter
@@ -139,7 +138,7 @@ class Parts:
         said, start = self._newest_within(free)
         if stable and start and said[start].number > self._floor:
             said, start = self._with_marks(said, start)
-            start = self._mark_after(said, start, max(1.0, free * limits.WINDOW_STEP))
+            start = self._mark_after(said, start, max(1.0, free * limits.WINDOW_STEP_SHARE))
         newest = said[start or 0 :]
         return self._with_gaps([*self._before(newest), *newest], told)
 
@@ -267,7 +266,7 @@ class Parts:
                 first = (at, after)
             if mark >= 0:
                 # One behind a turn that takes most of the window would leave next to nothing.
-                return mark if kept >= first[1] * (1 - 2 * limits.WINDOW_STEP) else first[0]
+                return mark if kept >= first[1] * (1 - 2 * limits.WINDOW_STEP_SHARE) else first[0]
         return start
 
     def _count(self, said: Said) -> int:
@@ -334,7 +333,7 @@ class Parts:
 
 def _low(message: Message) -> bool:
     """Whether output is less important than the conversation: it answers no call, and nobody said otherwise."""
-    return not message.tool_calls and standing(message.metadata) is None
+    return not message.tool_calls and priority_of_metadata(message.metadata) is None
 
 
 def _both_speak(said: Sequence[Said], before: int) -> bool:

@@ -10,6 +10,10 @@ import msgspec
 from limpet import errors, limits
 from limpet.context.packed import ContextPack
 from limpet.context.window import Window
+from limpet.core.values.frame_state import Frame, TreeState
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message, checked_id
+from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.engine import forking, past_frames
 from limpet.engine.engine import Engine
 from limpet.engine.handles import PendingCall, pending
@@ -19,11 +23,6 @@ from limpet.engine.recordings import Recalling
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
 from limpet.engine.states import PREFIX, stream_of
 from limpet.history import sessions as rules
-from limpet.values.frame import Frame, TreeState
-from limpet.values.frozen import Json
-from limpet.values.message import Message, checked_id
-from limpet.values.policy import WindowPolicy
-from limpet.values.session import SessionState
 
 if TYPE_CHECKING:
     from limpet.engine.session import Session
@@ -47,7 +46,7 @@ def at_version(engine: Engine, tenant: str, state: SessionState, version: int) -
 
 
 def at_position(engine: Engine, tenant: str, session_id: str, position: int) -> SessionState:
-    """Return what a session was when the log was at a position; raise UnknownSession if it was not there."""
+    """Return what a session was when the log was at a position; raise SessionNotFound if it was not there."""
     engine.check()
     named = checked_id("a session's id", session_id)
     state = rules.known(engine.states.current(tenant, named), named)
@@ -55,7 +54,7 @@ def at_position(engine: Engine, tenant: str, session_id: str, position: int) -> 
     try:
         return at_version(engine, tenant, state, version)
     except (errors.NotFound, errors.InvalidRequest) as error:
-        raise errors.UnknownSession(
+        raise errors.SessionNotFound(
             f"there was no session {named!r} at position {position:,}.",
             facts={"session": named, "position": position},
         ) from error
@@ -218,7 +217,7 @@ class Between:
         return list(found)
 
     def session(self, session_id: str) -> Difference:
-        """Return the messages by which a session differs; raise UnknownSession if it was never there."""
+        """Return the messages by which a session differs; raise SessionNotFound if it was never there."""
         before, after = self._at(session_id, self._first), self._at(session_id, self._last)
         if before is None and after is None:
             at_position(self._engine, self._tenant, session_id, self._last)
@@ -233,7 +232,7 @@ class Between:
     def _at(self, session_id: str, position: int) -> SessionState | None:
         try:
             return at_position(self._engine, self._tenant, session_id, position)
-        except errors.UnknownSession:
+        except errors.SessionNotFound:
             return None
 
 
@@ -249,7 +248,7 @@ class Moment:
         self.position = checked_position(position)
 
     def session(self, session_id: str) -> PastSession:
-        """Return a session as it was; raise UnknownSession if it was not there, or was deleted since."""
+        """Return a session as it was; raise SessionNotFound if it was not there, or was deleted since."""
         state = at_position(self._engine, self._tenant, session_id, self.position)
         return PastSession(self._manager, self._engine, self._tenant, state)
 

@@ -6,13 +6,13 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.context.packed import ContextPack
+from limpet.core.values import events as e
+from limpet.core.values.frame_state import Frame, TreeState
+from limpet.core.values.messages import checked_id
+from limpet.core.values.pack_parts import PackSelection
 from limpet.engine import packs, trees
 from limpet.engine.engine import Engine
 from limpet.history import frames as rules
-from limpet.values import frame_event as e
-from limpet.values.frame import Frame, TreeState
-from limpet.values.message import checked_id
-from limpet.values.pack import PackSelection
 
 
 class FrameDifference(msgspec.Struct, frozen=True):

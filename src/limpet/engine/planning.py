@@ -13,6 +13,13 @@ from typing import TypeGuard
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import commands as c
+from limpet.core.values import ids
+from limpet.core.values.commands import FrameCommand, FrameCommandBase
+from limpet.core.values.events import MessageAddedEvent, SessionEvent
+from limpet.core.values.frame_state import Frame, TreeState
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.engine import forking, listed, replaying, sourcing
 from limpet.engine.framing import Framing, Step
 from limpet.engine.policies import NotYet, Policies
@@ -20,13 +27,6 @@ from limpet.engine.states import States, messages_of, stream_of
 from limpet.engine.trees import Trees
 from limpet.history import continuation, sessions
 from limpet.store import port
-from limpet.values import command as c
-from limpet.values import ids
-from limpet.values.event import MessageAdded, SessionEvent
-from limpet.values.frame import Frame, TreeState
-from limpet.values.frame_command import AboutFrame, FrameCommand
-from limpet.values.message import Message
-from limpet.values.session import EndReason, SessionState, SessionStatus
 from limpet.wire import codec, frames
 
 
@@ -67,14 +67,14 @@ class Round:
         # Made on first use: most rounds have no command on frames.
         return Framing(self._store, self._trees, self._factory, self._last)
 
-    def plan(self, request: c.Request) -> Plan:
+    def plan(self, request: c.CommandRequest) -> Plan:
         """Plan a request. Raises the error of the rule, or of the expected version, that refuses it."""
         tenant, command = request.tenant, request.command
         if isinstance(command, c.AddMessages):
             state = self.state(tenant, command.session_id)
             if request.key is None and continuation.is_plain(state, command.max_messages):
                 return self.plan_plain_append(request, command, state)
-        elif isinstance(command, AboutFrame):
+        elif isinstance(command, FrameCommandBase):
             return self._framed(request, command)
         elif isinstance(command, c.ReplaySession):
             return self._replayed(tenant, command)
@@ -88,7 +88,7 @@ class Round:
         return self._planned(request, writings)
 
     def plan_plain_append(
-        self, request: c.Request, command: c.AddMessages, state: SessionState
+        self, request: c.CommandRequest, command: c.AddMessages, state: SessionState
     ) -> Plan:
         """Plan messages without a key for a session that `continuation.is_plain`, as most requests are.
 
@@ -126,7 +126,7 @@ class Round:
         )
         return Plan(append, (after,), after)
 
-    def _framed(self, request: c.Request, command: FrameCommand) -> Plan:
+    def _framed(self, request: c.CommandRequest, command: FrameCommand) -> Plan:
         """Plan a command on a frame, with the messages that it adds to sessions."""
         tenant = request.tenant
         step = self._framing.plan(tenant, command)
@@ -202,13 +202,13 @@ class Round:
         cut, summary = self._policies.trimmed(tenant, state, command.policy)
         return msgspec.structs.replace(command, cut=cut, summary=summary)
 
-    def command_hash(self, request: c.Request) -> bytes:
+    def command_hash(self, request: c.CommandRequest) -> bytes:
         """Return the hash by which a repetition of a command is recognised.
 
         It is the same for every session of a conversation that a caller may name.
         """
         command = request.command
-        if isinstance(command, AboutFrame):
+        if isinstance(command, FrameCommandBase):
             return codec.digest(frames.command_bytes(command))
         assert not isinstance(command, c.ReplaySession), "an import has no key"
         if isinstance(command, c.AddMessages):
@@ -325,7 +325,10 @@ class Round:
         return found[0]
 
     def _planned(
-        self, request: c.Request, writings: Sequence[sessions.Writing], step: Step | None = None
+        self,
+        request: c.CommandRequest,
+        writings: Sequence[sessions.Writing],
+        step: Step | None = None,
     ) -> Plan:
         tenant, key = request.tenant, None
         if request.key is not None:
@@ -395,7 +398,7 @@ class Round:
         for fact in facts:
             state = sessions.evolve_one(state, fact, time_us=time_us)
             tokens = counter = None
-            if isinstance(fact, MessageAdded):
+            if isinstance(fact, MessageAddedEvent):
                 claims.append((fact.message.id, len(events)))
                 tokens, counter = fact.tokens, fact.counter
             made = codec.encoded(fact)

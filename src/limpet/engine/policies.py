@@ -14,13 +14,18 @@ import msgspec
 from limpet.context import cutting
 from limpet.context.cutting import Live
 from limpet.context.window import Piece
+from limpet.core.values import events as e
+from limpet.core.values.session_state import (
+    CounterCorrection,
+    Cut,
+    SessionState,
+    Summary,
+    WindowPolicy,
+)
 from limpet.engine.parts import Measure, Parts, counter_of
 from limpet.engine.tails import Tails
 from limpet.history import sessions
 from limpet.history.sessions import Writing
-from limpet.values import event as e
-from limpet.values.policy import Correction, Cut, Summary, WindowPolicy
-from limpet.values.session import SessionState
 
 replace = msgspec.structs.replace
 
@@ -29,14 +34,14 @@ class NotYet(Exception):
     """A cut is due of messages that are decided but not in the log yet."""
 
 
-def measure_of(policy: WindowPolicy, corrections: tuple[Correction, ...]) -> Measure:
+def measure_of(policy: WindowPolicy, corrections: tuple[CounterCorrection, ...]) -> Measure:
     """Return the counter of a policy at work; raise UnknownModel or UnknownCounter if there is none."""
     return _measure(policy.model, policy.counter, policy.reserve, corrections)
 
 
 @lru_cache(maxsize=256)
 def _measure(
-    model: str | None, counter: str | None, reserve: int, corrections: tuple[Correction, ...]
+    model: str | None, counter: str | None, reserve: int, corrections: tuple[CounterCorrection, ...]
 ) -> Measure:
     return Measure(
         counter_of(model, counter), reserve=reserve, within=True, corrections=corrections
@@ -57,7 +62,7 @@ class Policies:
         Raises NotYet if that takes messages of which there are only drafts.
         """
         policy, fresh = _policy(state, writing.events)
-        adds = any(isinstance(fact, e.MessageAdded) for fact in writing.events)
+        adds = any(isinstance(fact, e.MessageAddedEvent) for fact in writing.events)
         anew = _sets_policy(writing.events)
         if policy is None or not (adds or anew):
             return writing
@@ -126,7 +131,7 @@ class _Made:
         for fact in events:
             before = state
             state = sessions.evolve_one(before, fact, time_us=0)
-            if isinstance(fact, e.MessageAdded) and before is not None:
+            if isinstance(fact, e.MessageAddedEvent) and before is not None:
                 self.tokens += fact.tokens
                 size = measure.sized(fact.tokens)
                 if (state.kept, state.pins) == (before.kept, before.pins):
@@ -143,33 +148,34 @@ def _policy(
     """Return the policy that is in force after some events, and whether they begin a generation."""
     policy, fresh = (state.policy if state else None), False
     for fact in events:
-        if isinstance(fact, e.SessionCreated):
+        if isinstance(fact, e.SessionCreatedEvent):
             policy, fresh = fact.policy, True
-        elif isinstance(fact, e.SessionReset):
+        elif isinstance(fact, e.SessionResetEvent):
             fresh = True
-        elif isinstance(fact, e.SessionUpdated) and fact.policy is not msgspec.UNSET:
+        elif isinstance(fact, e.SessionUpdatedEvent) and fact.policy is not msgspec.UNSET:
             policy = fact.policy
     return policy, fresh
 
 
 def _corrections(
     state: SessionState | None, events: Iterable[e.SessionEvent]
-) -> tuple[Correction, ...]:
+) -> tuple[CounterCorrection, ...]:
     """Return the corrections that a session has, or begins with."""
-    begun = (fact.corrections for fact in events if isinstance(fact, e.SessionCreated))
+    begun = (fact.corrections for fact in events if isinstance(fact, e.SessionCreatedEvent))
     return next(begun, state.corrections if state else ())
 
 
 def _sets_policy(events: Iterable[e.SessionEvent]) -> bool:
     return any(
-        isinstance(fact, e.SessionUpdated) and fact.policy is not msgspec.UNSET for fact in events
+        isinstance(fact, e.SessionUpdatedEvent) and fact.policy is not msgspec.UNSET
+        for fact in events
     )
 
 
 def _counted(fact: e.SessionEvent, measure: Measure) -> e.SessionEvent:
-    if not isinstance(fact, e.MessageAdded):
+    if not isinstance(fact, e.MessageAddedEvent):
         return fact
-    return e.MessageAdded(fact.message, measure.plain(fact.message), measure.key)
+    return e.MessageAddedEvent(fact.message, measure.plain(fact.message), measure.key)
 
 
 def _most(state: SessionState, measure: Measure) -> int:
@@ -183,6 +189,6 @@ def _most(state: SessionState, measure: Measure) -> int:
 def _place(events: Sequence[e.SessionEvent]) -> int:
     """Return where a cut goes: before what a model saw and said, which belong together."""
     for at, fact in enumerate(events):
-        if isinstance(fact, (e.MessageAdded, e.WindowRecorded)):
+        if isinstance(fact, (e.MessageAddedEvent, e.WindowRecordedEvent)):
             return at
     return len(events)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Literal, cast
 import msgspec
 
 from limpet import errors
+from limpet.core.values.messages import checked_id
 from limpet.engine import exporting, foreign, importing
 from limpet.engine.engine import Engine
 from limpet.engine.exporting import Exported, Sink
 from limpet.engine.foreign import Notes, Skipped
 from limpet.store import urls
-from limpet.values.message import checked_id
 
 if TYPE_CHECKING:
     from limpet.engine.admin import Progress

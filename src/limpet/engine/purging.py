@@ -52,7 +52,7 @@ class PurgeTask:
             self._engine, tenant, self._hooks, elsewhere=self._elsewhere, words=self._words
         )
         before = self._waiting.get(tenant, set[str]())
-        receipt = erasing.deleted(limits.PURGE_SESSIONS, before)
+        receipt = erasing.deleted(limits.PURGE_BATCH_SESSIONS, before)
         self._waiting[tenant] = erasing.waiting(before)
         if receipt.sessions or self._waiting[tenant] - before:
             return True

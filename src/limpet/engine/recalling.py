@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from limpet.core.values.memory_records import Who
 from limpet.memory.meaning import fusion
 from limpet.memory.meaning.blocks import unit
 from limpet.memory.meaning.embedding import Embedder
 from limpet.memory.meaning.fusion import Ranking
 from limpet.memory.meaning.gallery import ANY, Wanted
 from limpet.memory.meaning.vectors import VectorStore
-from limpet.values.memory import Who
 
 CANDIDATES: Final = 50
 """Hits of each way of searching that are put in order. Whoever searches by words asks for as many."""

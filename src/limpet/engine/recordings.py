@@ -7,14 +7,14 @@ from typing import cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import ids
+from limpet.core.values.context import CompactionLevel
+from limpet.core.values.events import MessageAddedEvent, WindowRecordedEvent
+from limpet.core.values.session_state import SessionState
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.states import facts
 from limpet.engine.windows import AsyncWindowed, Windowed
-from limpet.values import ids
-from limpet.values.context import CompactionLevel
-from limpet.values.event import MessageAdded, WindowRecorded
-from limpet.values.session import SessionState
 
 
 class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +51,10 @@ class _Log(Log):
     def at(self, version: int) -> RecordedWindow | None:
         """Return the window that was recorded with this event; None if it holds none."""
         found = self.read(version - 1, version + 1)
-        if len(found) < 2 or found[0].kind != WindowRecorded.kind:
+        if len(found) < 2 or found[0].kind != WindowRecordedEvent.kind:
             return None
         window, said = (fact.event for fact in facts(self._store, self._tenant, found))
-        if not isinstance(window, WindowRecorded) or not isinstance(said, MessageAdded):
+        if not isinstance(window, WindowRecordedEvent) or not isinstance(said, MessageAddedEvent):
             return None
         chosen, answer = window.selection, found[1]
         began = 0
@@ -73,8 +73,8 @@ class _Log(Log):
         """Return the events of the nearest recorded windows before and after one."""
         low, end = self.floor(), self.state.version
         place = min(max(version, low), end)
-        before = self.versions(WindowRecorded.kind, low, place, newest=True)
-        after = self.versions(WindowRecorded.kind, place, end, newest=False)
+        before = self.versions(WindowRecordedEvent.kind, low, place, newest=True)
+        after = self.versions(WindowRecordedEvent.kind, place, end, newest=False)
         return next(before, None), next(after, None)
 
 
@@ -101,7 +101,7 @@ def one(engine: Engine, tenant: str, state: SessionState, version: int) -> Recor
     hint = "Give it along when adding an answer: add_message(reply, window=window)."
     if near:
         hint = f"The nearest that have one: {', '.join(near)}."
-    raise errors.UnknownWindow(
+    raise errors.WindowNotFound(
         what, hint=hint, facts={"version": version, "before": before, "after": after}
     )
 
@@ -118,7 +118,7 @@ def page(
     engine.check()
     log = _Log(engine.store, tenant, state)
     made: list[RecordedWindow] = []
-    for version in log.versions(WindowRecorded.kind, log.floor(), end, newest=True):
+    for version in log.versions(WindowRecordedEvent.kind, log.floor(), end, newest=True):
         found = log.at(version)
         if found is not None:
             made.append(found)
@@ -141,7 +141,7 @@ class Recalling(Windowed):
     def recorded_window(self, version: int) -> RecordedWindow:
         """Return what was recorded with an event: the window's own, or that of the answer right after it.
 
-        Raises UnknownWindow, which names the nearest events that have one.
+        Raises WindowNotFound, which names the nearest events that have one.
         """
         return self._looked(lambda state: one(self._engine, self._tenant, state, version))
 

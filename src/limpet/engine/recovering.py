@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.events import (
+    MessageAddedEvent,
+    SessionCreatedEvent,
+    SessionEndedEvent,
+    SessionEvent,
+    SessionForkedEvent,
+    SessionResetEvent,
+    SessionUpdatedEvent,
+)
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import EndReason, SessionState
 from limpet.engine import deriving, salvaging
 from limpet.engine.engine import Engine
 from limpet.engine.session import Session
 from limpet.engine.states import facts, stream_of
 from limpet.history.repairing import repaired
 from limpet.store.port import StoredEvent
-from limpet.values.event import (
-    MessageAdded,
-    SessionCreated,
-    SessionEnded,
-    SessionEvent,
-    SessionForked,
-    SessionReset,
-    SessionUpdated,
-)
-from limpet.values.frozen import Json
-from limpet.values.message import Message
-from limpet.values.session import EndReason, SessionState
 
 if TYPE_CHECKING:
     from limpet.engine.session_files import SessionFiles
@@ -114,7 +114,7 @@ class Recovering:
     def _present(self, session_id: str) -> Session | None:
         try:
             return self._sessions.get_session(session_id)
-        except errors.UnknownSession:
+        except errors.SessionNotFound:
             return None
 
     def _begun(
@@ -178,15 +178,15 @@ class _Log(msgspec.Struct):
 
     def take(self, event: SessionEvent) -> None:
         match event:
-            case MessageAdded():
+            case MessageAddedEvent():
                 self.messages.append(event.message)
-            case SessionUpdated(title=title) if title is not msgspec.UNSET:
+            case SessionUpdatedEvent(title=title) if title is not msgspec.UNSET:
                 self.title = title
-            case SessionCreated():
+            case SessionCreatedEvent():
                 self.messages, self.title = [], event.title
-            case SessionForked():
+            case SessionForkedEvent():
                 self.title = event.state.title
-            case SessionReset() | SessionEnded(reason=EndReason.DELETED):
+            case SessionResetEvent() | SessionEndedEvent(reason=EndReason.DELETED):
                 self.messages = []
             case _:
                 pass

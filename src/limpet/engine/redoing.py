@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from limpet import errors
+from limpet.core.values.json_values import Json
+from limpet.core.values.memory_records import History, Said
+from limpet.core.values.session_state import SessionStatus
 from limpet.engine import histories
 from limpet.engine.attempts import Failed, attempt
 from limpet.engine.engine import Engine
 from limpet.engine.jobs import Job, Jobs
 from limpet.engine.tasks import Beat, Task
-from limpet.values.frozen import Json
-from limpet.values.memory import History, Said
-from limpet.values.session import SessionStatus
 
 
 class Redoes(Protocol):

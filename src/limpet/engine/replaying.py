@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from limpet.core.values.commands import ReplaySession
+from limpet.core.values.events import MessageAddedEvent
 from limpet.engine.states import stream_of
 from limpet.store import port
-from limpet.values.command import ReplaySession
-from limpet.values.event import MessageAdded
 from limpet.wire import codec
 
 
 def write_of(command: ReplaySession) -> port.StreamWrite:
     """Return the write of imported events, each with its original time."""
     stream, ordinal = stream_of(command.session_id), command.state.ordinal
-    ordinal -= sum(isinstance(fact, MessageAdded) for fact, _ in command.events)
+    ordinal -= sum(isinstance(fact, MessageAddedEvent) for fact, _ in command.events)
     events: list[port.NewEvent] = []
     claims: list[tuple[str, int]] = []
     for fact, time_us in command.events:
         tokens = counter = None
-        if isinstance(fact, MessageAdded):
+        if isinstance(fact, MessageAddedEvent):
             ordinal += 1
             claims.append((fact.message.id, len(events)))
             tokens, counter = fact.tokens, fact.counter

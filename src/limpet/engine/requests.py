@@ -17,15 +17,20 @@ from msgspec.structs import force_setattr
 from limpet import errors, limits
 from limpet.context import selecting
 from limpet.context.window import Window
+from limpet.core.values import commands as c
+from limpet.core.values import ids
+from limpet.core.values.json_values import EMPTY, Json, freeze_object
+from limpet.core.values.messages import Message, ToolCallResult, checked_id
+from limpet.core.values.session_state import (
+    EndReason,
+    OpenCall,
+    ReportedUsage,
+    SessionStatus,
+    WindowPolicy,
+)
 from limpet.engine import listed, policies
 from limpet.history import tooling
 from limpet.store import port
-from limpet.values import command as c
-from limpet.values import ids
-from limpet.values.frozen import EMPTY, Json, freeze_object
-from limpet.values.message import Message, ToolCallResult, checked_id
-from limpet.values.policy import Usage, WindowPolicy
-from limpet.values.session import EndReason, OpenCall, SessionStatus
 from limpet.wire import codec, intake
 
 MessageLike = intake.MessageLike
@@ -83,7 +88,7 @@ def checked_policy(policy: WindowPolicy | None) -> WindowPolicy | None:
     return policy
 
 
-def _usage(window: Window | None, usage: int | None) -> Usage | None:
+def _usage(window: Window | None, usage: int | None) -> ReportedUsage | None:
     if usage is None:
         return None
     if type(cast("object", usage)) is not int or not 1 <= usage <= limits.TOKENS_MAX:
@@ -96,7 +101,7 @@ def _usage(window: Window | None, usage: int | None) -> Usage | None:
         )  # fmt: skip
     counter, plain = window.plain
     # An exact counter needs no correction, and one from a list has nobody to keep it.
-    return None if window.exact or plain < 1 else Usage(counter, plain, usage)
+    return None if window.exact or plain < 1 else ReportedUsage(counter, plain, usage)
 
 
 class Requests:
@@ -108,12 +113,12 @@ class Requests:
 
     def _request(
         self, command: c.SessionCommand, key: str | None, expected_version: int | None
-    ) -> c.Request:
+    ) -> c.CommandRequest:
         if key is not None:
             key = checked_id("an idempotency key", key)
         if expected_version is not None and type(expected_version) is not int:
             raise errors.InvalidRequest("expected_version is a session's version: an int.")
-        return c.Request(
+        return c.CommandRequest(
             tenant=self._settings.tenant,
             command=command,
             key=key,
@@ -123,7 +128,7 @@ class Requests:
     def create(
         self, session_id: str | None, *, user_id: str | None, system: str | None, title: str | None,
         metadata: Mapping[str, Json] | None, or_get: bool, key: str | None, policy: WindowPolicy | None = None,
-    ) -> c.Request:  # fmt: skip
+    ) -> c.CommandRequest:  # fmt: skip
         """A request that begins a session."""
         command = c.CreateSession(
             session_id=checked_id(
@@ -168,7 +173,7 @@ class Requests:
         expected_version: int | None,
         window: Window | None = None,
         usage: int | None = None,
-    ) -> c.Request:
+    ) -> c.CommandRequest:
         """A request that appends messages, said by a model that had seen `window`, for `usage` tokens."""
         messages = self.messages(values)
         if not messages:
@@ -188,7 +193,7 @@ class Requests:
         self, session_id: str, *, title: str | None | msgspec.UnsetType, metadata: Mapping[str, Json] | None,
         drop_metadata: Sequence[str], key: str | None, expected_version: int | None,
         policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET,
-    ) -> c.Request:  # fmt: skip
+    ) -> c.CommandRequest:  # fmt: skip
         """A request that changes title, metadata or policy."""
         if not isinstance(cast("object", drop_metadata), (list, tuple, set, frozenset)):
             raise errors.InvalidRequest(
@@ -210,7 +215,7 @@ class Requests:
         *,
         idle_since_us: int | None = None,
         key: str | None = None,
-    ) -> c.Request:
+    ) -> c.CommandRequest:
         """A request that ends a session."""
         named = checked_id("a session's id", session_id)
         return self._request(
@@ -219,7 +224,7 @@ class Requests:
             None,
         )
 
-    def reset(self, session_id: str, *, system: str | None, key: str | None) -> c.Request:
+    def reset(self, session_id: str, *, system: str | None, key: str | None) -> c.CommandRequest:
         """A request that begins a session's next generation."""
         messages = self.messages(
             [{"role": "system", "content": system}] if system is not None else []
@@ -233,7 +238,7 @@ class Requests:
     def fork(
         self, session_id: str, at: str | int | None, *, new_id: str | None, user_id: str | None, title: str | None,
         metadata: Mapping[str, Json] | None, key: str | None, version: int | None = None,
-    ) -> c.Request:  # fmt: skip
+    ) -> c.CommandRequest:  # fmt: skip
         """A request that begins a session as another was at a message, or at a version."""
         command = c.ForkSession(
             session_id=checked_id("a session's id", session_id),
@@ -251,13 +256,13 @@ class Requests:
 
     def rewind(
         self, session_id: str, at: str | int, *, key: str | None, expected_version: int | None
-    ) -> c.Request:
+    ) -> c.CommandRequest:
         """A request that takes a session back to a message."""
         named = checked_id("a session's id", session_id)
         command = c.RewindSession(session_id=named, at=_message(at))
         return self._request(command, key, expected_version)
 
-    def continue_(self, session_id: str, *, key: str | None) -> c.Request:
+    def continue_(self, session_id: str, *, key: str | None) -> c.CommandRequest:
         """A request that goes on in a new session."""
         command = c.ContinueSession(
             session_id=session_id,
@@ -273,7 +278,7 @@ class Requests:
         chosen = waiting if call_ids is None else list(call_ids)
         for call_id in chosen:
             if call_id not in waiting:
-                raise errors.UnknownCall(
+                raise errors.CallNotFound(
                     f"no open call has the id {call_id!r}.", facts={"open": waiting}
                 )
         if not chosen:

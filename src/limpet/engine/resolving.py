@@ -11,6 +11,13 @@ import msgspec
 from limpet import errors, limits
 from limpet.context.pack import Found
 from limpet.context.summary import text_of
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.context import TARGET_VERSION_KEY, ContextHandle, HandleType
+from limpet.core.values.events import MessageAddedEvent
+from limpet.core.values.json_values import Json, checked_text
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import SessionState
 from limpet.engine import forking, trees
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
@@ -20,13 +27,6 @@ from limpet.engine.tails import Said
 from limpet.history.tooling import result_text
 from limpet.store import port
 from limpet.store.erasure import is_notice
-from limpet.values import frame_command as c
-from limpet.values import frame_event as e
-from limpet.values.event import MessageAdded
-from limpet.values.frozen import Json, checked_text
-from limpet.values.handle import AT, ContextHandle, HandleType
-from limpet.values.message import Message
-from limpet.values.session import SessionState
 
 Resolver = Callable[[ContextHandle], str]
 """Finds the content of a handle. Whatever it raises means that there is none now."""
@@ -53,10 +53,10 @@ def bound(engine: Engine, tenant: str, command: c.AddHandle) -> c.AddHandle:
     handle = command.handle
     if handle.handle_type is not HandleType.MESSAGE_RANGE or handle.content is not None:
         return command
-    if AT in handle.target:
+    if TARGET_VERSION_KEY in handle.target:
         if handle.at is None or handle.at < 1:
             raise errors.InvalidRequest(
-                f"{AT!r} in a handle's target is a version of the session: a whole number from 1 on."
+                f"{TARGET_VERSION_KEY!r} in a handle's target is a version of the session: a whole number from 1 on."
             )
         return command
     state = living(engine, tenant, handle.target["session_id"])
@@ -118,7 +118,7 @@ class Resolving:
         found: dict[str, Found] = {}
         for handle in handles:
             try:
-                content = _bounded(handle, self._content(handle, known, limits.HANDLE_STEPS_MAX))
+                content = _bounded(handle, self._content(handle, known, limits.HANDLE_CHAIN_MAX))
             except errors.HandleUnresolved as error:
                 why = str(error.facts["why"])
                 if must and error.facts["handle"] == handle.handle_id:
@@ -184,7 +184,7 @@ class Resolving:
                 return self._followed(handle, event.handle, known, steps)
             return self._of_frame(handle, event)
         event = facts(self._store, self._tenant, found)[0].event
-        if not isinstance(event, MessageAdded):
+        if not isinstance(event, MessageAddedEvent):
             raise unresolved(handle, f"an event of kind {event.kind} has no text")
         session_id = found[0].stream.removeprefix(stream_of(""))
         if living(self._engine, self._tenant, session_id, found[0].version) is None:
@@ -196,7 +196,7 @@ class Resolving:
     ) -> Found:
         if not steps:
             raise unresolved(
-                handle, f"more than {limits.HANDLE_STEPS_MAX} handles point at one another"
+                handle, f"more than {limits.HANDLE_CHAIN_MAX} handles point at one another"
             )
         return self._content(other, known, steps - 1)
 
@@ -236,7 +236,7 @@ class Resolving:
         key = (state.id, state.version)
         if key not in known.tails:
             tail = self._engine.tails.of(self._tenant, state)
-            known.tails[key] = tail.upto(state, limits.TAIL_MESSAGES_MAX)
+            known.tails[key] = tail.upto(state, limits.MESSAGE_CACHE_MESSAGES_MAX)
         tail = known.tails[key]
         if tail and tail[0].number <= first:
             at = first - tail[0].number

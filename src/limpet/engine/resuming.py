@@ -10,24 +10,25 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from limpet import errors, limits
-from limpet.engine import trees
-from limpet.engine.engine import Engine
-from limpet.engine.requests import Settings
-from limpet.history import framing, pending, sessions
-from limpet.store import port
-from limpet.values import frame_command as c
-from limpet.values import frame_event as e
-from limpet.values.command import Request
-from limpet.values.frame import (
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.commands import CommandRequest
+from limpet.core.values.frame_state import (
+    ActorResumeState,
     Frame,
+    RecoverySummary,
     Scope,
     Suspension,
     SuspensionStatus,
     ToolStatus,
     TreeState,
 )
-from limpet.values.resume import ActorResumeState, RecoverySummary
-from limpet.values.session import SessionState, SessionStatus
+from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.engine import trees
+from limpet.engine.engine import Engine
+from limpet.engine.requests import Settings
+from limpet.history import framing, pending, sessions
+from limpet.store import port
 from limpet.wire import frames as wire
 
 
@@ -140,7 +141,7 @@ class Resuming:
         command = c.ResumeActor(frame_id=frame_id, scope=scope)
         with contextlib.suppress(errors.InvalidTransition, errors.FrameNotFound):
             # Somebody may have closed it meanwhile.
-            self._engine.run(Request(tenant=self._tenant, command=command))
+            self._engine.run(CommandRequest(tenant=self._tenant, command=command))
 
     def _resumed(self, found: list[Frame], began: int) -> ActorResumeState:
         tree = self._engine.trees.current(self._tenant, found[0].root_id) if found else None
@@ -211,7 +212,7 @@ class Resuming:
         tree = self._engine.trees.current(self._tenant, root_id)
         command = c.ExpireTree(frame_id=root_id, now_us=now_us, orphaned=orphaned)
         try:
-            self._engine.run(Request(tenant=self._tenant, command=command))
+            self._engine.run(CommandRequest(tenant=self._tenant, command=command))
         except (errors.InvalidTransition, errors.FrameNotFound):
             return []
         stream, after = trees.stream_of(root_id), tree.version if tree else 0

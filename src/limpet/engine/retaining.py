@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import engines, trees
 from limpet.engine.engine import Engine
 from limpet.engine.erasing import Done, Erasing
@@ -23,7 +24,6 @@ from limpet.engine.tasks import Beat
 from limpet.history import offloading
 from limpet.store import port
 from limpet.store.erasure import is_erased
-from limpet.values.session import SessionState, SessionStatus
 
 Place = tuple[int, str]
 """Where a look at ended sessions has come to: the time and the id of the last one."""
@@ -113,9 +113,9 @@ class Retaining:
     def _let_go(self, keep_days: float, sessions: list[str]) -> tuple[set[str], int, int]:
         """Have sessions erased in batches; return which went, and how many events and keys with them."""
         gone, events, keys = set[str](), 0, 0
-        for begin in range(0, len(sessions), limits.PURGE_SESSIONS):
-            end = begin + limits.PURGE_SESSIONS
-            full = end >= len(sessions) or end % limits.SCRUB_SESSIONS == 0
+        for begin in range(0, len(sessions), limits.PURGE_BATCH_SESSIONS):
+            end = begin + limits.PURGE_BATCH_SESSIONS
+            full = end >= len(sessions) or end % limits.SCRUB_INTERVAL_SESSIONS == 0
             receipt, went = self._erased(keep_days, sessions[begin:end], finish=full)
             gone |= went
             events, keys = events + receipt.events, keys + receipt.keys
@@ -129,11 +129,11 @@ class Retaining:
         look, went = self._look(keep_days), 0
         for place, state in self._ended(look.cutoff_us, after):
             look.verdict(state)
-            if len(look.going) < limits.PURGE_SESSIONS:
+            if len(look.going) < limits.PURGE_BATCH_SESSIONS:
                 continue
             beat()
             went += len(look.going)
-            full = went >= limits.SCRUB_SESSIONS
+            full = went >= limits.SCRUB_INTERVAL_SESSIONS
             self._erased(keep_days, sorted(look.going), finish=full)
             if full:
                 return place

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.events import SessionCreatedEvent, SessionForkedEvent
 from limpet.engine.listed import KIND
 from limpet.engine.states import facts, stream_of
 from limpet.store.port import Store, StoredEvent
-from limpet.values.event import SessionCreated, SessionForked
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -49,8 +49,8 @@ def owner(store: Store, tenant: str, session_id: str) -> str | None:
     found: str | None = None
     for event in events(store, tenant, stream_of(session_id)):
         if isinstance(event, StoredEvent) and event.kind in (
-            SessionCreated.kind,
-            SessionForked.kind,
+            SessionCreatedEvent.kind,
+            SessionForkedEvent.kind,
         ):
             with contextlib.suppress(errors.Corrupt, errors.Erased):
                 found = _begun_by(store, tenant, event)
@@ -60,9 +60,9 @@ def owner(store: Store, tenant: str, session_id: str) -> str | None:
 def _begun_by(store: Store, tenant: str, stored: StoredEvent) -> str | None:
     (fact,) = facts(store, tenant, (stored,))
     match fact.event:
-        case SessionCreated(user_id=user_id):
+        case SessionCreatedEvent(user_id=user_id):
             return user_id
-        case SessionForked(state=state):
+        case SessionForkedEvent(state=state):
             return state.user_id
         case _:
             return None

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from limpet import errors
 from limpet.context.window import Window
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message, MessageCategory
+from limpet.core.values.session_state import SessionState
 from limpet.engine import handles
 from limpet.engine.engine import Engine
 from limpet.engine.handles import PendingCall
@@ -14,9 +17,6 @@ from limpet.engine.messages import Messages, Reader
 from limpet.engine.past import PastSession, at_version
 from limpet.engine.recordings import Recalling
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
-from limpet.values.frozen import Json
-from limpet.values.message import Message, MessageCategory
-from limpet.values.session import SessionState
 
 if TYPE_CHECKING:
     from limpet.engine.sessions import Sessions
@@ -158,7 +158,7 @@ class Session(Recalling):
         return PastSession(self._manager, self._engine, self._tenant, there)
 
     def reload(self) -> Session:
-        """Move the handle to the session's present state; raise UnknownSession if it was deleted."""
+        """Move the handle to the session's present state; raise SessionNotFound if it was deleted."""
         self._state = self._manager.get_session(self.id).state
         return self
 

@@ -17,14 +17,14 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from limpet import errors
+from limpet.core.values.json_values import Json, thaw
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import SessionState
 from limpet.engine import salvaging
 from limpet.engine.engine import Engine
 from limpet.engine.messages import Messages, Reader
 from limpet.engine.states import PREFIX, stream_of
 from limpet.store.documents import Documents
-from limpet.values.frozen import Json, thaw
-from limpet.values.message import Message
-from limpet.values.session import SessionState
 
 _log = logging.getLogger("limpet.files")
 
@@ -206,7 +206,7 @@ class SessionFiles:
 
     def _state(self, tenant: str, session_id: str) -> SessionState | None:
         """Return a session's state as of now; None if there is no such session any more."""
-        with contextlib.suppress(errors.UnknownSession):
+        with contextlib.suppress(errors.SessionNotFound):
             state = self._engine.states.current(tenant, session_id)
             return None if state is None or state.gone else state
         return None

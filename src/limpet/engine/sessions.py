@@ -11,6 +11,11 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.context.window import Window
+from limpet.core.values import ids
+from limpet.core.values.commands import CommandRequest
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import checked_id
+from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
 from limpet.engine import deferred, forking, requests
 from limpet.engine.commits import Answer
 from limpet.engine.engine import Engine
@@ -19,12 +24,6 @@ from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Settings,
 from limpet.engine.session import Session, checked_session
 from limpet.history import continuation
 from limpet.history import sessions as rules
-from limpet.values import ids
-from limpet.values.command import Request
-from limpet.values.frozen import Json
-from limpet.values.message import checked_id
-from limpet.values.policy import WindowPolicy
-from limpet.values.session import EndReason, SessionState
 
 if TYPE_CHECKING:
     from limpet.engine.bootstrapping import Bootstrap
@@ -41,7 +40,7 @@ class Sessions:
         self,
         engine: Engine,
         settings: Settings,
-        factory: ids.Factory = ids.SYSTEM,
+        factory: ids.Factory = ids.SYSTEM_FACTORY,
         bootstrap: Bootstrap | None = None,
     ) -> None:
         self._engine = engine
@@ -107,10 +106,10 @@ class Sessions:
             )
         )
 
-    def _opened(self, request: Request) -> Session:
+    def _opened(self, request: CommandRequest) -> Session:
         return self._remember(self._handle(self._run(self.knowing(request)).state))
 
-    def knowing(self, request: Request) -> Request:
+    def knowing(self, request: CommandRequest) -> CommandRequest:
         """Return a request that begins a session with what is known of its user, if that is asked for."""
         if self._bootstrap is None:
             return request
@@ -127,7 +126,7 @@ class Sessions:
         return self._remember(self._handle(found)) if found else None
 
     def get_session(self, session_id: str) -> Session:
-        """Return the session by that id; raise UnknownSession if there is none. Changes no current session."""
+        """Return the session by that id; raise SessionNotFound if there is none. Changes no current session."""
         return self._handle(rules.known(self._find(session_id), session_id))
 
     def _find(self, session_id: str) -> SessionState | None:
@@ -151,7 +150,7 @@ class Sessions:
             self._deferred.settle(session_id)
         return session
 
-    def _run(self, request: Request) -> Answer:
+    def _run(self, request: CommandRequest) -> Answer:
         self._deferred.wait(request.session_id)
         return self._engine.run(request)
 
@@ -262,7 +261,7 @@ class Sessions:
 
         `at` is the message's id, or its number from 1 on; None: the last one. Nothing is copied, and the
         two know nothing of each other from here on. Title and metadata are the source's unless given.
-        Raises UnknownMessage, UnknownSession, DuplicateSession.
+        Raises MessageNotFound, SessionNotFound, DuplicateSession.
         """
         request = self._requests.fork(
             session_id, at, new_id=new_id, user_id=user_id, title=title, metadata=metadata, key=key
@@ -297,12 +296,12 @@ class Sessions:
         """Take the session back to a message: later ones leave the conversation.
 
         `at` is the message's id, or its number from 1 on. Nothing is deleted: `session.at(version)` and
-        `events.at(position)` show what was. Title and metadata stay. Raises UnknownMessage, SessionEnded.
+        `events.at(position)` show what was. Title and metadata stay. Raises MessageNotFound, SessionEnded.
         """
         request = self._requests.rewind(session_id, at, key=key, expected_version=expected_version)
         return self._handle(self._run(self.ahead(request)).state)
 
-    def ahead(self, request: Request) -> Request:
+    def ahead(self, request: CommandRequest) -> CommandRequest:
         """Return the request of a fork or a rewind with what can be found out before its turn."""
         self._engine.check()
         self._deferred.wait(request.session_id)
@@ -312,7 +311,7 @@ class Sessions:
         """Delete the session: no verb finds it any more. False if there was none."""
         try:
             self._run(self._requests.end(session_id, EndReason.DELETED, key=key))
-        except errors.UnknownSession:
+        except errors.SessionNotFound:
             return False
         self.forgotten([session_id])
         return True
@@ -346,7 +345,7 @@ class Sessions:
         try:
             request = self._requests.end(session_id, EndReason.TIMEOUT, idle_since_us=cutoff)
             return self._run(request).state.end_reason is EndReason.TIMEOUT
-        except errors.UnknownSession:
+        except errors.SessionNotFound:
             return False
 
     def check_session_boundary(self, session: Session | None = None) -> bool:

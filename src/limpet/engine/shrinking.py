@@ -10,16 +10,15 @@ import msgspec
 from limpet import errors, limits
 from limpet.context import recall
 from limpet.context import summary as summaries
+from limpet.core.values import commands as c
+from limpet.core.values.context import has_high_priority
+from limpet.core.values.json_values import checked_text
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import SUMMARY_LANGUAGES, SessionState, Summary, WindowPolicy
 from limpet.engine import policies
 from limpet.engine.messages import Reader
 from limpet.engine.requests import checked_policy
 from limpet.history.sessions import KEPT
-from limpet.values import command as c
-from limpet.values.context import stands_out
-from limpet.values.frozen import checked_text
-from limpet.values.message import Message
-from limpet.values.policy import LANGUAGES, Summary, WindowPolicy
-from limpet.values.session import SessionState
 
 Summarizer = Callable[[Sequence[Message], str | None], str]
 """Makes one text of some messages and the summary before them."""
@@ -28,10 +27,10 @@ AsyncSummarizer = Callable[[Sequence[Message], str | None], Awaitable[str]]
 """The same, awaited."""
 
 
-def setting(tenant: str, state: SessionState, policy: WindowPolicy | None) -> c.Request:
+def setting(tenant: str, state: SessionState, policy: WindowPolicy | None) -> c.CommandRequest:
     """A request that settles a session's policy."""
     command = c.UpdateSession(session_id=state.id, policy=checked_policy(policy))
-    return c.Request(tenant=tenant, command=command)
+    return c.CommandRequest(tenant=tenant, command=command)
 
 
 def policy_for(
@@ -61,10 +60,10 @@ def policy_for(
     return made
 
 
-def trimming(tenant: str, state: SessionState, policy: WindowPolicy) -> c.Request:
+def trimming(tenant: str, state: SessionState, policy: WindowPolicy) -> c.CommandRequest:
     """A request that cuts a session down to a policy's budget."""
     command = c.TrimSession(session_id=state.id, policy=policy)
-    return c.Request(tenant=tenant, command=command)
+    return c.CommandRequest(tenant=tenant, command=command)
 
 
 class Out(msgspec.Struct, frozen=True):
@@ -90,7 +89,7 @@ class Out(msgspec.Struct, frozen=True):
 
     def summarized(
         self, tenant: str, text: str | None, language: str, author: str = ""
-    ) -> c.Request:
+    ) -> c.CommandRequest:
         """A request that puts a summary in their place: this text of an author's, or one taken out of what they say.
 
         Raises SummaryRefused if a text has less of what they say than the session's policy asks for.
@@ -133,7 +132,7 @@ class Out(msgspec.Struct, frozen=True):
             summary=summary,
             seen=self.state.version,
         )
-        return c.Request(tenant=tenant, command=command)
+        return c.CommandRequest(tenant=tenant, command=command)
 
     @property
     def _budget(self) -> int:
@@ -153,7 +152,7 @@ def out(reader: Reader, state: SessionState, *, written: bool) -> Out | None:
     last = state.cut.first - 1 if state.cut else 0
     found = reader.slice(slice(after, last)) if after < last else []
     # What stays in every window needs no summary.
-    said = [m for m in found if m.category not in KEPT and not stands_out(m.metadata)]
+    said = [m for m in found if m.category not in KEPT and not has_high_priority(m.metadata)]
     return Out(state, said, known, last) if said else None
 
 
@@ -199,7 +198,7 @@ def check_summarizer(
     It is the one asked for, else the summariser's own, else the policy's, else English.
     """
     own = getattr(summarizer, "language", None)
-    known = own if own in LANGUAGES else policy.summary if policy else None
+    known = own if own in SUMMARY_LANGUAGES else policy.summary if policy else None
     chosen = summaries.checked_language((known or "en") if language is None else language)
     if summarizer is not None and not callable(summarizer):
         raise errors.InvalidRequest(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
+from limpet.core.values import commands as c
+from limpet.core.values.memory_records import positions_in_metadata
 from limpet.store import port
-from limpet.values import command as c
-from limpet.values.opening import places
 
 
 def sound(store: port.Store, tenant: str, command: c.SessionCommand) -> c.SessionCommand:
     """Return a command without its opening if a message that it was made from is erased; to be called under the turn."""
     if not isinstance(command, (c.CreateSession, c.ResetSession)) or command.opening is None:
         return command
-    if any(_erased(store, tenant, at) for at in places(command.opening.sources)):
+    if any(_erased(store, tenant, at) for at in positions_in_metadata(command.opening.sources)):
         return msgspec.structs.replace(command, opening=None)
     return command
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet import errors
+from limpet.core.values import ids
+from limpet.core.values.events import (
+    MessageAddedEvent,
+    SessionErasedEvent,
+    SessionEvent,
+    TreeErasedEvent,
+)
+from limpet.core.values.messages import Message
 from limpet.engine import deriving, trees
 from limpet.engine.pending import Todo, encoded
 from limpet.engine.states import recorded, texts_of
 from limpet.history import standing
 from limpet.store.erasure import StandIn
 from limpet.store.port import Blobs, StoredEvent
-from limpet.values import ids
-from limpet.values.event import MessageAdded, SessionErased, SessionEvent
-from limpet.values.frame_event import TreeErased
-from limpet.values.message import Message
 from limpet.wire import blobs as parting
 from limpet.wire import codec, frames
 
@@ -26,7 +30,7 @@ def name_of(cause: StoredEvent) -> str:
 
 def notice_kind(stream: str) -> str:
     """Return the kind of a stream's notice."""
-    return TreeErased.kind if stream.startswith(trees.PREFIX) else SessionErased.kind
+    return TreeErasedEvent.kind if stream.startswith(trees.PREFIX) else SessionErasedEvent.kind
 
 
 def made(stored: StoredEvent, cause: StoredEvent, fetch: Blobs) -> StandIn:
@@ -41,7 +45,7 @@ def made(stored: StoredEvent, cause: StoredEvent, fetch: Blobs) -> StandIn:
 
 def _message(cause: StoredEvent, fetch: Blobs) -> Message:
     event = recorded(cause, texts_of((cause,), fetch)).event
-    if not isinstance(event, MessageAdded):
+    if not isinstance(event, MessageAddedEvent):
         raise errors.Corrupt("what an erasure is said to be because of is no message.")
     return event.message
 
@@ -58,7 +62,7 @@ def _of_frame(stored: StoredEvent, cause: StoredEvent) -> StandIn:
 
 def _stored(stored: StoredEvent, event: SessionEvent, cause: StoredEvent) -> StandIn:
     payload = codec.encode_event(event)
-    if stored.kind == MessageAdded.kind and stored.schema == codec.PARTED:
+    if stored.kind == MessageAddedEvent.kind and stored.schema == codec.PARTED:
         payload = parting.whole(payload)
     return StandIn(stored.position, payload, cause.position)
 
@@ -66,7 +70,7 @@ def _stored(stored: StoredEvent, event: SessionEvent, cause: StoredEvent) -> Sta
 class Again:
     """Erases again in a copy of the log what was erased since it was made."""
 
-    now_us = staticmethod(ids.SYSTEM.now_us)
+    now_us = staticmethod(ids.SYSTEM_FACTORY.now_us)
     derive = staticmethod(deriving.derived)
     kind = staticmethod(notice_kind)
 

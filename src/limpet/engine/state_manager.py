@@ -12,6 +12,12 @@ from limpet.context import remembered
 from limpet.context import summary as summaries
 from limpet.context import window as windows
 from limpet.context.window import Piece, Window
+from limpet.core.values import messages
+from limpet.core.values.context import CompactionLevel, has_high_priority
+from limpet.core.values.json_values import Json
+from limpet.core.values.memory_records import Profile, with_profile_prompt
+from limpet.core.values.messages import Message, MessageCategory
+from limpet.core.values.session_state import OpenCall, Summary, checked_summary_prefix
 from limpet.engine.requests import MessageLike
 from limpet.engine.shrinking import (
     AsyncSummarizer,
@@ -21,14 +27,6 @@ from limpet.engine.shrinking import (
 )
 from limpet.engine.windows import Asked
 from limpet.history import pairing
-from limpet.values import grouping
-from limpet.values.context import CompactionLevel, stands_out
-from limpet.values.frozen import Json
-from limpet.values.memory import Profile
-from limpet.values.message import Message, MessageCategory
-from limpet.values.opening import opened
-from limpet.values.policy import Summary, checked_prefix
-from limpet.values.session import OpenCall
 from limpet.wire import intake
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ class StateManager:
         self._asked = Asked(budget=limit, model=model, counter=counter)
         self._measure = self._asked.measure()
         self._keep_system = keep_system
-        self._prefix = None if summary_prefix is None else checked_prefix(summary_prefix)
+        self._prefix = None if summary_prefix is None else checked_summary_prefix(summary_prefix)
 
     @property
     def limit(self) -> int:
@@ -94,7 +92,7 @@ class StateManager:
         """
         words = remembered.checked_language(language)
         known = remembered.opening(profile, "", budget=tokens, language=words)
-        return list(opened(_accepted(messages), known))
+        return list(with_profile_prompt(_accepted(messages), known))
 
     def truncate(self, messages: Iterable[MessageLike]) -> list[Message]:
         """Return the list without its oldest part, within the limit."""
@@ -169,8 +167,8 @@ class StateManager:
         if self.count(said) <= self.limit:
             return None
         first = 1 if said[0].role == "system" and not self._is_summary(said[0]) else 0
-        stop, room = len(said), self.limit * limits.SUMMARY_LEAVES
-        for group in reversed(grouping.grouped(said)):
+        stop, room = len(said), self.limit * limits.NEWEST_TURNS_SHARE
+        for group in reversed(messages.group_messages(said)):
             room -= sum(map(self._measure.count, said[group.first : group.last + 1]))
             if room < 0 or group.first < first:
                 break
@@ -211,7 +209,7 @@ class _Early:
             message = said[at]
             if summaries.is_summary(message, prefix):
                 self.before = str(message.content)
-            elif message.category is MessageCategory.CONTEXT or stands_out(message.metadata):
+            elif message.category is MessageCategory.CONTEXT or has_high_priority(message.metadata):
                 self._stay.append(at)
             else:
                 out.append(at)

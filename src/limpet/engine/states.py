@@ -8,14 +8,14 @@ from functools import partial
 import msgspec
 
 from limpet import errors
+from limpet.core.values.events import MessageAddedEvent, RecordedEvent
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import SessionState
 from limpet.engine.folds import Folds
 from limpet.history import sessions
 from limpet.store import port
 from limpet.store.erasure import is_erased
-from limpet.values.event import MessageAdded, Recorded
-from limpet.values.frozen import Json
-from limpet.values.message import Message
-from limpet.values.session import SessionState
 from limpet.wire import blobs, codec
 
 PREFIX = "session/"
@@ -39,7 +39,7 @@ def texts_of(page: Sequence[port.StoredEvent], fetch: port.Blobs) -> Mapping[byt
     return blobs.decoded(fetch(wanted)) if wanted else blobs.NONE
 
 
-def facts(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]) -> list[Recorded]:
+def facts(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]) -> list[RecordedEvent]:
     """Return stored events as the facts they hold; raise Corrupt with its place for one that can't be read."""
     texts = texts_of(page, partial(store.blobs, tenant))
     return [recorded(stored, texts) for stored in page]
@@ -47,12 +47,12 @@ def facts(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]) -> l
 
 def messages_of(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]) -> list[Message]:
     """Return the messages that stored events added; events of other kinds are passed over."""
-    added = [stored for stored in page if stored.kind == MessageAdded.kind]
+    added = [stored for stored in page if stored.kind == MessageAddedEvent.kind]
     found = (fact.event for fact in facts(store, tenant, added))
-    return [event.message for event in found if isinstance(event, MessageAdded)]
+    return [event.message for event in found if isinstance(event, MessageAddedEvent)]
 
 
-def recorded(stored: port.StoredEvent, texts: Mapping[bytes, str]) -> Recorded:
+def recorded(stored: port.StoredEvent, texts: Mapping[bytes, str]) -> RecordedEvent:
     """Return a stored event as the fact it holds; raise Corrupt with its place if it can't be read."""
     if stored.payload is None:
         raise errors.Erased(f"the event at position {stored.position:,} was erased.")
@@ -69,7 +69,7 @@ def recorded(stored: port.StoredEvent, texts: Mapping[bytes, str]) -> Recorded:
         error.facts |= _place(stored)
         raise
     session_id = "" if is_erased(stored.stream) else stored.stream.removeprefix(PREFIX)
-    return Recorded(fact, session_id, stored.position, stored.version, stored.time_us)
+    return RecordedEvent(fact, session_id, stored.position, stored.version, stored.time_us)
 
 
 def cut_short(store: port.Store, tenant: str, stream: str, until: int) -> errors.Error:

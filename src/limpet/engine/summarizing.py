@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import events as e
+from limpet.core.values.json_values import Json
+from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import attempts, shrinking
 from limpet.engine.attempts import Failed, attempt
 from limpet.engine.cursors import Follower
@@ -22,14 +25,11 @@ from limpet.engine.shrinking import Summarizer
 from limpet.engine.states import PREFIX
 from limpet.engine.tasks import Beat, Task
 from limpet.store import port
-from limpet.values import event as e
-from limpet.values.frozen import Json
-from limpet.values.session import SessionState, SessionStatus
 
 WANTED = "summary/todo/"
 
 _KINDS = (
-    e.WindowCut.kind, e.SessionSummarized.kind, e.SessionForked.kind, e.SessionRewound.kind,
+    e.WindowCutEvent.kind, e.SessionSummarizedEvent.kind, e.SessionForkedEvent.kind, e.SessionRewoundEvent.kind,
 )  # fmt: skip
 """Events after which messages may be out that no written summary stands for."""
 
@@ -130,7 +130,7 @@ class Summarizing:
         author = shrinking.author_of(self._summarizer)
         try:
             self._engine.run(out.summarized(tenant, text, language, author))
-        except (errors.SessionEnded, errors.UnknownSession):
+        except (errors.SessionEnded, errors.SessionNotFound):
             # There is nobody left to read it.
             return
 

@@ -8,17 +8,17 @@ from typing import Final
 import msgspec
 
 from limpet import errors
+from limpet.core.values import ids
+from limpet.core.values.events import MessageAddedEvent, SessionCreatedEvent, SessionResetEvent
+from limpet.core.values.memory_records import Said
+from limpet.core.values.session_state import SessionState
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.states import facts, stream_of
 from limpet.history import sessions as rules
 from limpet.store.port import StoredEvent
-from limpet.values import ids
-from limpet.values.event import MessageAdded, SessionCreated, SessionReset
-from limpet.values.memory import Said
-from limpet.values.session import SessionState
 
-_BOUNDARIES: Final = frozenset({SessionCreated.kind, SessionReset.kind})
+_BOUNDARIES: Final = frozenset({SessionCreatedEvent.kind, SessionResetEvent.kind})
 _CHUNK: Final = 64
 
 
@@ -34,7 +34,7 @@ class Surroundings:
     ) -> list[Said]:
         """Return a message of a session with up to `count` before and after it, all of one generation.
 
-        Raises UnknownSession if there is none, or not of that user; UnknownMessage.
+        Raises SessionNotFound if there is none, or not of that user; MessageNotFound.
         """
         state = rules.known(self._engine.states.current(self._tenant, session_id), session_id)
         if user_id is not None and state.user_id != user_id:
@@ -84,7 +84,7 @@ class _Around:
                 if self._floor < earlier < line
                 else None
             )
-        raise errors.UnknownMessage(
+        raise errors.MessageNotFound(
             f"the session {self._state.id!r} has no message {message_id!r}.",
             hint="Take both ids from a hit.",
             facts={"session": self._state.id, "message": message_id},
@@ -101,7 +101,7 @@ class _Around:
             for stored in reversed(page):
                 if stored.kind in _BOUNDARIES or not count:
                     return
-                if stored.kind == MessageAdded.kind:
+                if stored.kind == MessageAddedEvent.kind:
                     count -= 1
                     yield stored
             if not page:
@@ -116,17 +116,19 @@ class _Around:
             for stored in page:
                 if stored.kind in _BOUNDARIES or not count:
                     return
-                if stored.kind == MessageAdded.kind:
+                if stored.kind == MessageAddedEvent.kind:
                     count -= 1
                     yield stored
             if not page:
                 return
             version = page[-1].version
 
-    def _messages(self, found: Sequence[StoredEvent]) -> Iterator[tuple[StoredEvent, MessageAdded]]:
+    def _messages(
+        self, found: Sequence[StoredEvent]
+    ) -> Iterator[tuple[StoredEvent, MessageAddedEvent]]:
         kept = [stored for stored in found if stored.payload is not None]
         for stored, fact in zip(kept, facts(self._engine.store, self._tenant, kept), strict=True):
-            if isinstance(fact.event, MessageAdded):
+            if isinstance(fact.event, MessageAddedEvent):
                 yield stored, fact.event
 
     def _generation(self, line: int, version: int) -> tuple[int, int]:

@@ -11,12 +11,12 @@ import msgspec
 from limpet import limits
 from limpet.context import shortening
 from limpet.context.items import Item
+from limpet.core.values import messages
+from limpet.core.values.events import MessageAddedEvent
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import SessionState
 from limpet.engine.states import cut_short, messages_of, stream_of
 from limpet.store import port
-from limpet.values import grouping
-from limpet.values.event import MessageAdded
-from limpet.values.message import Message
-from limpet.values.session import SessionState
 
 CHUNK = 64
 """Events read at a time on the way back."""
@@ -66,7 +66,7 @@ class Tail:
         return len(self.said)
 
     def _forward(self, version: int) -> None:
-        if version - self.until > limits.TAIL_MESSAGES_MAX:
+        if version - self.until > limits.MESSAGE_CACHE_MESSAGES_MAX:
             self.said, self.after, self.until = [], version, version
             return
         fresh, until = list[Said](), self.until
@@ -80,10 +80,10 @@ class Tail:
     def _extend(self, fresh: Sequence[Said], until: int) -> None:
         self.said += fresh
         self.until = until
-        over = len(self.said) - limits.TAIL_MESSAGES_MAX
+        over = len(self.said) - limits.MESSAGE_CACHE_MESSAGES_MAX
         if over > 0:
             # Some more than that, so that it is not done each time.
-            over += limits.TAIL_MESSAGES_MAX // 4
+            over += limits.MESSAGE_CACHE_MESSAGES_MAX // 4
             self.after = self.said[over - 1].version
             del self.said[:over]
 
@@ -100,7 +100,7 @@ class Tail:
 
     def _said(self, page: Sequence[port.StoredEvent]) -> list[Said]:
         """Return the messages among stored events, with their numbers."""
-        added = [stored for stored in page if stored.kind == MessageAdded.kind]
+        added = [stored for stored in page if stored.kind == MessageAddedEvent.kind]
         messages = messages_of(self._store, self._tenant, added)
         return [
             Said(
@@ -128,7 +128,7 @@ class Tail:
         """Return a tool's message with its results named by their size."""
         found = self._stubs.get(said.version)
         if found is None:
-            if len(self._stubs) >= limits.TAIL_MESSAGES_MAX:
+            if len(self._stubs) >= limits.MESSAGE_CACHE_MESSAGES_MAX:
                 self._stubs.clear()
             found = self._stubs[said.version] = shortening.stubbed(said.message)
         return found
@@ -136,7 +136,7 @@ class Tail:
     def items(self, counted: object) -> dict[int, Item]:
         """Return what windows were fitted from before, as long as it is counted in the same way."""
         found, known = self._items
-        if found != counted or len(known) > limits.TAIL_MESSAGES_MAX:
+        if found != counted or len(known) > limits.MESSAGE_CACHE_MESSAGES_MAX:
             known = dict[int, Item]()
             self._items = (counted, known)
         return known
@@ -158,7 +158,7 @@ class Tail:
             found, whole = self._read_group(version, until)
             # A group that waits for results, or lies beyond the state, is another one later.
             if whole:
-                if len(self._groups) >= limits.TAIL_MESSAGES_MAX:
+                if len(self._groups) >= limits.MESSAGE_CACHE_MESSAGES_MAX:
                     self._groups.clear()
                 self._groups[version] = found
         return [said for said in found if said.version <= until]
@@ -172,7 +172,7 @@ class Tail:
         if version < until:
             stored += self._events(version, until, CHUNK, at=until)
         near = self._said(stored)
-        for group in grouping.grouped([one.message for one in near]):
+        for group in messages.group_messages([one.message for one in near]):
             members = near[group.first : group.last + 1]
             if members[0].version <= version <= members[-1].version:
                 return members, not group.open and not group.fault
@@ -232,6 +232,6 @@ class Tails:
             if tail is None or tail.after > state.version:
                 tail = self._kept[place] = Tail(self._store, tenant, state)
             self._kept.move_to_end(place)
-            if len(self._kept) > limits.CACHED_TAILS:
+            if len(self._kept) > limits.MESSAGE_CACHE_SESSIONS:
                 self._kept.popitem(last=False)
         return tail

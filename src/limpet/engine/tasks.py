@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
-from limpet.values.frozen import Json
+from limpet.core.values.json_values import Json
 
 Beat = Callable[[], None]
 """Says that the work goes on; raises LeaseLost if somebody else has taken it over meanwhile."""

@@ -11,9 +11,9 @@ from typing import Protocol
 import msgspec
 
 from limpet import errors
+from limpet.core.values.memory_records import Who
 from limpet.engine.attempts import Failed, attempt
 from limpet.engine.pending import Todo
-from limpet.values.memory import Who
 
 Hook = Callable[[Who, str | None, int | None], int]
 """Drops what is kept beside the store of a user, a session of theirs, or the message at a position; says how much.

@@ -12,6 +12,12 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.context.packed import SAID, SUMMARY, Talked
+from limpet.core.values import events as s
+from limpet.core.values.context import ContextHandle, HandleType, WindowSelection
+from limpet.core.values.memory_records import MEMORY_METADATA_KEY
+from limpet.core.values.messages import Message
+from limpet.core.values.pack_parts import PackSelection
+from limpet.core.values.session_state import SessionState
 from limpet.engine import planning, stand_ins, trees
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
@@ -21,14 +27,6 @@ from limpet.history import sessions as rules
 from limpet.history.sessions import preview
 from limpet.store import port
 from limpet.store.erasure import StandIn, is_erased
-from limpet.values import event as s
-from limpet.values import frame_event as f
-from limpet.values.context import Selection
-from limpet.values.handle import ContextHandle, HandleType
-from limpet.values.message import Message
-from limpet.values.opening import METADATA_KEY
-from limpet.values.pack import PackSelection
-from limpet.values.session import SessionState
 
 
 class Reach(msgspec.Struct):
@@ -67,15 +65,15 @@ class Trees:
         """Whether an event holds some of it."""
         event = trees.recorded(stored).event
         match event:
-            case f.FrameUpdatedEvent(pack=pack) if pack is not None and pack.digest:
+            case s.FrameUpdatedEvent(pack=pack) if pack is not None and pack.digest:
                 return self._in_pack(pack)
-            case f.HandleAddedEvent(handle=handle):
+            case s.HandleAddedEvent(handle=handle):
                 if not self._points(handle):
                     return False
                 self._handles.add((stored.stream, handle.handle_id))
                 # A pointer has no words; with the whole session, the pointer goes too.
                 return self._positions is None
-            case f.FrameCompactedEvent():
+            case s.FrameCompactedEvent():
                 names = (*event.removed, *(handle.handle_id for handle in event.replaced))
                 if not any((stored.stream, name) in self._handles for name in names):
                     return False
@@ -154,28 +152,28 @@ def passed(store: port.Store, tenant: str, head: int, streams: Collection[str]) 
     """
     for stored in _feed(store, tenant, head):
         payload = stored.payload or b""
-        if stored.kind != s.MessageAdded.kind or stored.stream in streams:
+        if stored.kind != s.MessageAddedEvent.kind or stored.stream in streams:
             return None
-        if any(f'"{name}"'.encode() in payload for name in (METADATA_KEY, "origin")):
+        if any(f'"{name}"'.encode() in payload for name in (MEMORY_METADATA_KEY, "origin")):
             return None
         head = stored.position
     return head
 
 
 def traced(engine: Engine, tenant: str, session_id: str, message_id: str) -> Trace:
-    """Return where a message went; raise UnknownSession, UnknownMessage."""
+    """Return where a message went; raise SessionNotFound, MessageNotFound."""
     state = rules.known(engine.states.current(tenant, session_id), session_id)
     events = list(_events_of(engine.store, tenant, state, message_id))
     causes = [event for event in events if not event.erased]
     if events and not causes:
         # The id that stands in for its own means nothing to anybody.
-        raise errors.UnknownMessage(
+        raise errors.MessageNotFound(
             f"that message of the session {session_id!r} is erased already.",
             hint="There is nothing left of it to erase.",
             facts={"session": session_id},
         )
     if not causes:
-        raise errors.UnknownMessage(
+        raise errors.MessageNotFound(
             f"the session {session_id!r} has no message {message_id!r}.",
             facts={"session": session_id, "message": message_id},
         )
@@ -193,9 +191,9 @@ def _events_of(
     version = store.find_claim(tenant, stream, message_id, at=state.version)
     found = {version} if version > floor else set[int]()
     for event in own_events(store, tenant, stream, state.version):
-        if event.kind == s.MessageAdded.kind and event.version > floor and event.payload:
+        if event.kind == s.MessageAddedEvent.kind and event.version > floor and event.payload:
             said = recorded(event, texts_of((event,), lambda hashes: store.blobs(tenant, hashes)))
-            if isinstance(said.event, s.MessageAdded) and said.event.message.id == message_id:
+            if isinstance(said.event, s.MessageAddedEvent) and said.event.message.id == message_id:
                 found.add(event.version)
     for each in sorted(found):
         (here,) = store.read(tenant, stream, after=each - 1, until=each, at=each)
@@ -229,7 +227,7 @@ class Trace:
 
     def _message(self, stored: port.StoredEvent) -> Message:
         event = recorded(stored, texts_of((stored,), self._blobs)).event
-        assert isinstance(event, s.MessageAdded), "a claim is made by a message"
+        assert isinstance(event, s.MessageAddedEvent), "a claim is made by a message"
         return event.message
 
     def _blobs(self, hashes: Collection[bytes]) -> Mapping[bytes, bytes]:
@@ -253,7 +251,7 @@ class Trace:
 
     def copies(self) -> dict[int, str]:
         """Return by their positions which sessions have it as a message."""
-        said = (each for each in self._found.values() if each.kind == s.MessageAdded.kind)
+        said = (each for each in self._found.values() if each.kind == s.MessageAddedEvent.kind)
         return {each.position: each.stream.removeprefix(PREFIX) for each in said}
 
     def stand_ins(self) -> dict[str, list[StandIn]]:
@@ -268,30 +266,30 @@ class Trace:
     def _concerns(self, stored: port.StoredEvent) -> bool:
         session_id = stored.stream.removeprefix(PREFIX)
         reach = self._reach.get(session_id)
-        begins = stored.kind in (s.SessionCreated.kind, s.SessionForked.kind)
-        if reach is None and not begins and stored.kind != s.MessageAdded.kind:
+        begins = stored.kind in (s.SessionCreatedEvent.kind, s.SessionForkedEvent.kind)
+        if reach is None and not begins and stored.kind != s.MessageAddedEvent.kind:
             return False
-        if stored.kind == s.MessageAdded.kind and not self._may_be_a_copy(stored):
+        if stored.kind == s.MessageAddedEvent.kind and not self._may_be_a_copy(stored):
             return False
         event = recorded(stored, texts_of((stored,), self._blobs)).event
         match event:
-            case s.MessageAdded():
+            case s.MessageAddedEvent():
                 return self._is_a_copy(event.message, stored)
-            case s.SessionCreated():
+            case s.SessionCreatedEvent():
                 return self._continued(event, stored)
-            case s.SessionForked():
+            case s.SessionForkedEvent():
                 return self._forked(event)
-            case s.SessionRewound() if reach:
+            case s.SessionRewoundEvent() if reach:
                 reach.began = event.state.ordinal_began
                 return self._in_state(event.state, reach)
-            case s.SessionReset() if reach:
+            case s.SessionResetEvent() if reach:
                 reach.began, reach.told = stored.ordinal, False
                 return False
-            case s.SessionSummarized() if reach:
+            case s.SessionSummarizedEvent() if reach:
                 summary = event.summary
                 reach.told = reach.told or reach.covers(summary.first, summary.last)
                 return reach.told
-            case s.WindowRecorded():
+            case s.WindowRecordedEvent():
                 return self._in_window(event.selection)
             case _:
                 return False
@@ -310,7 +308,7 @@ class Trace:
         reach.ordinals.add(stored.ordinal)
         return True
 
-    def _continued(self, event: s.SessionCreated, stored: port.StoredEvent) -> bool:
+    def _continued(self, event: s.SessionCreatedEvent, stored: port.StoredEvent) -> bool:
         source = self._reach.get(event.continued_from or "")
         if source is None:
             known = self._reach.get(event.id)
@@ -322,7 +320,7 @@ class Trace:
         self._reach[event.id] = Reach(stored.version, set(), stored.ordinal, told)
         return told
 
-    def _forked(self, event: s.SessionForked) -> bool:
+    def _forked(self, event: s.SessionForkedEvent) -> bool:
         source = self._reach.get(event.source)
         if source is None or event.version < source.version:
             return False
@@ -341,7 +339,7 @@ class Trace:
         waits = any(call.message_id == self._said.id for call in state.open_calls)
         return told or shown or waits
 
-    def _in_window(self, chosen: Selection) -> bool:
+    def _in_window(self, chosen: WindowSelection) -> bool:
         reach = self._reach.get(chosen.session_id)
         if reach is None or not chosen.digest:
             return False

@@ -10,12 +10,19 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import events as e
+from limpet.core.values.frame_state import (
+    Decision,
+    Frame,
+    Scope,
+    Suspension,
+    SuspensionStatus,
+    TreeState,
+)
 from limpet.engine.folds import Folds
 from limpet.history import frames as rules
 from limpet.store import port
 from limpet.store.erasure import is_erased
-from limpet.values import frame_event as e
-from limpet.values.frame import Decision, Frame, Scope, Suspension, SuspensionStatus, TreeState
 from limpet.wire import frames as wire
 
 PREFIX: Final = "frames/"
@@ -165,7 +172,7 @@ _IN_A_FRAME: Final = (
     e.HandleAddedEvent,
     e.ResultAddedEvent,
     e.FrameCompactedEvent,
-    e.TreeErased,
+    e.TreeErasedEvent,
 )
 """What happens within a frame, and changes nothing by which anything is found."""
 

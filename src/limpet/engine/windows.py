@@ -13,6 +13,11 @@ from limpet.context import selecting
 from limpet.context import window as windows
 from limpet.context.packed import Talked
 from limpet.context.window import Window
+from limpet.core.values.commands import CommandRequest
+from limpet.core.values.context import CompactionLevel, WindowSelection
+from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.messages import Message, checked_id
+from limpet.core.values.session_state import CounterCorrection, SessionState, Summary, WindowPolicy
 from limpet.engine import shrinking
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
@@ -21,12 +26,6 @@ from limpet.engine.parts import Measure, Parts, counter_of
 from limpet.engine.shrinking import AsyncSummarizer, Summarizer
 from limpet.engine.states import messages_of, stream_of
 from limpet.store import port
-from limpet.values.command import Request
-from limpet.values.context import CompactionLevel, Selection
-from limpet.values.frozen import EMPTY, Json
-from limpet.values.message import Message, checked_id
-from limpet.values.policy import Correction, Summary, WindowPolicy
-from limpet.values.session import SessionState
 
 if TYPE_CHECKING:
     from limpet import tokens
@@ -83,7 +82,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         if type(cast("object", self.stable)) is not bool:
             raise errors.InvalidRequest("stable is True or False.")
 
-    def measure(self, corrections: Sequence[Correction] = ()) -> Measure:
+    def measure(self, corrections: Sequence[CounterCorrection] = ()) -> Measure:
         """Return the counter at work."""
         counter = self.counter
         if counter is None or isinstance(counter, str):
@@ -154,7 +153,7 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
     version = engine.store.find_claim(tenant, stream, named, at=state.version)
     log = Log(engine.store, tenant, state)
     if version <= log.floor():
-        raise errors.UnknownMessage(f"there is no message {message_id!r} in the session.")
+        raise errors.MessageNotFound(f"there is no message {message_id!r} in the session.")
     found = log.recorded_for(version)
     if found is None:
         raise errors.NotFound(
@@ -170,7 +169,7 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
 class Spoken:
     """Messages of a session as they were numbered when a window or a pack was recorded."""
 
-    def __init__(self, store: port.Store, tenant: str, chosen: Selection | Talked) -> None:
+    def __init__(self, store: port.Store, tenant: str, chosen: WindowSelection | Talked) -> None:
         self._store = store
         self._tenant = tenant
         self._stream = stream_of(chosen.session_id)
@@ -233,7 +232,7 @@ class Windowed(Handle):
     def window_of(self, message_id: str) -> Window:
         """Return what the model had seen that said a message, byte for byte, if it was recorded with it.
 
-        Raises UnknownMessage, or NotFound if no window was.
+        Raises MessageNotFound, or NotFound if no window was.
         """
         return self._looked(lambda state: of_message(self._engine, self._tenant, state, message_id))
 
@@ -391,7 +390,7 @@ class AsyncWindowed(Handle):
 
         return await asyncio.to_thread(shrinking.expanded, self._reader(), self.state, first, last)
 
-    async def _answered(self, request: Request) -> SessionState:
+    async def _answered(self, request: CommandRequest) -> SessionState:
         import asyncio  # noqa: PLC0415
 
         answer = await asyncio.to_thread(self._engine.run, request)

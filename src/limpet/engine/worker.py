@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.json_values import EMPTY, Json
 from limpet.engine import arriving, cursors, leases
 from limpet.engine.attempts import Failed, attempt, backoff_us
 from limpet.engine.engine import Engine
 from limpet.engine.leases import Held, Keeper, Leases
 from limpet.engine.tasks import Lazy, LeaseLost, Task, Telling
-from limpet.values.frozen import EMPTY, Json
 
 _log = logging.getLogger("limpet.worker")
 
@@ -190,7 +190,7 @@ class Worker:
                 more = True
             else:
                 self._seen[tenant] = head
-                self._look_at[tenant] = self._monotonic() + limits.WORKER_LOOK_S
+                self._look_at[tenant] = self._monotonic() + limits.WORKER_POLL_S
         return more
 
     def _news(self, tenant: str) -> bool:
@@ -253,13 +253,13 @@ class Worker:
 
     def _wait(self) -> None:
         """Wait until something has happened, or it is time to look."""
-        self._stop.wait(limits.WORKER_PAUSE_S)
+        self._stop.wait(limits.WORKER_BATCH_DELAY_S)
         whose = self._whose()
-        pause = limits.WORKER_SLICE_S / 2
+        pause = limits.WORKER_STOP_CHECK_S / 2
         while not self._stop.is_set() and not any(map(self._news, whose)):
             if len(whose) == 1:
                 self._engine.store.wait(
-                    whose[0], self._seen.get(whose[0], 0), limits.WORKER_SLICE_S
+                    whose[0], self._seen.get(whose[0], 0), limits.WORKER_STOP_CHECK_S
                 )
                 continue
             self._stop.wait(pause)

@@ -8,8 +8,8 @@ from typing import cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.values.frozen import Json, checked_text, freeze
-from limpet.values.session import DERIVED_METADATA
+from limpet.core.values.json_values import Json, checked_text, freeze
+from limpet.core.values.session_state import DERIVED_METADATA
 
 
 def checked_title(title: str | None) -> str | None:

@@ -13,9 +13,8 @@ from typing import Final, TypeGuard
 import msgspec
 
 from limpet import limits
-from limpet.values.message import Message, MessageCategory
-from limpet.values.policy import Summary
-from limpet.values.session import SessionState
+from limpet.core.values.messages import Message, MessageCategory
+from limpet.core.values.session_state import SessionState, Summary
 
 TRANSITION: Final = "session_transition"
 
@@ -49,7 +48,7 @@ def due(state: SessionState, messages: Sequence[Message], max_messages: int) -> 
         return None
     if messages[0].role == "user" and not state.open_calls:
         return Carry(_always_visible(state))
-    if state.own_count < math.ceil(max_messages * (1 + limits.CONTINUE_GRACE)):
+    if state.own_count < math.ceil(max_messages * (1 + limits.CONTINUATION_GRACE_SHARE)):
         return None
     return with_turn(state, max_messages)
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import msgspec
 
 from limpet import errors
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.json_values import freeze
+from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.history.checking import checked_metadata, checked_title
-from limpet.values import command as c
-from limpet.values import event as e
-from limpet.values.frozen import freeze
-from limpet.values.session import SessionState, SessionStatus
 
 replace = msgspec.structs.replace
 
-Went = e.SessionForked | e.SessionRewound
+Went = e.SessionForkedEvent | e.SessionRewoundEvent
 """Events that say all of the state after them."""
 
 
-def forked(source: SessionState, command: c.ForkSession) -> e.SessionForked:
+def forked(source: SessionState, command: c.ForkSession) -> e.SessionForkedEvent:
     """Return the event that begins a fork. It is a conversation of its own: it follows no other."""
     there = _there(command.there)
     if command.user_id is not None and command.user_id != source.user_id:
@@ -53,10 +53,10 @@ def forked(source: SessionState, command: c.ForkSession) -> e.SessionForked:
         handed_more=(),
         until=0,
     )
-    return e.SessionForked(command.fork_id, source.id, there.version, state)
+    return e.SessionForkedEvent(command.fork_id, source.id, there.version, state)
 
 
-def rewound(state: SessionState, command: c.RewindSession) -> e.SessionRewound | None:
+def rewound(state: SessionState, command: c.RewindSession) -> e.SessionRewoundEvent | None:
     """Return the event that takes a session back; None if it is there.
 
     Title and metadata are the session's, not the conversation's: they stay as they are.
@@ -69,7 +69,7 @@ def rewound(state: SessionState, command: c.RewindSession) -> e.SessionRewound |
         there, version=version, rebased=version, title=state.title, metadata=state.metadata,
         handed=state.handed, handed_more=state.handed_more, until=0,
     )  # fmt: skip
-    return e.SessionRewound(there.version, back)
+    return e.SessionRewoundEvent(there.version, back)
 
 
 def _there(state: SessionState | None) -> SessionState:
@@ -80,5 +80,5 @@ def _there(state: SessionState | None) -> SessionState:
 def evolved(event: Went, time_us: int) -> SessionState:
     """Return the state of a session that was forked or rewound."""
     there = event.state
-    created = time_us if isinstance(event, e.SessionForked) else there.created_us
+    created = time_us if isinstance(event, e.SessionForkedEvent) else there.created_us
     return replace(there, metadata=freeze(there.metadata), created_us=created, active_us=time_us)

@@ -12,11 +12,11 @@ from typing import Final, assert_never
 import msgspec
 
 from limpet import errors, limits
-from limpet.history import pointing
-from limpet.values import frame_event as e
-from limpet.values import ids
-from limpet.values.budget import TokenBudget
-from limpet.values.frame import (
+from limpet.core.values import events as e
+from limpet.core.values import ids
+from limpet.core.values.budget import TokenBudget
+from limpet.core.values.context import handle_pages
+from limpet.core.values.frame_state import (
     Frame,
     FrameStatus,
     Resumption,
@@ -26,8 +26,8 @@ from limpet.values.frame import (
     ToolStatus,
     TreeState,
 )
-from limpet.values.frozen import EMPTY
-from limpet.values.handle import paged
+from limpet.core.values.json_values import EMPTY
+from limpet.history import pointing
 
 _S = FrameStatus
 
@@ -107,7 +107,7 @@ def evolve_one(tree: TreeState | None, event: e.FrameEvent, *, time_us: int) -> 
         if not isinstance(event, e.FramePushedEvent):
             raise errors.Corrupt("a frame tree's log does not begin with its root.")
         tree = TreeState(root_id=event.frame_id, due=limits.SNAPSHOT_EVERY)
-    if isinstance(event, e.TreeErased):
+    if isinstance(event, e.TreeErasedEvent):
         return replace(tree, version=tree.version + 1)
     frames: Frames = dict(tree.frames)
     closed, burden = ((), 0) if tree.shelves else (tree.closed, tree.burden)
@@ -138,7 +138,7 @@ def _applied(tree: TreeState, frames: Frames, event: e.FrameEvent, time_us: int)
         case e.ActorResumedEvent():
             _lose_sight(frames, event, time_us)
             return None
-        case e.TreeErased():
+        case e.TreeErasedEvent():
             return None
         case _:
             pass
@@ -355,7 +355,7 @@ def _compact(frame: Frame, event: e.FrameCompactedEvent) -> Frame:
     # What took their place is as old as the first of them.
     first = next((at for at, handle in enumerate(handles) if handle.handle_id in gone), 0)
     kept[first:first] = event.replaced
-    return replace(frame, handle_pages=paged(kept))
+    return replace(frame, handle_pages=handle_pages(kept))
 
 
 def _lose_sight(frames: Frames, event: e.ActorResumedEvent, time_us: int) -> None:

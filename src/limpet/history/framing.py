@@ -7,6 +7,17 @@ from typing import Final, assert_never
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values import messages
+from limpet.core.values.context import TARGET_VERSION_KEY, ContextHandle, HandleType
+from limpet.core.values.frame_state import (
+    Frame,
+    FrameStatus,
+    SuspensionStatus,
+    ToolStatus,
+    TreeState,
+)
 from limpet.history import pointing, suspending, tooling
 from limpet.history.frames import (
     TRANSITIONS,
@@ -16,17 +27,6 @@ from limpet.history.frames import (
     refused,
     text_hash,
 )
-from limpet.values import estimate
-from limpet.values import frame_command as c
-from limpet.values import frame_event as e
-from limpet.values.frame import (
-    Frame,
-    FrameStatus,
-    SuspensionStatus,
-    ToolStatus,
-    TreeState,
-)
-from limpet.values.handle import AT, ContextHandle, HandleType
 
 _S = FrameStatus
 replace = msgspec.structs.replace
@@ -221,15 +221,20 @@ def _add_handle(frame: Frame, command: c.AddHandle) -> tuple[Made, ...]:
             facts={"handles_max": limits.FRAME_HANDLES_MAX},
         )
     if command.at is not None:
-        handle = replace(handle, target={**handle.target, AT: command.at})
+        handle = replace(handle, target={**handle.target, TARGET_VERSION_KEY: command.at})
     return (Made(e.HandleAddedEvent(frame_id=frame.frame_id, handle=handle), texts),)
 
 
 def unbound(handle: ContextHandle) -> ContextHandle:
     """Return a handle without the version that its messages are numbered in."""
-    if handle.handle_type is not HandleType.MESSAGE_RANGE or AT not in handle.target:
+    if (
+        handle.handle_type is not HandleType.MESSAGE_RANGE
+        or TARGET_VERSION_KEY not in handle.target
+    ):
         return handle
-    return replace(handle, target={k: v for k, v in handle.target.items() if k != AT})
+    return replace(
+        handle, target={k: v for k, v in handle.target.items() if k != TARGET_VERSION_KEY}
+    )
 
 
 def stored(handle: ContextHandle) -> tuple[ContextHandle, tuple[str, ...]]:
@@ -242,7 +247,7 @@ def stored(handle: ContextHandle) -> tuple[ContextHandle, tuple[str, ...]]:
         handle,
         content=None,
         content_hash=text_hash(text),
-        estimated_tokens=estimate.text_tokens(text) if size is None else size,
+        estimated_tokens=messages.estimate_text_tokens(text) if size is None else size,
     )
     return kept, (text,)
 
@@ -263,7 +268,7 @@ def _compact(frame: Frame, command: c.CompactFrame) -> tuple[Made, ...]:
     for handle_id in command.removed:
         handle = known.get(handle_id)
         if handle is None and not planned:
-            raise errors.UnknownHandle(
+            raise errors.HandleNotFound(
                 f"the frame has no handle {handle_id!r}.",
                 facts={"frame": frame.frame_id, "handle": handle_id},
             )

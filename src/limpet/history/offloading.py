@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from limpet import errors
-from limpet.values import command as c
-from limpet.values import event as e
-from limpet.values.session import SessionState, SessionStatus
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.session_state import SessionState, SessionStatus
 
 
 def offloaded(state: SessionState, command: c.OffloadSession) -> list[e.SessionEvent]:
@@ -27,7 +27,7 @@ def offloaded(state: SessionState, command: c.OffloadSession) -> list[e.SessionE
             f"generation {command.generation} of the session {state.id!r} has not ended.",
             facts={"session": state.id, "generation": state.generation},
         )
-    return [e.SessionOffloaded(command.generation, command.engine)]
+    return [e.SessionOffloadedEvent(command.generation, command.engine)]
 
 
 def taken(state: SessionState, generation: int) -> bool:
@@ -35,7 +35,7 @@ def taken(state: SessionState, generation: int) -> bool:
     return generation < state.handed or generation in state.handed_more
 
 
-def evolved(state: SessionState, event: e.SessionOffloaded) -> SessionState:
+def evolved(state: SessionState, event: e.SessionOffloadedEvent) -> SessionState:
     """Return the state after a generation was taken. Nobody was active: the session keeps its place in listings."""
     more = {*state.handed_more, event.generation}
     handed = state.handed

@@ -8,8 +8,8 @@ Call ids must be unique only among open calls, because providers reuse them.
 from __future__ import annotations
 
 from limpet import errors
-from limpet.values.message import Message
-from limpet.values.session import OpenCall
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import OpenCall
 
 Open = tuple[OpenCall, ...]
 

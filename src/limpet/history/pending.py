@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from limpet.values.frame import Frame, FrameStatus, SuspensionStatus
-from limpet.values.resume import PendingWork, PendingWorkType
+from limpet.core.values.frame_state import (
+    Frame,
+    FrameStatus,
+    PendingWork,
+    PendingWorkType,
+    SuspensionStatus,
+)
 
 
 def pending_work(frames: Iterable[Frame]) -> tuple[PendingWork, ...]:

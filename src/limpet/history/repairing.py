@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from limpet import errors
+from limpet.core.values.messages import Message, MessageCategory, ToolCallResult
 from limpet.history import pairing
 from limpet.history.tooling import UNKNOWN_OUTCOME
-from limpet.values.message import Message, MessageCategory, ToolCallResult
 from limpet.wire import intake, lenient
 
 replace = msgspec.structs.replace

@@ -12,16 +12,25 @@ from typing import assert_never, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import events as e
+from limpet.core.values import ids
+from limpet.core.values.context import WindowSelection
+from limpet.core.values.memory_records import with_renamed_sources
+from limpet.core.values.messages import Message, checked_id
+from limpet.core.values.session_state import (
+    CounterCorrection,
+    Cut,
+    EndReason,
+    ReportedUsage,
+    SessionState,
+    SessionStatus,
+    Summary,
+    WindowPolicy,
+    bounded_factor,
+)
 from limpet.history import pairing
 from limpet.history.checking import checked_metadata, checked_title
 from limpet.history.sessions import evolve
-from limpet.values import event as e
-from limpet.values import ids
-from limpet.values.context import Selection
-from limpet.values.message import Message, checked_id
-from limpet.values.opening import renamed
-from limpet.values.policy import Correction, Cut, Summary, Usage, WindowPolicy, bounded
-from limpet.values.session import EndReason, SessionState, SessionStatus
 from limpet.wire import portable
 
 replace = msgspec.structs.replace
@@ -75,7 +84,9 @@ class Replay:
         self._check_time(time_us)
         event, base = self._event(fact, hidden=hidden)
         version = self._begin + self.number
-        self.state = evolve(self.state, e.Recorded(event, self.session_id, 0, version, time_us))
+        self.state = evolve(
+            self.state, e.RecordedEvent(event, self.session_id, 0, version, time_us)
+        )
         if self.number in self._targets:
             self._there[self.number] = self.state
         return Step(event, time_us, base)
@@ -93,7 +104,7 @@ class Replay:
             raise errors.InvalidRequest("its time is before that of an earlier event.")
 
     def _event(self, fact: portable.Fact, *, hidden: bool) -> tuple[e.SessionEvent, int | None]:
-        if isinstance(fact, e.SessionCreated):
+        if isinstance(fact, e.SessionCreatedEvent):
             return self._created(fact, hidden=hidden), 0 if self._begin else None
         state = self.state
         if state is None:
@@ -108,27 +119,27 @@ class Replay:
         match fact:
             case portable.Forked():
                 return self._forked(state, fact)
-            case e.MessageAdded():
+            case e.MessageAddedEvent():
                 return self._added(state, fact)
-            case e.WindowRecorded():
+            case e.WindowRecordedEvent():
                 return self._window(fact)
-            case e.SessionUpdated():
+            case e.SessionUpdatedEvent():
                 return self._updated(state, fact)
-            case e.SessionContinued():
-                return e.SessionContinued(self._terms.named(fact.to))
-            case e.WindowCut():
+            case e.SessionContinuedEvent():
+                return e.SessionContinuedEvent(self._terms.named(fact.to))
+            case e.WindowCutEvent():
                 check_cut(state, fact.cut)
-            case e.SessionSummarized():
+            case e.SessionSummarizedEvent():
                 check_summary(fact.summary, _near(state))
-            case e.SessionEnded():
+            case e.SessionEndedEvent():
                 _check_end(state, fact)
-            case e.SessionReset():
+            case e.SessionResetEvent():
                 pass
             case _:
                 assert_never(fact)
         return fact
 
-    def _created(self, fact: e.SessionCreated, *, hidden: bool) -> e.SessionCreated:
+    def _created(self, fact: e.SessionCreatedEvent, *, hidden: bool) -> e.SessionCreatedEvent:
         if self.state is not None:
             raise errors.DamagedFile("a session is created once.")
         if self._terms.named(fact.id) != self.session_id:
@@ -158,7 +169,7 @@ class Replay:
         if policy is not None:
             self._terms.policy(policy)
 
-    def _added(self, state: SessionState, fact: e.MessageAdded) -> e.MessageAdded:
+    def _added(self, state: SessionState, fact: e.MessageAddedEvent) -> e.MessageAddedEvent:
         message = fact.message
         _active(state)
         pairing.check(state.open_calls, state.answered, message)
@@ -171,26 +182,26 @@ class Replay:
             )
         self._taken.add(key)
         self._said.append((self.number, key))
-        message = renamed(message, self._terms.names)
+        message = with_renamed_sources(message, self._terms.names)
         if message.origin is not None and message.origin in self._terms.names:
             message = replace(message, origin=self._terms.named(message.origin))
         return fact if message is fact.message else replace(fact, message=message)
 
-    def _window(self, fact: e.WindowRecorded) -> e.WindowRecorded:
+    def _window(self, fact: e.WindowRecordedEvent) -> e.WindowRecordedEvent:
         chosen, terms = fact.selection, self._terms
         check_selection(chosen)
         if fact.messages < 1:
             raise errors.InvalidRequest("a window is recorded with at least one message.")
         version = chosen.version + terms.begins.get(chosen.session_id, 0)
         here = replace(chosen, session_id=terms.named(chosen.session_id), version=version)
-        return e.WindowRecorded(here, fact.messages)
+        return e.WindowRecordedEvent(here, fact.messages)
 
-    def _updated(self, state: SessionState, fact: e.SessionUpdated) -> e.SessionUpdated:
+    def _updated(self, state: SessionState, fact: e.SessionUpdatedEvent) -> e.SessionUpdatedEvent:
         if fact.title is not msgspec.UNSET:
             checked_title(fact.title)
         if fact.policy is not msgspec.UNSET:
             self._check_policy(fact.policy)
-        if isinstance(fact.usage, Usage):
+        if isinstance(fact.usage, ReportedUsage):
             checked_id("the name of a counter", fact.usage.counter)
         for name in fact.drop_metadata:
             checked_id("a metadata key", name)
@@ -199,7 +210,7 @@ class Replay:
         checked_metadata({k: v for k, v in merged.items() if k not in fact.drop_metadata})
         return replace(fact, set_metadata=setting)
 
-    def _forked(self, state: SessionState, fact: portable.Forked) -> e.SessionForked:
+    def _forked(self, state: SessionState, fact: portable.Forked) -> e.SessionForkedEvent:
         if fact.version != self.number - 1:
             raise errors.DamagedFile("a fork must follow the event before it.")
         version = self._begin + self.number
@@ -222,11 +233,11 @@ class Replay:
             handed=state.generation,
             handed_more=(),
         )
-        return e.SessionForked(there.id, source, version - 1, there)
+        return e.SessionForkedEvent(there.id, source, version - 1, there)
 
     def _rewound(
         self, state: SessionState, fact: portable.Rewound
-    ) -> tuple[e.SessionRewound, int | None]:
+    ) -> tuple[e.SessionRewoundEvent, int | None]:
         there = state if fact.to == self.number - 1 else self._there.get(fact.to)
         if there is None:
             raise errors.DamagedFile("it goes back to an event that the session does not have.")
@@ -244,10 +255,10 @@ class Replay:
             handed_more=state.handed_more,
             until=state.until,
         )
-        return e.SessionRewound(to, back), None if fact.to == self.number - 1 else to
+        return e.SessionRewoundEvent(to, back), None if fact.to == self.number - 1 else to
 
 
-def _check_end(state: SessionState, fact: e.SessionEnded) -> None:
+def _check_end(state: SessionState, fact: e.SessionEndedEvent) -> None:
     _active(state)
     if fact.reason is EndReason.DELETED:
         raise errors.InvalidRequest("a deleted session can't be imported.")
@@ -263,10 +274,10 @@ def _check_count(what: str, number: int) -> None:
         raise errors.InvalidRequest(f"{what} is a count, 0 or more.")
 
 
-def _check_correction(one: Correction) -> None:
+def _check_correction(one: CounterCorrection) -> None:
     checked_id("the name of a counter", one.counter)
     _check_count("observations", one.observations)
-    if bounded(one.factor) != one.factor:
+    if bounded_factor(one.factor) != one.factor:
         raise errors.InvalidRequest("a correction is beyond its limit.")
 
 
@@ -302,7 +313,7 @@ def check_summary(summary: Summary, count: int) -> None:
         raise errors.InvalidRequest("a summary's timestamp must be ISO 8601.") from error
 
 
-def check_selection(chosen: Selection) -> None:
+def check_selection(chosen: WindowSelection) -> None:
     """Raise unless a recorded window can be rebuilt from its selection."""
     shown = 0
     for part in chosen.parts:

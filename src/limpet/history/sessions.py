@@ -12,17 +12,23 @@ from typing import assert_never
 import msgspec
 
 from limpet import errors
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values import messages
+from limpet.core.values.context import WindowSelection, has_high_priority
+from limpet.core.values.json_values import freeze
+from limpet.core.values.memory_records import with_profile_prompt
+from limpet.core.values.messages import Message, MessageCategory
+from limpet.core.values.session_state import (
+    Cut,
+    EndReason,
+    ReportedUsage,
+    SessionState,
+    SessionStatus,
+    Summary,
+)
 from limpet.history import forking, offloading, pairing, updating
 from limpet.history.checking import checked_metadata, checked_title
-from limpet.values import command as c
-from limpet.values import estimate
-from limpet.values import event as e
-from limpet.values.context import Selection, stands_out
-from limpet.values.frozen import freeze
-from limpet.values.message import Message, MessageCategory
-from limpet.values.opening import opened
-from limpet.values.policy import Cut, Summary, Usage
-from limpet.values.session import EndReason, SessionState, SessionStatus
 
 GIVEN = "given"
 """The counter's name of a count that the caller gave."""
@@ -62,9 +68,9 @@ def decide(state: SessionState | None, command: c.SessionCommand) -> tuple[Writi
         case c.EndSession():
             return _write(command.session_id, _end(known(state, command.session_id), command))
         case c.ResetSession():
-            fresh = evolve_one(known(state, command.session_id), e.SessionReset(), time_us=0)
-            said = opened(command.messages, command.opening)
-            return _write(command.session_id, [e.SessionReset(), *_added(fresh, said)])
+            fresh = evolve_one(known(state, command.session_id), e.SessionResetEvent(), time_us=0)
+            said = with_profile_prompt(command.messages, command.opening)
+            return _write(command.session_id, [e.SessionResetEvent(), *_added(fresh, said)])
         case c.ForkSession():
             begun = forking.forked(known(state, command.session_id), command)
             return (Writing(begun.id, (begun,), (begun.source, begun.version)),)
@@ -90,15 +96,15 @@ def _write(session_id: str, events: Iterable[e.SessionEvent]) -> tuple[Writing, 
 
 
 def known(state: SessionState | None, session_id: str) -> SessionState:
-    """Return the state of an existing session; raise UnknownSession if it does not exist."""
+    """Return the state of an existing session; raise SessionNotFound if it does not exist."""
     if state is None or state.gone:
         raise unknown(session_id)
     return state
 
 
-def unknown(session_id: str) -> errors.UnknownSession:
+def unknown(session_id: str) -> errors.SessionNotFound:
     """Return the error for a session that does not exist."""
-    return errors.UnknownSession(
+    return errors.SessionNotFound(
         f"there is no session {session_id!r}.",
         hint="List them, or create it with get_or_create_session.",
         facts={"session": session_id},
@@ -128,15 +134,15 @@ def follows(state: SessionState | None, before: SessionState) -> bool:
 
 
 def _create(state: SessionState | None, command: c.CreateSession) -> list[e.SessionEvent]:
-    said = opened(command.messages, command.opening)
+    said = with_profile_prompt(command.messages, command.opening)
     if state is not None and not state.gone:
         if command.or_get and state.status is SessionStatus.ACTIVE:
             return []
         if command.or_get:
-            fresh = evolve_one(state, e.SessionReset(), time_us=0)
-            return [e.SessionReset(), *_added(fresh, said)]
+            fresh = evolve_one(state, e.SessionResetEvent(), time_us=0)
+            return [e.SessionResetEvent(), *_added(fresh, said)]
         raise taken(command.session_id)
-    created = e.SessionCreated(
+    created = e.SessionCreatedEvent(
         id=command.session_id,
         user_id=command.user_id,
         title=checked_title(command.title),
@@ -166,21 +172,21 @@ def messages_added(
 
 
 def _call_events(
-    window: Selection | None, usage: Usage | None, messages: int
+    window: WindowSelection | None, usage: ReportedUsage | None, messages: int
 ) -> list[e.SessionEvent]:
     """Return the events that record a model call: its usage, and its window right before the answer."""
     made: list[e.SessionEvent] = []
     if usage is not None:
-        made.append(e.SessionUpdated(usage=usage))
+        made.append(e.SessionUpdatedEvent(usage=usage))
     if window is not None:
-        made.append(e.WindowRecorded(window, messages))
+        made.append(e.WindowRecordedEvent(window, messages))
     return made
 
 
 def cut_events(cut: Cut | None, summary: Summary | None) -> list[e.SessionEvent]:
     """Return the event of a cut, followed by that of the summary of what it takes out."""
-    made: list[e.SessionEvent] = [] if cut is None else [e.WindowCut(cut)]
-    return made if summary is None else [*made, e.SessionSummarized(summary)]
+    made: list[e.SessionEvent] = [] if cut is None else [e.WindowCutEvent(cut)]
+    return made if summary is None else [*made, e.SessionSummarizedEvent(summary)]
 
 
 def _summarised_up_to(state: SessionState, summary: Summary) -> int:
@@ -212,7 +218,7 @@ def _summarize(state: SessionState, command: c.SummarizeSession) -> list[e.Sessi
             hint="Nothing was changed. Summarise again if messages are still without a summary.",
             facts={"session": state.id},
         )
-    return [e.SessionSummarized(command.summary)]
+    return [e.SessionSummarizedEvent(command.summary)]
 
 
 def _added(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEvent]:
@@ -228,11 +234,13 @@ def _added(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEv
     return made
 
 
-def counted(message: Message) -> e.MessageAdded:
+def counted(message: Message) -> e.MessageAddedEvent:
     """Return the event of a message with its token count and the counter's name."""
     if message.tokens > 0:
-        return e.MessageAdded(message, message.tokens, GIVEN)
-    return e.MessageAdded(message, message.fallback_estimate_tokens(), estimate.NAME)
+        return e.MessageAddedEvent(message, message.tokens, GIVEN)
+    return e.MessageAddedEvent(
+        message, message.fallback_estimate_tokens(), messages.ESTIMATE_COUNTER
+    )
 
 
 def _end(state: SessionState, command: c.EndSession) -> list[e.SessionEvent]:
@@ -240,11 +248,11 @@ def _end(state: SessionState, command: c.EndSession) -> list[e.SessionEvent]:
         return []
     if state.status is SessionStatus.ENDED and command.reason is not EndReason.DELETED:
         return []
-    return [e.SessionEnded(command.reason)]
+    return [e.SessionEndedEvent(command.reason)]
 
 
 def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing, ...]:
-    created = e.SessionCreated(
+    created = e.SessionCreatedEvent(
         id=command.next_id,
         user_id=state.user_id,
         title=state.title,
@@ -261,17 +269,17 @@ def _continue(state: SessionState, command: c.ContinueSession) -> tuple[Writing,
     at = len(command.carried)
     events[at:at] = _call_events(command.window, command.usage, len(command.messages))
     return (
-        Writing(state.id, (e.SessionContinued(command.next_id),)),
+        Writing(state.id, (e.SessionContinuedEvent(command.next_id),)),
         Writing(command.next_id, (created, *events)),
     )
 
 
-def evolve(state: SessionState | None, recorded: e.Recorded) -> SessionState:
+def evolve(state: SessionState | None, recorded: e.RecordedEvent) -> SessionState:
     """Return the state after a recorded event."""
     after = evolve_one(state, recorded.event, time_us=recorded.time_us)
     version, until = recorded.version, after.until
     # A session created again under a used id begins above the versions of the earlier one.
-    began = version if isinstance(recorded.event, e.SessionCreated) else after.began
+    began = version if isinstance(recorded.event, e.SessionCreatedEvent) else after.began
     return replace(after, version=version, began=began, until=0 if version >= until else until)
 
 
@@ -280,25 +288,25 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
     if state is None:
         return _first(event, time_us)
     # Tested first because nearly every event is a message.
-    if isinstance(event, e.MessageAdded):
+    if isinstance(event, e.MessageAddedEvent):
         return _with_message(state, event, time_us)
     if isinstance(event, forking.Went):
         return forking.evolved(event, time_us)
     version = state.version + 1
     match event:
-        case e.SessionCreated():
+        case e.SessionCreatedEvent():
             return _begun(state, event, time_us)
-        case e.WindowRecorded():
+        case e.WindowRecordedEvent():
             return replace(state, version=version, active_us=time_us)
-        case e.WindowCut():
+        case e.WindowCutEvent():
             return replace(
                 state, version=version, active_us=time_us, cut=event.cut, live=event.cut.tokens
             )
-        case e.SessionSummarized():
+        case e.SessionSummarizedEvent():
             return _summarized(state, event, time_us)
-        case e.SessionUpdated():
+        case e.SessionUpdatedEvent():
             return updating.evolved(state, event, time_us)
-        case e.SessionContinued():
+        case e.SessionContinuedEvent():
             links = (*state.continuations, event.to)
             return replace(
                 state,
@@ -308,22 +316,22 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
                 open_calls=(),
                 answered=(),
             )
-        case e.SessionReset():
+        case e.SessionResetEvent():
             return _next_generation(state, time_us)
-        case e.SessionEnded() | e.SessionOffloaded() | e.SessionErased():
+        case e.SessionEndedEvent() | e.SessionOffloadedEvent() | e.SessionErasedEvent():
             return _ended(state, event, time_us)
     assert_never(event)
 
 
 def _first(event: e.SessionEvent, time_us: int) -> SessionState:
-    if isinstance(event, e.SessionCreated):
+    if isinstance(event, e.SessionCreatedEvent):
         return _begun(None, event, time_us)
     if isinstance(event, forking.Went):
         return forking.evolved(event, time_us)
     raise errors.Corrupt("a session's log does not begin with its creation.")
 
 
-def _summarized(state: SessionState, event: e.SessionSummarized, time_us: int) -> SessionState:
+def _summarized(state: SessionState, event: e.SessionSummarizedEvent, time_us: int) -> SessionState:
     more = event.summary.tokens - (state.summary.tokens if state.summary else 0)
     version, live = state.version + 1, state.live + more
     written = event.summary if event.summary.author else state.written
@@ -334,12 +342,12 @@ def _summarized(state: SessionState, event: e.SessionSummarized, time_us: int) -
 
 def _ended(
     state: SessionState,
-    event: e.SessionEnded | e.SessionOffloaded | e.SessionErased,
+    event: e.SessionEndedEvent | e.SessionOffloadedEvent | e.SessionErasedEvent,
     time_us: int,
 ) -> SessionState:
-    if isinstance(event, e.SessionOffloaded):
+    if isinstance(event, e.SessionOffloadedEvent):
         return offloading.evolved(state, event)
-    if isinstance(event, e.SessionErased):
+    if isinstance(event, e.SessionErasedEvent):
         # An erasure does not count as activity.
         return replace(state, version=state.version + 1, erased=state.version + 1)
     deleted = event.reason is EndReason.DELETED
@@ -351,7 +359,7 @@ def _ended(
     )
 
 
-def _begun(state: SessionState | None, event: e.SessionCreated, time_us: int) -> SessionState:
+def _begun(state: SessionState | None, event: e.SessionCreatedEvent, time_us: int) -> SessionState:
     before = SessionState(id=event.id, generation=-1) if state is None or event.until else state
     return SessionState(
         id=event.id,
@@ -402,7 +410,7 @@ def _next_generation(state: SessionState, time_us: int) -> SessionState:
     )
 
 
-def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> SessionState:
+def _with_message(state: SessionState, event: e.MessageAddedEvent, time_us: int) -> SessionState:
     message, version, ordinal = event.message, state.version + 1, state.ordinal + 1
     open_calls, answered = pairing.after(state.open_calls, state.answered, message)
     asked = message.role == "user"
@@ -433,7 +441,7 @@ def _with_message(state: SessionState, event: e.MessageAdded, time_us: int) -> S
 def _pinned(state: SessionState, message: Message) -> bool:
     """Return whether a window always looks at a message: the first system prompt, or one whose metadata asks for it."""
     prompt = message.role == "system" and not state.message_count
-    return prompt or (bool(message.metadata) and stands_out(message.metadata))
+    return prompt or (bool(message.metadata) and has_high_priority(message.metadata))
 
 
 def preview(message: Message) -> str | None:

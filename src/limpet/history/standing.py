@@ -11,19 +11,16 @@ from typing import Final
 
 import msgspec
 
+from limpet.core.values import events as e
+from limpet.core.values.context import ContextHandle, WindowSelection, priority_of_metadata
+from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.memory_records import MEMORY_METADATA_KEY
+from limpet.core.values.messages import Message, ToolCallRequest, ToolCallResult
+from limpet.core.values.pack_parts import PackSelection
+from limpet.core.values.session_state import SUMMARY_PREFIXES, OpenCall, SessionState, Summary
 from limpet.history import continuation
 from limpet.history.frames import text_hash
 from limpet.history.sessions import preview
-from limpet.values import event as e
-from limpet.values import frame_event as f
-from limpet.values.context import Selection, standing
-from limpet.values.frozen import EMPTY, Json
-from limpet.values.handle import ContextHandle
-from limpet.values.message import Message, ToolCallRequest, ToolCallResult
-from limpet.values.opening import METADATA_KEY
-from limpet.values.pack import PackSelection
-from limpet.values.policy import PREFIXES, Summary
-from limpet.values.session import OpenCall, SessionState
 
 ERASED: Final = "[erased]"
 
@@ -52,7 +49,7 @@ def message(said: Message, name: str) -> Message:
 
 def unopened(said: Message) -> Message:
     """Return a prompt without what memory had put at its end."""
-    rest = {key: value for key, value in said.metadata.items() if key != METADATA_KEY}
+    rest = {key: value for key, value in said.metadata.items() if key != MEMORY_METADATA_KEY}
     text = said.content if isinstance(said.content, str) else ""
     end = _END.search(text)
     begin = text.rfind(f"[memory-{end[1]}]\n") if end else 0
@@ -63,7 +60,7 @@ def unopened(said: Message) -> Message:
 def _kept(said: Message) -> dict[str, Json]:
     """Return what of a message's metadata decides over its place: it is one of a few words that are ours."""
     kept: dict[str, Json] = {}
-    chosen = standing(said.metadata)
+    chosen = priority_of_metadata(said.metadata)
     if chosen is not None:
         pinned = said.metadata.get("pinned") is True
         kept = {"pinned": True} if pinned else {"priority": chosen[0].label}
@@ -75,43 +72,45 @@ def _kept(said: Message) -> dict[str, Json]:
 def session_event(event: e.SessionEvent, name: str, cause: Message | None) -> e.SessionEvent:
     """Return what stands in for an event of which `cause` is part, which is called `name` now; None: all of it goes."""
     match event:
-        case e.MessageAdded():
+        case e.MessageAddedEvent():
             said = event.message
-            if cause is not None and said.id != cause.id and METADATA_KEY in said.metadata:
+            if cause is not None and said.id != cause.id and MEMORY_METADATA_KEY in said.metadata:
                 return replace(event, message=unopened(said))
             return replace(event, message=message(said, name))
-        case e.WindowRecorded():
+        case e.WindowRecordedEvent():
             return replace(event, selection=_window(event.selection))
-        case e.SessionSummarized():
-            return e.SessionSummarized(note(event.summary))
-        case e.SessionCreated():
+        case e.SessionSummarizedEvent():
+            return e.SessionSummarizedEvent(note(event.summary))
+        case e.SessionCreatedEvent():
             summary = note(event.summary) if event.summary else None
             if cause is not None:
                 return replace(event, summary=summary)
-            return e.SessionCreated(
+            return e.SessionCreatedEvent(
                 id=event.id, policy=event.policy, summary=summary, corrections=event.corrections
             )
-        case e.SessionForked() | e.SessionRewound():
+        case e.SessionForkedEvent() | e.SessionRewoundEvent():
             state = _state(event.state, name, cause)
-            if isinstance(event, e.SessionForked) and cause is None:
+            if isinstance(event, e.SessionForkedEvent) and cause is None:
                 return replace(event, source=ERASED, state=replace(state, forked_from=None))
             return replace(event, state=state)
-        case e.SessionUpdated():
-            return e.SessionUpdated(policy=event.policy, usage=event.usage)
-        case e.SessionContinued():
-            return e.SessionContinued(ERASED)
+        case e.SessionUpdatedEvent():
+            return e.SessionUpdatedEvent(policy=event.policy, usage=event.usage)
+        case e.SessionContinuedEvent():
+            return e.SessionContinuedEvent(ERASED)
         case _:
             return event
 
 
 def note(summary: Summary) -> Summary:
     """Return what stands in for a summary: it says for which messages it stood, and nothing of theirs."""
-    begins = next((p for p in PREFIXES.values() if summary.text.startswith(p)), PREFIXES["en"])
+    begins = next(
+        (p for p in SUMMARY_PREFIXES.values() if summary.text.startswith(p)), SUMMARY_PREFIXES["en"]
+    )
     named = f"(messages {summary.first}–{summary.last}) " if summary.last else ""
     return replace(summary, text=f"{begins}{named}{ERASED}", recall=None)
 
 
-def _window(chosen: Selection) -> Selection:
+def _window(chosen: WindowSelection) -> WindowSelection:
     return replace(chosen, parts=(), sizes=(), digest="")
 
 
@@ -138,14 +137,14 @@ def _state(state: SessionState, name: str, cause: Message | None) -> SessionStat
     )  # fmt: skip
 
 
-def frame_event(event: f.FrameEvent) -> tuple[f.FrameEvent, tuple[str, ...]]:
+def frame_event(event: e.FrameEvent) -> tuple[e.FrameEvent, tuple[str, ...]]:
     """Return what stands in for an event of a frame that holds content of others, and the texts that it refers to."""
     match event:
-        case f.FrameUpdatedEvent() if event.pack is not None:
+        case e.FrameUpdatedEvent() if event.pack is not None:
             return replace(event, pack=_pack(event.pack)), ()
-        case f.HandleAddedEvent():
+        case e.HandleAddedEvent():
             return replace(event, handle=_handle(event.handle)), (ERASED,)
-        case f.FrameCompactedEvent():
+        case e.FrameCompactedEvent():
             return replace(event, replaced=tuple(map(_handle, event.replaced))), (ERASED,)
         case _:
             return event, ()

@@ -7,9 +7,9 @@ import hmac
 import msgspec
 
 from limpet import errors
-from limpet.values import frame_command as c
-from limpet.values import frame_event as e
-from limpet.values.frame import Decision, Frame, Suspension, SuspensionStatus
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.frame_state import Decision, Frame, Suspension, SuspensionStatus
 
 Command = c.SuspendFrame | c.EndSuspension | c.RevokeSuspension
 

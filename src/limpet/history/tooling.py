@@ -7,11 +7,11 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.frame_state import Frame, FrameStatus, ToolRun, ToolStatus, TreeState
+from limpet.core.values.json_values import Json
 from limpet.history.frames import Made, check_time, refused, text_hash
-from limpet.values import frame_command as c
-from limpet.values import frame_event as e
-from limpet.values.frame import Frame, FrameStatus, ToolRun, ToolStatus, TreeState
-from limpet.values.frozen import Json
 
 UNKNOWN_OUTCOME: Final = (
     "The outcome of this call is unknown: the run stopped before its result was recorded."
@@ -93,10 +93,10 @@ def _in_progress(tool: ToolRun) -> errors.InvalidTransition:
 
 
 def find(frame: Frame, tool_id: str) -> ToolRun:
-    """Return a tool in progress; raise UnknownTool otherwise."""
+    """Return a tool in progress; raise ToolNotFound otherwise."""
     tool = frame.tool(tool_id)
     if tool is None:
-        raise errors.UnknownTool(
+        raise errors.ToolNotFound(
             f"the frame {frame.frame_id!r} has no tool {tool_id!r} in progress.",
             hint="It may be through already; frame.tools has those that are not.",
             facts={"frame": frame.frame_id, "tool": tool_id},

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import msgspec
 
 from limpet import errors
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.session_state import SessionState, corrections_with_usage
 from limpet.history.checking import checked_metadata, checked_title
-from limpet.values import command as c
-from limpet.values import event as e
-from limpet.values.frozen import Json, freeze
-from limpet.values.policy import corrected
-from limpet.values.session import SessionState
 
 replace = msgspec.structs.replace
 encode = msgspec.json.encode
@@ -36,19 +35,19 @@ def updates(state: SessionState, command: c.UpdateSession) -> list[e.SessionEven
     policy = msgspec.UNSET if command.policy == state.policy else command.policy
     if title is msgspec.UNSET and policy is msgspec.UNSET and not setting and not dropping:
         return []
-    event = e.SessionUpdated(
+    event = e.SessionUpdatedEvent(
         title=title, set_metadata=freeze(setting), drop_metadata=dropping, policy=policy
     )
     checked_metadata(_metadata(state, event))
     return [event]
 
 
-def _metadata(state: SessionState, event: e.SessionUpdated) -> Mapping[str, Json]:
+def _metadata(state: SessionState, event: e.SessionUpdatedEvent) -> Mapping[str, Json]:
     merged = {**state.metadata, **event.set_metadata}
     return freeze({key: value for key, value in merged.items() if key not in event.drop_metadata})
 
 
-def evolved(state: SessionState, event: e.SessionUpdated, time_us: int) -> SessionState:
+def evolved(state: SessionState, event: e.SessionUpdatedEvent, time_us: int) -> SessionState:
     """Return the state after a change."""
     known, usage = state.corrections, event.usage
     return replace(
@@ -58,5 +57,5 @@ def evolved(state: SessionState, event: e.SessionUpdated, time_us: int) -> Sessi
         title=state.title if event.title is msgspec.UNSET else event.title,
         metadata=_metadata(state, event),
         policy=state.policy if event.policy is msgspec.UNSET else event.policy,
-        corrections=known if usage is msgspec.UNSET else corrected(known, usage),
+        corrections=known if usage is msgspec.UNSET else corrections_with_usage(known, usage),
     )

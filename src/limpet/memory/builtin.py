@@ -1,8 +1,8 @@
-"""The memory engine that is built in: facts on a shelf, found by rules or by a model, for many users and processes.
+"""The built-in memory engine: facts in an index store, extracted by rules or by a model.
 
-What is known of a user is computed from mentions (`slots.py`), so that neither the order in which sessions
-come nor how often makes a difference. Every change is one write: mentions, the rows that find them, and the
-profile that stands ready. All rows of a user begin with tenant and user; nothing is read without both.
+Facts are computed from mentions, so the order and number of deliveries do not change the result.
+Each change is one atomic write. All keys of a user begin with tenant and user. Threads and
+processes may share one index store.
 """
 
 from __future__ import annotations
@@ -10,13 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from limpet import errors, limits
+from limpet.core.values.memory_records import (
+    Extract,
+    Fact,
+    History,
+    Profile,
+    Recalled,
+    Said,
+    Source,
+    Who,
+)
 from limpet.memory.facts import finding, guard, profiles, rules, slots
 from limpet.memory.facts.factbook import Factbook
 from limpet.memory.facts.journal import Attempt, Journal
 from limpet.memory.facts.slots import Mention, Slot
 from limpet.memory.port import MemoryEngine
 from limpet.memory.shelf import Shelf
-from limpet.values.memory import Extract, Fact, History, Profile, Recalled, Said, Source, Who
 
 Mentioned = dict[str, tuple[str, list[Mention]]]
 """By the name of a slot: what it is about, and what was said."""
@@ -133,8 +142,8 @@ class BuiltIn:
     def search(self, who: Who, query: str, k: int) -> list[Recalled]:
         """Return up to k facts that have words of a query: those that hold first, then what they replaced."""
         self._checked(who)
-        if not 0 < k <= limits.RECALLED_MAX:
-            raise errors.InvalidRequest(f"k is 1 to {limits.RECALLED_MAX}.")
+        if not 0 < k <= limits.MEMORY_RESULTS_MAX:
+            raise errors.InvalidRequest(f"k is 1 to {limits.MEMORY_RESULTS_MAX}.")
         return finding.search(self._book, who, query, k)
 
     def facts(self, who: Who) -> list[Fact]:

@@ -1,7 +1,7 @@
-"""A memory engine somewhere else, reached over HTTP. docs/reference/memory-http.md says what it has to answer.
+"""Memory engine over HTTP: the client and the JSON schema (docs/reference/memory-http.md).
 
-Nothing that comes back is trusted: it is read within bounds of size and time, checked, and made clean. No
-redirect is followed, and the key is in no error.
+Answers are untrusted: size and time are bounded, types are checked, and text is sanitized.
+Redirects are not followed. The API key never appears in an error.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from urllib.parse import SplitResult, quote, urlsplit
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import ids
+from limpet.core.values.memory_records import Fact, History, Profile, Recalled, Said, Who
 from limpet.memory import http_schema as schema
 from limpet.memory.port import MemoryEngine
-from limpet.values import ids
-from limpet.values.memory import Fact, History, Profile, Recalled, Said, Who
 
 T = TypeVar("T")
 
@@ -88,8 +88,8 @@ class HTTPMemory:
 
     def search(self, who: Who, query: str, k: int) -> list[Recalled]:
         """Return up to k things that the engine finds."""
-        if not 0 < k <= limits.RECALLED_MAX:
-            raise errors.InvalidRequest(f"k is 1 to {limits.RECALLED_MAX}.")
+        if not 0 < k <= limits.MEMORY_RESULTS_MAX:
+            raise errors.InvalidRequest(f"k is 1 to {limits.MEMORY_RESULTS_MAX}.")
         short = query[: limits.FACT_SCAN_CHARS_MAX]
         answer = self._ask("search", schema.SearchJson(who, short, k), schema.SearchAnswer)
         return [schema.recalled(each) for each in answer.results[:k]]

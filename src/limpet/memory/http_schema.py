@@ -12,10 +12,19 @@ import msgspec
 from msgspec import Meta
 
 from limpet import errors, limits
+from limpet.core.values.json_values import Json
+from limpet.core.values.memory_records import (
+    Fact,
+    FactKind,
+    History,
+    Profile,
+    Recalled,
+    Said,
+    Source,
+    Who,
+)
+from limpet.core.values.messages import Message
 from limpet.memory.facts import guard
-from limpet.values.frozen import Json
-from limpet.values.memory import Fact, FactKind, History, Profile, Recalled, Said, Source, Who
-from limpet.values.message import Message
 
 Name = Annotated[str, Meta(min_length=1, max_length=limits.ID_BYTES_MAX)]
 Text = Annotated[str, Meta(max_length=limits.MEMORY_ANSWER_BYTES_MAX)]
@@ -56,7 +65,7 @@ class SearchJson(msgspec.Struct, frozen=True):
 
     who: Who
     query: Text
-    k: Annotated[int, Meta(ge=1, le=limits.RECALLED_MAX)]
+    k: Annotated[int, Meta(ge=1, le=limits.MEMORY_RESULTS_MAX)]
 
 
 class FactsJson(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,7 +1,7 @@
-"""The memory port: what an engine of long-term memory does. Whatever people run already can be put behind it.
+"""The port of long-term memory engines.
 
-An engine takes conversations that have ended and gives back what is known of a user. It never sees a
-conversation that goes on, and nothing waits for it: who calls has a time limit, and goes on without an answer.
+An engine ingests conversations that have ended and answers what is known about a user. Callers set
+time limits and go on without an answer. No session depends on an engine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from limpet.values.memory import Fact, History, Profile, Recalled, Said, Who
+from limpet.core.values.memory_records import Fact, History, Profile, Recalled, Said, Who
 
 
 class MemoryEngine(Protocol):

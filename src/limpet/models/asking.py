@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.json_values import checked_text
 from limpet.models.port import Reply
-from limpet.values.frozen import checked_text
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Closable")
@@ -78,8 +78,8 @@ class Pauses(msgspec.Struct, frozen=True):
     `jitter` gives a number from 0 to 1; without it, all who wait would come back at once.
     """
 
-    first_s: float = limits.MODEL_PAUSE_S
-    most_s: float = limits.MODEL_PAUSE_S_MAX
+    first_s: float = limits.MODEL_RETRY_PAUSE_S
+    most_s: float = limits.MODEL_RETRY_PAUSE_S_MAX
     sleep: Callable[[float], None] = time.sleep
     jitter: Callable[[], float] = SystemRandom().random
 
@@ -259,7 +259,7 @@ def not_installed(what: str, library: str) -> errors.NotInstalled:
     """The error for a client library that is not there, with the command that installs it."""
     return errors.NotInstalled(
         f"{what} takes the library {library}.",
-        hint=f"Install it with: {errors.pip_install(library)}",
+        hint=f"Install it with: {errors.pip_install_command(library)}",
     )
 
 

@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Meta
 
 from limpet import errors, limits
+from limpet.core.values.json_values import checked_text
+from limpet.core.values.memory_records import Fact, FactKind, Said, Source
 from limpet.models import asking, showing
 from limpet.models.port import Model
 from limpet.models.showing import START, Count, Place, Shown
-from limpet.values.frozen import checked_text
-from limpet.values.memory import Fact, FactKind, Said, Source
 
 _SPEAKERS: Final = frozenset({"user", "assistant"})
 """Whose words tell of a user. What a tool brings, anybody may have written."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from limpet import limits
+from limpet.core.values.json_values import checked_text
 from limpet.models import asking
 from limpet.models.port import Reply
-from limpet.values.frozen import checked_text
 
 if TYPE_CHECKING:
     import openai  # noqa: F401 - named in the base below
@@ -35,7 +35,7 @@ class OpenAIModel(asking.Remote["openai.OpenAI"]):
         *,
         base_url: str | None = None,
         api_key: str | None = None,
-        window: int = limits.MODEL_WINDOW,
+        window: int = limits.MODEL_WINDOW_TOKENS,
         timeout_s: float = limits.MODEL_TIMEOUT_S,
         retries: int = limits.MODEL_RETRIES,
         temperature: float | None = None,

@@ -13,8 +13,8 @@ from typing import Final, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.values.frozen import Json
-from limpet.values.message import Message
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message
 from limpet.wire import codec
 
 Count = Callable[[str], int]

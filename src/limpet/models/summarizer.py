@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet import errors, limits
+from limpet.core.values.messages import Message
 from limpet.models import asking, showing
 from limpet.models.port import Model
 from limpet.models.prompts import WORDS
 from limpet.models.showing import START, Count, Place, Shown
-from limpet.values.message import Message
 
 _TRIES = 8
 """How often a question is put together anew that came out longer than its parts."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from limpet import errors
 
-AGAIN: Final = errors.RETRY
+AGAIN: Final = errors.RETRY_HINT
 
 
 class Case:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
-from limpet.values.frozen import Json
+from limpet.core.values.json_values import Json
 
 
 class Documents(Protocol):

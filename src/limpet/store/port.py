@@ -51,6 +51,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
+from limpet.core.values.json_values import Json
 from limpet.store.records import (
     Append,
     Appended,
@@ -73,7 +74,6 @@ from limpet.store.records import (
     StreamWrite,
 )
 from limpet.store.reports import Rebuilt, Report
-from limpet.values.frozen import Json
 
 if TYPE_CHECKING:
     from limpet.store.erasure import Erased, Erasure
@@ -154,7 +154,7 @@ class Store(Protocol):
 
         A thread must not take it twice. Several commits may be made within one turn.
 
-        Raises StoreBusy, naming the holder, if the lock is not free within limits.TURN_WAIT_S.
+        Raises StoreBusy, naming the holder, if the lock is not free within limits.WRITE_LOCK_WAIT_S.
         """
         ...
 

@@ -13,11 +13,11 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from limpet import errors, limits
+from limpet.core.values.json_values import Json
 from limpet.store import blanking, chain, port, portable, transcribing
 from limpet.store.books import Books, Salts, blob_faults, faults_of, index_faults
 from limpet.store.erasure import Erased, Erasure
 from limpet.store.notes import check_note
-from limpet.values.frozen import Json
 
 _PROGRESS_EVERY = 1_000
 
@@ -47,13 +47,13 @@ class VolatileStore:
     def turn(self) -> Generator[bool]:
         """Hold the right to decide among the threads of this process. Not re-entrant.
 
-        Raises StoreBusy, naming the thread that has it, after limits.TURN_WAIT_S.
+        Raises StoreBusy, naming the thread that has it, after limits.WRITE_LOCK_WAIT_S.
         """
         assert self._holder is not threading.current_thread(), "this thread has the turn already"
-        if not self._turn.acquire(timeout=limits.TURN_WAIT_S):
+        if not self._turn.acquire(timeout=limits.WRITE_LOCK_WAIT_S):
             holder = self._holder.name if self._holder else "unknown"
             raise errors.StoreBusy(
-                f"thread {holder} has held the store's turn for {limits.TURN_WAIT_S:g} s.",
+                f"thread {holder} has held the store's turn for {limits.WRITE_LOCK_WAIT_S:g} s.",
                 hint="Retry, or look at what that thread waits for.",
                 facts={"holder": holder},
             )

@@ -1,6 +1,5 @@
-"""Helpers for proving a Limpet store: the contract suite, a generated corpus, a faulty store,
-and what providers demand of a request.
+"""Helpers for proving stores, memory engines and code above them.
 
-Import the module you need (`from limpet.testing import corpus`); importing this package
-loads nothing else.
+Import the module you need (`from limpet.testing import corpus`). Importing this package loads
+nothing else.
 """

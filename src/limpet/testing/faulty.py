@@ -12,6 +12,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from limpet import errors
+from limpet.core.values.json_values import Json
 from limpet.store.erasure import Erased, Erasure
 from limpet.store.port import (
     Append,
@@ -31,7 +32,6 @@ from limpet.store.port import (
     Store,
     StoredEvent,
 )
-from limpet.values.frozen import Json
 
 
 class FaultyStore:

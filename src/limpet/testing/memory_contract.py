@@ -1,13 +1,13 @@
-"""The contract of long-term memory: every promise of `limpet.memory.port`, proved on any engine.
+"""The contract suite of memory engines: every promise of `limpet.memory.port`.
 
-To prove an engine or an adapter, subclass the suite in a test module of your own and run pytest:
+To test an engine or an adapter, subclass the suite in a test module of your own and run pytest:
 
     class TestMyMemory(memory_contract.MemoryContract):
-        def open_engine(self, folder: Path) -> MemoryEngine:     # the same folder again: the same memory
+        def open_engine(self, folder: Path) -> MemoryEngine:     # same folder, same memory
             return MyMemory(folder / "memory")
 
-What users say here is as plain as can be, and only the word that matters is looked for: an engine may put
-facts in words of its own. One that keeps nothing between two openings sets `reopens = False`.
+Tests search for single words, so an engine may rephrase facts. An engine that keeps nothing between
+two openings sets `reopens = False`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import ClassVar
 
 import pytest
 
+from limpet.core.values.memory_records import Fact, History, Said, Who
+from limpet.core.values.messages import Message, ToolCallResult
 from limpet.memory.port import MemoryEngine
-from limpet.values.memory import Fact, History, Said, Who
-from limpet.values.message import Message, ToolCallResult
 
 ADA = Who("acme", "ada")
 BOB = Who("acme", "bob")

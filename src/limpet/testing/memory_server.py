@@ -1,10 +1,10 @@
-"""A server for any memory engine, in the schema of `limpet.memory.http`: for tests, and as a model for others.
+"""Serves any memory engine over HTTP on this machine, in the schema of `limpet.memory.http`.
 
     with MemoryServer(engine, api_key="…") as server:
         memory = HTTPMemory(server.url, api_key="…")
 
-It serves on this machine only. A conversation that arrives in pieces is handed on as it comes, in a thread,
-so that none is ever in memory as a whole; one that does not go on is broken off when others need its place.
+A conversation that arrives in chunks is passed on in a thread as it comes, so none is in memory as
+a whole. An upload that does not continue is aborted when others need its place.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.memory_records import Said
 from limpet.memory import http_schema as schema
 from limpet.memory.port import MemoryEngine
-from limpet.values.memory import Said
 
 _STATUS: Final[Mapping[type[errors.Error], int]] = {
     errors.NotFound: 404,

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from limpet.core.values.memory_records import (
+    Fact,
+    FactKind,
+    History,
+    Profile,
+    Recalled,
+    Said,
+    Source,
+    Who,
+)
 from limpet.memory.port import MemoryEngine
-from limpet.values.memory import Fact, FactKind, History, Profile, Recalled, Said, Source, Who
 
 
 class Scribe:

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from limpet import errors
+from limpet.core.values.session_state import CounterCorrection, ReportedUsage, bounded_factor
 from limpet.tokens.port import Counter, Scaled
-from limpet.values.policy import Correction, Usage, bounded
 
 _NAME: Final = re.compile(r"(.+)\*(\d\.\d{3})")
 
@@ -27,8 +27,8 @@ class Calibration(msgspec.Struct, frozen=True):
 
     def observe(self, estimated: int, reported: int) -> Calibration:
         """Return the calibration after one more request: what the plain counter said, what was charged."""
-        known = Correction(self.counter, self.factor, self.observations)
-        after = known.after(Usage(self.counter, estimated, reported))
+        known = CounterCorrection(self.counter, self.factor, self.observations)
+        after = known.after(ReportedUsage(self.counter, estimated, reported))
         return Calibration(self.counter, after.factor, after.observations)
 
     def apply(self, counter: Counter) -> Counter:
@@ -47,4 +47,4 @@ def split_name(name: str) -> tuple[str, Calibration | None]:
     match = _NAME.fullmatch(name)
     if match is None:
         return name, None
-    return match[1], Calibration(match[1], bounded(float(match[2])))
+    return match[1], Calibration(match[1], bounded_factor(float(match[2])))

@@ -15,8 +15,8 @@ from typing import Final, Literal, cast
 import msgspec
 
 from limpet import limits
+from limpet.core.values.json_values import Json
 from limpet.tokens import headers
-from limpet.values.frozen import Json
 
 Kind = Literal["image", "audio", "video", "file"]
 

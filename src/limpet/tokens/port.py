@@ -13,9 +13,9 @@ from typing import Final, Protocol, cast
 import msgspec
 
 from limpet import limits
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message
 from limpet.tokens import media
-from limpet.values.frozen import Json
-from limpet.values.message import Message
 
 _TEXT_OF: Final = {
     "text": "text", "input_text": "text", "output_text": "text", "summary_text": "text",

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from limpet import errors
-from limpet.values.frozen import EMPTY, FrozenDict, FrozenList, Json, freeze_object
-from limpet.values.message import Message, ToolCallRequest, ToolCallResult
+from limpet.core.values.json_values import EMPTY, FrozenDict, FrozenList, Json, freeze_object
+from limpet.core.values.messages import Message, ToolCallRequest, ToolCallResult
 from limpet.wire import envelopes
 
 OWN_BLOCKS: Final = frozenset(

@@ -15,7 +15,7 @@ from typing import Final, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.values.frozen import Json
+from limpet.core.values.json_values import Json
 
 Step = str | int
 Path = tuple[Step, ...]

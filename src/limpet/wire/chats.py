@@ -13,9 +13,9 @@ from typing import cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.values import ids
-from limpet.values.frozen import EMPTY, Json, checked_text
-from limpet.values.message import checked_id
+from limpet.core.values import ids
+from limpet.core.values.json_values import EMPTY, Json, checked_text
+from limpet.core.values.messages import checked_id
 from limpet.wire import codec
 
 

@@ -14,26 +14,26 @@ from typing import Final, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.values import command, event
-from limpet.values.frozen import Json, freeze
-from limpet.values.message import CATEGORY_OF_ROLE, Message
-from limpet.values.session import SessionInfo, SessionState
+from limpet.core.values import commands, events
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.messages import CATEGORY_OF_ROLE, Message
+from limpet.core.values.session_state import SessionInfo, SessionState
 from limpet.wire import anthropic, blobs, openai
 
 SCHEMAS: Final[Mapping[str, int]] = {
-    event.SessionCreated.kind: 1,
-    event.MessageAdded.kind: 2,
-    event.WindowRecorded.kind: 1,
-    event.WindowCut.kind: 1,
-    event.SessionSummarized.kind: 1,
-    event.SessionUpdated.kind: 1,
-    event.SessionContinued.kind: 1,
-    event.SessionForked.kind: 1,
-    event.SessionRewound.kind: 1,
-    event.SessionReset.kind: 1,
-    event.SessionEnded.kind: 1,
-    event.SessionOffloaded.kind: 1,
-    event.SessionErased.kind: 1,
+    events.SessionCreatedEvent.kind: 1,
+    events.MessageAddedEvent.kind: 2,
+    events.WindowRecordedEvent.kind: 1,
+    events.WindowCutEvent.kind: 1,
+    events.SessionSummarizedEvent.kind: 1,
+    events.SessionUpdatedEvent.kind: 1,
+    events.SessionContinuedEvent.kind: 1,
+    events.SessionForkedEvent.kind: 1,
+    events.SessionRewoundEvent.kind: 1,
+    events.SessionResetEvent.kind: 1,
+    events.SessionEndedEvent.kind: 1,
+    events.SessionOffloadedEvent.kind: 1,
+    events.SessionErasedEvent.kind: 1,
 }
 """The newest schema that this version knows, by kind of event; it is what it writes, but of a message."""
 
@@ -43,7 +43,7 @@ PARTED: Final = 2
 
 Upcaster = Callable[[dict[str, Json]], dict[str, Json]]
 UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {
-    (event.MessageAdded.kind, WHOLE): lambda whole: whole,
+    (events.MessageAddedEvent.kind, WHOLE): lambda whole: whole,
 }
 """From (kind, schema) to the function that lifts such a payload to the next schema."""
 
@@ -53,18 +53,18 @@ FOLD: Final = 4
 _PLAIN: Final = {
     kind.kind: msgspec.json.Decoder(kind)
     for kind in (
-        event.SessionCreated,
-        event.WindowRecorded,
-        event.WindowCut,
-        event.SessionSummarized,
-        event.SessionUpdated,
-        event.SessionContinued,
-        event.SessionForked,
-        event.SessionRewound,
-        event.SessionReset,
-        event.SessionEnded,
-        event.SessionOffloaded,
-        event.SessionErased,
+        events.SessionCreatedEvent,
+        events.WindowRecordedEvent,
+        events.WindowCutEvent,
+        events.SessionSummarizedEvent,
+        events.SessionUpdatedEvent,
+        events.SessionContinuedEvent,
+        events.SessionForkedEvent,
+        events.SessionRewoundEvent,
+        events.SessionResetEvent,
+        events.SessionEndedEvent,
+        events.SessionOffloadedEvent,
+        events.SessionErasedEvent,
     )
 }
 _encoder = msgspec.json.Encoder()
@@ -82,9 +82,9 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     blobs: tuple[bytes, ...] = ()
 
 
-def encoded(fact: event.SessionEvent) -> Encoded:
+def encoded(fact: events.SessionEvent) -> Encoded:
     """Return an event as it is stored; raise TooLarge if a message is larger than its limit."""
-    if not isinstance(fact, event.MessageAdded):
+    if not isinstance(fact, events.MessageAddedEvent):
         return Encoded(SCHEMAS[fact.kind], _encoder.encode(fact))
     payload = encode_message(fact.message)
     # No text is larger than the whole: most messages need no look inside.
@@ -97,13 +97,13 @@ def encoded(fact: event.SessionEvent) -> Encoded:
 
 def needed(kind: str, schema: int, payload: bytes) -> list[bytes]:
     """Return the hashes of the blobs that a payload can't be read without."""
-    parted = kind == event.MessageAdded.kind and schema == PARTED
+    parted = kind == events.MessageAddedEvent.kind and schema == PARTED
     return blobs.hashes(payload) if parted else []
 
 
-def encode_event(fact: event.SessionEvent) -> bytes:
+def encode_event(fact: events.SessionEvent) -> bytes:
     """Return the whole payload of an event; raise TooLarge if a message is larger than its limit."""
-    if isinstance(fact, event.MessageAdded):
+    if isinstance(fact, events.MessageAddedEvent):
         return encode_message(fact.message)
     return _encoder.encode(fact)
 
@@ -149,7 +149,7 @@ def decode_event(
     tokens: int | None,
     counter: str | None,
     texts: Mapping[bytes, str] = blobs.NONE,
-) -> event.SessionEvent:
+) -> events.SessionEvent:
     """Return the event of a payload that has passed its digest; `texts` has the blobs it needs, by hash.
 
     Raises NewerStore for a kind or schema this version does not know, Corrupt for bytes it can't be,
@@ -163,11 +163,11 @@ def decode_event(
             facts={"kind": kind, "schema": schema},
         )
     try:
-        if kind == event.MessageAdded.kind:
+        if kind == events.MessageAddedEvent.kind:
             parted = schema == PARTED
             data = blobs.put_back(payload, texts) if parted else _json.decode(payload)
             data = lift(kind, schema, data)
-            return event.MessageAdded(message_of(data), tokens or 0, counter or "")
+            return events.MessageAddedEvent(message_of(data), tokens or 0, counter or "")
         if schema == known:
             return _PLAIN[kind].decode(payload)
         lifted = lift(kind, schema, _json.decode(payload))
@@ -238,17 +238,17 @@ def canonical(value: object) -> bytes:
 
 
 TAGS: Final[Mapping[type, str]] = {
-    command.CreateSession: "create",
-    command.AddMessages: "add",
-    command.UpdateSession: "update",
-    command.ContinueSession: "continue",
-    command.EndSession: "end",
-    command.ResetSession: "reset",
-    command.ForkSession: "fork",
-    command.RewindSession: "rewind",
-    command.TrimSession: "trim",
-    command.SummarizeSession: "summarize",
-    command.OffloadSession: "offload",
+    commands.CreateSession: "create",
+    commands.AddMessages: "add",
+    commands.UpdateSession: "update",
+    commands.ContinueSession: "continue",
+    commands.EndSession: "end",
+    commands.ResetSession: "reset",
+    commands.ForkSession: "fork",
+    commands.RewindSession: "rewind",
+    commands.TrimSession: "trim",
+    commands.SummarizeSession: "summarize",
+    commands.OffloadSession: "offload",
 }
 """The stored names of commands."""
 
@@ -258,7 +258,7 @@ _MADE: Final = frozenset(
 """Fields that Limpet fills in, or that are settings: not what the caller said."""
 
 
-def command_bytes(request: command.SessionCommand) -> bytes:
+def command_bytes(request: commands.SessionCommand) -> bytes:
     """Return what makes two commands the same: what the caller said, nothing made on the way.
 
     Fields that are as they are by default are left out, so a later version may add some. A message
@@ -269,9 +269,9 @@ def command_bytes(request: command.SessionCommand) -> bytes:
         value = getattr(request, field.name)
         if field.name not in _MADE and value != field.default:
             fields[field.name] = value
-    if isinstance(request, command.CreateSession) and not request.named:
+    if isinstance(request, commands.CreateSession) and not request.named:
         del fields["session_id"]
-    if isinstance(request, command.ForkSession) and not request.named:
+    if isinstance(request, commands.ForkSession) and not request.named:
         del fields["fork_id"]
     if "messages" in fields:
         messages = cast("tuple[Message, ...]", fields["messages"])

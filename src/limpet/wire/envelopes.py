@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from limpet.values.frozen import EMPTY, Json, freeze
-from limpet.values.message import (
+from limpet.core.values.json_values import EMPTY, Json, freeze
+from limpet.core.values.messages import (
     CATEGORY_OF_ROLE,
     Message,
     ToolCallRequest,

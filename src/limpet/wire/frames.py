@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from limpet import errors
-from limpet.values import frame_command as c
-from limpet.values import frame_event as e
-from limpet.values.budget import TokenBudget
-from limpet.values.frame import Frame, Suspension, TreeState
+from limpet.core.values import commands as c
+from limpet.core.values import events as e
+from limpet.core.values.budget import TokenBudget
+from limpet.core.values.frame_state import Frame, Suspension, TreeState
 
 SCHEMA: Final = 1
 """The newest schema of every kind of event that this version knows, and writes."""
@@ -47,7 +47,9 @@ _MADE: Final[Mapping[type, frozenset[str]]] = {
 }
 """Fields that Limpet fills in, or that are settings: not what the caller said."""
 
-_KINDS: Final = {kind.kind: msgspec.json.Decoder(kind) for kind in (*e.KINDS, e.TreeErased)}
+_KINDS: Final = {
+    kind.kind: msgspec.json.Decoder(kind) for kind in (*e.FRAME_EVENT_TYPES, e.TreeErasedEvent)
+}
 _encoder = msgspec.json.Encoder()
 _sorting = msgspec.json.Encoder(order="sorted")
 _tree = msgspec.json.Decoder(TreeState)

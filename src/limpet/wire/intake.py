@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 from limpet import errors
-from limpet.values.frozen import Json
-from limpet.values.message import Message
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message
 from limpet.wire import anthropic, openai
 
 _LISTS: Final = (list, tuple)

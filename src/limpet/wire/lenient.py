@@ -12,8 +12,8 @@ from typing import Final, cast
 import msgspec
 
 from limpet import errors
-from limpet.values.frozen import EMPTY, Json
-from limpet.values.message import (
+from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.messages import (
     ROLES,
     Message,
     MessageCategory,

@@ -11,11 +11,11 @@ from typing import Final, cast
 import msgspec
 
 from limpet import errors
-from limpet.values import ids
-from limpet.values.frozen import EMPTY, Json, freeze_object
-from limpet.values.message import (
+from limpet.core.values import ids
+from limpet.core.values.json_values import EMPTY, Json, freeze_object
+from limpet.core.values.messages import (
     CATEGORY_OF_ROLE,
-    CHECKED,
+    PREVALIDATED,
     Message,
     ToolCallRequest,
     ToolCallResult,
@@ -48,10 +48,10 @@ def message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) ->
     calls = _calls(kept) if "tool_calls" in kept else ()
     results = _results(kept) if role == "tool" else ()
     if not envelope and "id" not in kept and _sound(role, content, calls, results):
-        made, now = ids.new_stamp("msg")
+        made, now = ids.new_id_and_time("msg")
         return Message(
             role, content, CATEGORY_OF_ROLE[role], made, now,
-            EMPTY, 0, calls, results, None, CHECKED, kept,
+            EMPTY, 0, calls, results, None, PREVALIDATED, kept,
         )  # fmt: skip
     read = envelopes.Read(role, content, calls, results)
     return envelopes.open_message(read, envelope, openai=kept)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from limpet import errors
-from limpet.values.frozen import EMPTY, Json
-from limpet.values.session import DERIVED_METADATA
+from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.session_state import DERIVED_METADATA
 from limpet.wire.chats import Chat, fingerprint, moment, usable_id, usable_title
 from limpet.wire.lenient import as_object
 

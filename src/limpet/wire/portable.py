@@ -14,8 +14,8 @@ from typing import ClassVar, Final
 import msgspec
 
 from limpet import errors
-from limpet.values import event as e
-from limpet.values.frozen import EMPTY, Json
+from limpet.core.values import events as e
+from limpet.core.values.json_values import EMPTY, Json
 from limpet.wire import codec
 
 VERSION: Final = 1
@@ -60,7 +60,7 @@ Line = Header | Begin | Event | Closing
 class Forked(msgspec.Struct, frozen=True, omit_defaults=True):
     """From here on the session is its own: what came before was that of `source`, up to event `version`."""
 
-    kind: ClassVar[str] = e.SessionForked.kind
+    kind: ClassVar[str] = e.SessionForkedEvent.kind
     source: str
     version: int
     title: str | None = None
@@ -70,23 +70,23 @@ class Forked(msgspec.Struct, frozen=True, omit_defaults=True):
 class Rewound(msgspec.Struct, frozen=True):
     """The session went back to one of its events."""
 
-    kind: ClassVar[str] = e.SessionRewound.kind
+    kind: ClassVar[str] = e.SessionRewoundEvent.kind
     to: int
 
 
 Follows = (
-    e.MessageAdded
-    | e.WindowRecorded
-    | e.WindowCut
-    | e.SessionSummarized
-    | e.SessionUpdated
-    | e.SessionContinued
-    | e.SessionReset
-    | e.SessionEnded
+    e.MessageAddedEvent
+    | e.WindowRecordedEvent
+    | e.WindowCutEvent
+    | e.SessionSummarizedEvent
+    | e.SessionUpdatedEvent
+    | e.SessionContinuedEvent
+    | e.SessionResetEvent
+    | e.SessionEndedEvent
 )
 """Events that are written as they are in the log, after the first."""
 
-Fact = e.SessionCreated | Follows | Forked | Rewound
+Fact = e.SessionCreatedEvent | Follows | Forked | Rewound
 
 _encoder = msgspec.json.Encoder()
 _lines = msgspec.json.Decoder(Line)
@@ -103,13 +103,13 @@ def encoded(line: Line) -> bytes:
 
 def line_of(fact: Fact, time_us: int) -> Event:
     """Return the line of an event."""
-    if isinstance(fact, e.MessageAdded):
+    if isinstance(fact, e.MessageAddedEvent):
         data = msgspec.Raw(codec.encode_message(fact.message))
         return Event(fact.kind, codec.WHOLE, time_us, data, fact.tokens, fact.counter)
     if isinstance(fact, Forked | Rewound):
         data = _encoder.encode(fact)
     else:
-        if isinstance(fact, e.SessionCreated) and fact.until:
+        if isinstance(fact, e.SessionCreatedEvent) and fact.until:
             fact = msgspec.structs.replace(fact, until=0)
         data = codec.encode_event(fact)
     return Event(fact.kind, codec.SCHEMAS[fact.kind], time_us, msgspec.Raw(data))
@@ -138,8 +138,10 @@ def fact_of(line: Event) -> Fact:
         cause = error.__cause__
         what = cause.message if isinstance(cause, errors.Error) else str(cause or error.message)
         raise errors.DamagedFile(f"its data can't be read: {what.rstrip('.')}.") from error
-    assert not isinstance(fact, e.SessionForked | e.SessionRewound), "these are read above"
-    if isinstance(fact, e.SessionOffloaded | e.SessionErased):
+    assert not isinstance(fact, e.SessionForkedEvent | e.SessionRewoundEvent), (
+        "these are read above"
+    )
+    if isinstance(fact, e.SessionOffloadedEvent | e.SessionErasedEvent):
         raise errors.DamagedFile("it tells what a memory has taken or a store has erased.")
     return fact
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from limpet.values.frozen import Json
+from limpet.core.values.json_values import Json
 
 _ESCAPES: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 

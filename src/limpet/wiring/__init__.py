@@ -1,4 +1,7 @@
-"""connect: the one place that names adapters and supplies the real clock and randomness."""
+"""`connect` and `connect_async`: the only package that names adapters.
+
+It supplies the real clock and randomness.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from limpet import errors, limits
+from limpet.core.values.session_state import WindowPolicy
 from limpet.engine.admin import Admin, Events
 from limpet.engine.index import StateIndex
 from limpet.engine.requests import Settings, Write
@@ -17,7 +21,6 @@ from limpet.engine.shrinking import Summarizer
 from limpet.memory.meaning.embedding import Embedder
 from limpet.memory.port import MemoryEngine
 from limpet.models.port import Model
-from limpet.values.policy import WindowPolicy
 from limpet.wiring.background import Background, Extras
 from limpet.wiring.manager import SessionManager
 from limpet.wiring.opened import Opened

@@ -1,4 +1,4 @@
-"""An open store for async callers."""
+"""The client for async callers: an open store whose methods are awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What works beside the callers of an open store: archive, long-term memory, background tasks, and a thread for them."""
+"""Services of an open store beside sessions: archive, memory, erasure hooks, worker, thread.
+
+Each is imported and opened when it is first used.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import messages
+from limpet.core.values.memory_records import Who
 from limpet.engine.bonding import BondedShelf, MendedShelf
 from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing, Handles
@@ -23,8 +28,6 @@ from limpet.memory.meaning.embedding import Embedder
 from limpet.memory.port import MemoryEngine
 from limpet.memory.shelf import Shelf
 from limpet.models.port import Model
-from limpet.values import estimate
-from limpet.values.memory import Who
 
 if TYPE_CHECKING:
     from limpet.engine.archive import Archive
@@ -169,8 +172,10 @@ class Background:
         if self._extras.model is not None:
             from limpet.models.extraction import ModelExtractor  # noqa: PLC0415 - as above
 
-            extract = ModelExtractor(self._extras.model, count=estimate.text_tokens)
-        return BuiltIn(MendedShelf(self._shelf()), count=estimate.text_tokens, extract=extract)
+            extract = ModelExtractor(self._extras.model, count=messages.estimate_text_tokens)
+        return BuiltIn(
+            MendedShelf(self._shelf()), count=messages.estimate_text_tokens, extract=extract
+        )
 
     def archive(self, tenant: str, settle: Callable[[], None] = lambda: None) -> Archive:
         """Return the archive of a tenant; `settle` waits for what was written and is not there yet."""
@@ -337,7 +342,7 @@ class Background:
             return self._extras.summarizer
         from limpet.models.summarizer import ModelSummarizer  # noqa: PLC0415 - as above
 
-        return ModelSummarizer(model, count=estimate.text_tokens)
+        return ModelSummarizer(model, count=messages.estimate_text_tokens)
 
     def worker(self, tenants: Sequence[str] | None) -> Worker:
         """Return a worker for all of it, which runs when it is told to."""
@@ -357,18 +362,18 @@ class Background:
     def close(self) -> None:
         """Stop the thread, and close the memory that was opened here. The shelf is whoever's who opened it.
 
-        The thread has limits.WORKER_LAST_S to see through what the next program counts on; after
+        The thread has limits.WORKER_FINAL_WORK_S to see through what the next program counts on; after
         limits.WORKER_STOP_S in all it is left to itself.
         """
         thread, self._thread = self._thread, None
         self._stop.set()
         try:
             if thread is not None:
-                thread.join(limits.WORKER_LAST_S)
+                thread.join(limits.WORKER_FINAL_WORK_S)
         finally:
             self._abandon.set()
         if thread is not None:
-            thread.join(limits.WORKER_STOP_S - limits.WORKER_LAST_S)
+            thread.join(limits.WORKER_STOP_S - limits.WORKER_FINAL_WORK_S)
         with self._mutex:
             if self._memory is not None:
                 self._memory.close()

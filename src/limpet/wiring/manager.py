@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from limpet import errors, limits
+from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.engine.engine import Engine
 from limpet.engine.recovering import REPLACED, Recovering
 from limpet.engine.requests import Settings, Write
@@ -20,8 +21,6 @@ from limpet.engine.session import Session
 from limpet.engine.sessions import Sessions
 from limpet.memory.port import MemoryEngine
 from limpet.store import urls
-from limpet.values.policy import WindowPolicy
-from limpet.values.session import SessionState
 from limpet.wiring.background import Background, Extras
 from limpet.wiring.opened import close_both, files_of, open_engine
 from limpet.wiring.stores import open_shelf

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from limpet import errors, limits
+from limpet.core.values import ids
 from limpet.engine import arriving
 from limpet.engine.engine import Engine
 from limpet.memory.shelf import Shelf
 from limpet.store import urls
-from limpet.values import ids
 from limpet.wiring.stores import documents_of, open_shelf, open_store
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def open_engine(
     store = open_store(url)
     try:
         arriving.refuse(store, tenant)
-        return Engine(store, factory=ids.SYSTEM, cached_sessions=sessions, cached_trees=trees)
+        return Engine(
+            store, factory=ids.SYSTEM_FACTORY, cached_sessions=sessions, cached_trees=trees
+        )
     except BaseException:
         store.close()
         raise

@@ -80,7 +80,7 @@ def _room(url: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
             f"a store at {scheme}:// needs a library that is not installed: {error.name}.",
-            hint=f"Install it with: {errors.pip_install(_DRIVERS[name])}",
+            hint=f"Install it with: {errors.pip_install_command(_DRIVERS[name])}",
             facts={"extra": name},
         ) from error
 

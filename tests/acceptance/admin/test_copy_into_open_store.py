@@ -10,13 +10,13 @@ import pytest
 
 import limpet
 from limpet import Limpet, errors, limits
+from limpet.core.values import ids
 from limpet.engine import arriving, migrating
 from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing
 from limpet.engine.requests import Settings
 from limpet.store.port import Raw, Store
 from limpet.store.volatile import VolatileStore
-from limpet.values import ids
 from limpet.wiring.manager import SessionManager
 from limpet.wiring.stores import open_store
 from tests.acceptance import full_store
@@ -35,7 +35,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def said(store: Store, tenant: str, session_id: str, *texts: str) -> None:
     """Have somebody say something in a store that is open already."""
-    engine = Engine(store, factory=ids.SYSTEM)
+    engine = Engine(store, factory=ids.SYSTEM_FACTORY)
     manager = SessionManager.over(engine, Settings(tenant=tenant))
     session = manager.create_session(session_id, user_id="ada")
     session.add_messages([{"role": "user", "content": text} for text in texts])
@@ -204,7 +204,7 @@ def test_what_came_erased_without_its_notice_can_not_be_used(fast_dir: Path):
     source = VolatileStore()
     said(source, "default", "gone", "words")
     said(source, "default", "s", "words")
-    Erasing(Engine(source, factory=ids.SYSTEM), "default").session("gone")
+    Erasing(Engine(source, factory=ids.SYSTEM_FACTORY), "default").session("gone")
     page = source.copy("default", limit=4)
     with closing(open_store(fast_dir / "b.db")) as store:
         arriving.put_note(store, "default", arriving.NOTE, b"unfinished")

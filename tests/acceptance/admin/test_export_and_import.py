@@ -143,7 +143,7 @@ def test_a_session_comes_with_its_conversation_and_nothing_else(file: Path, tmp_
         chain = [part.id for part in lp.sessions.session_chain("trip")]
         exported(lp, tmp_path / "trip.jsonl", session_id=chain[1])
         exported(lp, tmp_path / "bo.jsonl", user_id="bo")
-        with pytest.raises(errors.UnknownSession):
+        with pytest.raises(errors.SessionNotFound):
             lp.admin.export(tmp_path / "none.jsonl", session_id="nobody")
         with pytest.raises(errors.InvalidRequest):
             lp.admin.export(tmp_path / "none.jsonl", session_id="trip", user_id="bo")

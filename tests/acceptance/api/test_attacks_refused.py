@@ -12,12 +12,12 @@ import pytest
 
 import limpet
 from limpet import Message, WindowPolicy, errors
+from limpet.core.values.memory_records import Said
 from limpet.memory.archive import terms
 from limpet.memory.facts import rules
 from limpet.models.asking import Failure, decoded
 from limpet.models.openai import _Completion
 from limpet.testing.scribe import Scribe
-from limpet.values.memory import Said
 
 
 def test_a_summary_that_was_being_written_when_a_message_was_erased_is_not_taken(tmp_path: Path):

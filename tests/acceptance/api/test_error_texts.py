@@ -30,9 +30,9 @@ Misuse = Callable[[Limpet, Session], object]
 # Name → (misuse, the error, words of the error that say what to do).
 MISUSES: dict[str, tuple[Misuse, type[errors.Error], str]] = {
     "unknown session": (
-        lambda lp, s: lp.sessions.get_session("nobody"), errors.UnknownSession, "get_or_create_session"),
+        lambda lp, s: lp.sessions.get_session("nobody"), errors.SessionNotFound, "get_or_create_session"),
     "adding to an unknown session": (
-        lambda lp, s: lp.sessions.add_messages("nobody", [user()]), errors.UnknownSession, "create"),
+        lambda lp, s: lp.sessions.add_messages("nobody", [user()]), errors.SessionNotFound, "create"),
     "duplicate id": (
         lambda lp, s: lp.sessions.create_session("s"), errors.DuplicateSession, "get_or_create_session"),
     "key reused for another command": (
@@ -113,7 +113,7 @@ MISUSES: dict[str, tuple[Misuse, type[errors.Error], str]] = {
         lambda lp, s: lp.sessions.load_session(5),  # pyright: ignore[reportArgumentType] - on purpose
         errors.InvalidRequest, "text"),
     "an unknown call": (
-        lambda lp, s: s.close_pending_calls(call_ids=["nobody"]), errors.UnknownCall, "no open call"),
+        lambda lp, s: s.close_pending_calls(call_ids=["nobody"]), errors.CallNotFound, "no open call"),
     "a continuation of nothing": (
         lambda lp, s: _without_current(lp).create_continuation_session(),
         errors.NoCurrentSession, "create or load"),
@@ -182,7 +182,7 @@ def test_one_callers_mistake_does_not_fail_its_neighbours(scene: tuple[Limpet, S
     done = asyncio.run(together())
     kinds = [type(one).__name__ for one in done if isinstance(one, BaseException)]
     assert len(kinds) == 4
-    assert kinds[:2] == ["ResultWithoutCall", "UnknownSession"]
+    assert kinds[:2] == ["ResultWithoutCall", "SessionNotFound"]
     assert kinds[3] == "DuplicateMessage"
 
 
@@ -198,7 +198,7 @@ def test_codes_are_stable_and_unique():
     codes = {one.__name__: one.code for one in every_error()}
     assert len(set(codes.values())) == len(codes)
     stable = {
-        "UnknownSession": "unknown_session", "DuplicateSession": "duplicate_session",
+        "SessionNotFound": "session_not_found", "DuplicateSession": "duplicate_session",
         "KeyReused": "key_reused", "StaleVersion": "stale_version", "SecondResult": "second_result",
         "ResultWithoutCall": "result_without_call", "OpenCalls": "open_calls",
         "WrongRole": "wrong_role", "NotJson": "not_json", "BadEncoding": "bad_encoding",

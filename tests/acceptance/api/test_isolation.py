@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from limpet import Limpet, errors
-from limpet.values.message import checked_id
+from limpet.core.values.messages import checked_id
 from tests.acceptance.full_store import opened, worked
 
 TENANTS = ("acme", "acme2")
@@ -141,7 +141,7 @@ def test_what_one_is_asked_for_by_its_place_is_nobody_else_s(fast_dir: Path):
             worked(lp)
     with opened(path, TENANTS[0]) as lp:
         (hit, *_) = lp.archive.search("harbour", user_id="bob")
-        with pytest.raises(errors.UnknownSession):
+        with pytest.raises(errors.SessionNotFound):
             lp.archive.open(hit, user_id="ada")
         told = lp.archive.tool("ada").call(
             {"session_id": hit.session_id, "message_id": hit.message_id}

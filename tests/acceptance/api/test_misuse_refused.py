@@ -12,9 +12,9 @@ import pytest
 
 import limpet
 from limpet import Message, ToolCallRequest, limits
+from limpet.core.values import commands
 from limpet.store import sqlite
 from limpet.store.sqlite import Files, opening
-from limpet.values import command
 from limpet.wire import codec
 
 
@@ -128,9 +128,9 @@ def test_a_ram_disk_is_not_called_safe_from_power_loss(tmp_path: Path):
 
 
 def test_the_bytes_of_a_command_are_what_they_were():
-    added = command.AddMessages(session_id="s", messages=(), max_messages=5)
+    added = commands.AddMessages(session_id="s", messages=(), max_messages=5)
     assert codec.command_bytes(added) == b'["add",{"messages":[],"session_id":"s"}]'
-    ended = command.EndSession(session_id="s")
+    ended = commands.EndSession(session_id="s")
     assert codec.command_bytes(ended) == b'["end",{"session_id":"s"}]'
 
 
@@ -419,7 +419,7 @@ def test_whoever_waited_too_long_is_told_the_holder_and_not_who_waits_too(
 ):
     waiting = "import sys, limpet; limpet.connect(sys.argv[1]).close()"
     path = tmp_path / "state.db"
-    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.3)
+    monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.3)
     with limpet.connect(path) as lp, limpet.connect(path) as same:
         session = lp.sessions.create_session("s")
         with same._opened.engine.store.turn():

@@ -16,14 +16,14 @@ import pytest
 
 import limpet
 from limpet import Limpet, Message, ToolCallRequest, errors, limits
+from limpet.core.values import ids
+from limpet.core.values.session_state import SessionState
 from limpet.engine.commits import Answer, CommitQueue, Ticket
 from limpet.engine.requests import Requests, Settings
 from limpet.store import chain, sqlite
 from limpet.store.sqlite import opening, rows
 from limpet.store.sqlite.anchor import HEADS_MAX, SLOT_BYTES
 from limpet.testing.contract.stage import TENANT, commit, step, take, write
-from limpet.values import ids
-from limpet.values.session import SessionState
 from limpet.wire import codec
 from tests.acceptance.conversation_steps import (
     Opener,
@@ -299,7 +299,7 @@ def test_a_snapshot_of_another_fold_is_not_read(opener: Opener, monkeypatch: pyt
 def test_a_refusal_does_not_rest_on_what_was_itself_refused(lp: Limpet):
     """Two requests of one batch: the calls that would refuse the second never come about."""
     lp.sessions.create_session("s").add_message(Message("user", "first", id="taken"))
-    requests = Requests(Settings(), ids.SYSTEM)
+    requests = Requests(Settings(), ids.SYSTEM_FACTORY)
     calls = msgspec.structs.replace(asking("a", "b"), id="taken")
     tickets = [
         Ticket(requests.add("s", [message], key=None, expected_version=None))
@@ -334,7 +334,9 @@ class Telling(Ticket):
 
 def test_an_interrupted_leader_leaves_nobody_without_an_answer():
     """Control-C reaches the main thread while it commits for others too."""
-    request = Requests(Settings(), ids.SYSTEM).add("s", [user()], key=None, expected_version=None)
+    request = Requests(Settings(), ids.SYSTEM_FACTORY).add(
+        "s", [user()], key=None, expected_version=None
+    )
     leading, rounds = threading.Event(), list[int]()
 
     def process(batch: Sequence[Ticket]) -> None:
@@ -366,7 +368,9 @@ def test_an_interrupted_leader_leaves_nobody_without_an_answer():
 
 def test_a_full_queue_refuses_more_and_serves_what_it_has(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "QUEUE_MAX", 3)
-    request = Requests(Settings(), ids.SYSTEM).add("s", [user()], key=None, expected_version=None)
+    request = Requests(Settings(), ids.SYSTEM_FACTORY).add(
+        "s", [user()], key=None, expected_version=None
+    )
     leading, release = threading.Event(), threading.Event()
 
     def process(batch: Sequence[Ticket]) -> None:

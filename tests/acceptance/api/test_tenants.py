@@ -29,7 +29,7 @@ def test_two_tenants_never_see_each_other(lp: Limpet):
     assert other.load_session("s") is None
     assert other.list_sessions() == [] == other.list_sessions(user_id="ada", metadata={"k": 1})
     assert other.delete_session("s") is False
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         other.add_messages("s", [user()])
     theirs = other.create_session("s", user_id="ada")
     theirs.add_message(user("theirs"))

@@ -225,7 +225,7 @@ def held(store: Path) -> Iterator[None]:
 IMPATIENT = """
 import sys
 from limpet import limits
-limits.TURN_WAIT_S = 0.2
+limits.WRITE_LOCK_WAIT_S = 0.2
 from limpet.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -128,7 +128,7 @@ def test_no_window_there_names_the_nearest(scene: Scene):
     assert f"The nearest before is event {low}, the nearest after is event {high}." in done.err
     assert f"limpet context trip --at {high}" in done.err
     problem = json.loads(scene.ask("--at", low + 2, "--json").err)
-    assert problem["code"] == "unknown_window"
+    assert problem["code"] == "window_not_found"
     assert problem["facts"] == {"version": low + 2, "before": low, "after": high}
     first = scene.ask("--at", 1).err
     assert f"The nearest after is event {scene.events[0]}." in first

@@ -8,10 +8,10 @@ import pytest
 
 import limpet
 from limpet import limits
+from limpet.core.values.memory_records import Who
 from limpet.engine.bonding import BondedShelf
 from limpet.store.sqlite.shelf import SQLiteShelf
 from limpet.testing.scribe import Scribe
-from limpet.values.memory import Who
 from tests.acceptance.full_store import has, known, opened, said, worked
 
 
@@ -37,7 +37,7 @@ def path(fast_dir: Path) -> Path:
 def test_those_that_wait_for_forks_hold_up_no_other(
     path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ):
-    monkeypatch.setattr(limits, "PURGE_SESSIONS", at_once)
+    monkeypatch.setattr(limits, "PURGE_BATCH_SESSIONS", at_once)
     scrubbed, forks = list[int](), list[str]()
     scrub = SQLiteShelf.scrub
     monkeypatch.setattr(SQLiteShelf, "scrub", lambda self: (scrubbed.append(1), scrub(self)))

@@ -39,7 +39,7 @@ def test_it_is_read_as_erased_and_the_rest_as_ever(lp: limpet.Limpet):
     say(again, "and on", "m9")
     assert again.message_count == 6
     for name in ("m2", again.messages[3].id):
-        with pytest.raises(errors.UnknownMessage) as caught:
+        with pytest.raises(errors.MessageNotFound) as caught:
             lp.admin.erase(session_id="trip", message_id=name)
         assert name == "m2" or "erased already" in str(caught.value)
     lp.admin.rebuild()

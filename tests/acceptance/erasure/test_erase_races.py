@@ -7,13 +7,12 @@ import pytest
 
 import limpet
 from limpet import errors, limits
+from limpet.core.values.memory_records import ProfilePrompt, Who
 from limpet.engine.bootstrapping import Bootstrap
 from limpet.engine.erasing import Erasing
 from limpet.engine.pending import Todo
 from limpet.store.erasure import Erased, Share
 from limpet.store.port import Stale
-from limpet.values.memory import Who
-from limpet.values.opening import Opening
 
 SECRET = "Kestrel0001"
 
@@ -102,7 +101,7 @@ def test_a_fork_made_meanwhile_keeps_its_history(pair: Pair, monkeypatch: pytest
     fork.add_message({"role": "user", "content": "on"})
     assert words(lp.sessions.get_session("fork")) == "hi on"
     assert lp.admin.verify().ok
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         lp.sessions.get_session("one")
 
 
@@ -138,7 +137,7 @@ def test_what_was_asked_before_is_not_said_after(
     told(lp)
     real, said = Bootstrap.opening, list[str]()
 
-    def opening(self: Bootstrap, who: Who) -> Opening | None:
+    def opening(self: Bootstrap, who: Who) -> ProfilePrompt | None:
         known = real(self, who)
         assert known is not None
         said.append(known.text)

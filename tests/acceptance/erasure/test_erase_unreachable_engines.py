@@ -9,8 +9,8 @@ import pytest
 
 import limpet
 from limpet import errors
+from limpet.core.values.memory_records import Who
 from limpet.testing.scribe import Scribe
-from limpet.values.memory import Who
 from tests.acceptance.full_store import has, known, said
 
 

@@ -7,11 +7,11 @@ import pytest
 
 import limpet
 from limpet import errors, limits
+from limpet.core.values.events import SessionErasedEvent
 from limpet.engine.erasing import Erasing
 from limpet.engine.purging import PurgeTask
 from limpet.store import sqlite
 from limpet.store.sqlite import opening
-from limpet.values.event import SessionErased
 from tests.acceptance.marker_words import Canaries, fill, found
 
 
@@ -76,7 +76,7 @@ def test_an_erased_session_is_gone_and_its_id_is_free(lp: limpet.Limpet):
     receipt = lp.admin.erase(session_id="trip")
     assert (receipt.sessions, receipt.events, receipt.what) == (1, 7, "session")
     assert lp.sessions.load_session("trip") is None
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         lp.admin.erase(session_id="trip")
     again = lp.sessions.create_session("trip")
     assert (again.version, again.message_count, list(again.messages)) == (1, 0, [])
@@ -101,7 +101,7 @@ def test_the_feed_goes_on_over_what_is_gone(lp: limpet.Limpet):
     assert next(fact.kind for fact in facts if not fact.session_id) == "session.created"
     assert facts[-1].kind == "session.erased"
     last = facts[-1].event
-    assert isinstance(last, SessionErased)
+    assert isinstance(last, SessionErasedEvent)
     assert last.events == 7
 
 
@@ -240,7 +240,7 @@ def test_another_opener_does_not_serve_what_is_gone(tmp_path: Path):
             with pytest.raises(errors.NotFound):
                 read()
         assert other.sessions.load_session("trip") is None
-        with pytest.raises(errors.UnknownSession):
+        with pytest.raises(errors.SessionNotFound):
             other.sessions.add_messages("trip", [{"role": "user", "content": "late"}])
         anew = other.sessions.create_session("trip")
         anew.add_message({"role": "user", "content": "new"})
@@ -291,7 +291,7 @@ def test_arguments_that_do_not_go_together_are_refused(lp: limpet.Limpet):
         lp.admin.erase(message_id="m")
     with pytest.raises(errors.InvalidRequest):
         lp.admin.erase(user_id="u", session_id="s")
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         lp.admin.erase(session_id="nobody")
     assert lp.admin.erase(user_id="nobody").events == 0
 

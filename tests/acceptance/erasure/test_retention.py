@@ -12,12 +12,12 @@ import pytest
 
 import limpet
 from limpet import FrameStatus, Limpet, Scope, errors, limits
+from limpet.core.values.session_state import SessionState
 from limpet.engine import retaining
 from limpet.engine.erasing import Done, Erasing
 from limpet.engine.retaining import Retained
 from limpet.store import sqlite
 from limpet.testing.scribe import Scribe
-from limpet.values.session import SessionState
 from tests.acceptance import full_store
 from tests.acceptance.cli.command_runs import run
 from tests.acceptance.conversation_steps import engine_of, set_clock
@@ -298,7 +298,7 @@ def scrubs(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         told.append(done)
         real(store, done, left)
 
-    monkeypatch.setattr(limits, "PURGE_SESSIONS", 4)
+    monkeypatch.setattr(limits, "PURGE_BATCH_SESSIONS", 4)
     monkeypatch.setattr(sqlite.SQLiteStore, "scrub", scrub)
     return told
 
@@ -311,7 +311,7 @@ def test_files_are_scrubbed_once_for_many_batches(
     at_once: int,
     times: int,
 ):
-    monkeypatch.setattr(limits, "SCRUB_SESSIONS", at_once)
+    monkeypatch.setattr(limits, "SCRUB_INTERVAL_SESSIONS", at_once)
     with limpet.connect(fast_dir / "state.db", idle_timeout_s=None, keep_ended_days=30) as lp:
         for let_go in (lambda: lp.admin.retention(30), lambda: full_store.worked(lp)):
             for number in range(10):
@@ -333,7 +333,7 @@ def test_what_stays_is_judged_once_by_a_worker(fast_dir: Path, monkeypatch: pyte
         judged[state.id] += 1
         return real(look, state)
 
-    monkeypatch.setattr(limits, "SCRUB_SESSIONS", 4)
+    monkeypatch.setattr(limits, "SCRUB_INTERVAL_SESSIONS", 4)
     with limpet.connect(fast_dir / "state.db", idle_timeout_s=None, keep_ended_days=30) as lp:
         for number in range(10):
             full_store.said(lp, f"s{number}", "ada", "words")

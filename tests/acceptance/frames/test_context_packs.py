@@ -24,9 +24,8 @@ from limpet import (
     TokenBudget,
     errors,
 )
-from limpet.values.context import Fate
-from limpet.values.event import MessageAdded
-from limpet.values.frame_event import FrameUpdatedEvent
+from limpet.core.values.context import Fate
+from limpet.core.values.events import FrameUpdatedEvent, MessageAddedEvent
 from tests.acceptance.conversation_steps import Opener, answer, asking, engine_of, giving, user
 
 SCOPE = Scope("planner", "trip")
@@ -129,7 +128,7 @@ def test_content_is_found_in_the_log(lp: Limpet):
         frame.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id
     )
     lp.index.end_tool(frame.frame_id, own.tool_id, "at pier 9")
-    added = [e for e in lp.events.feed() if isinstance(e.event, MessageAdded)]
+    added = [e for e in lp.events.feed() if isinstance(e.event, MessageAddedEvent)]
     said = added[4]
     add(lp, frame, "event", "event_ref", target={"position": said.position})
     add(lp, frame, "range", "message_range", target={"session_id": "trip", "first": 2, "last": 3})

@@ -90,10 +90,10 @@ def asked(lp: limpet.Limpet) -> str:
 def test_a_call_that_the_conversation_does_not_wait_for_can_not_begin(
     lp: limpet.Limpet, asked: str
 ):
-    with pytest.raises(errors.UnknownCall) as caught:
+    with pytest.raises(errors.CallNotFound) as caught:
         lp.index.begin_tool("w", "book", call_id="typo", message_id=asked)
     assert caught.value.facts["open"] == ["c1"]
-    with pytest.raises(errors.UnknownCall):
+    with pytest.raises(errors.CallNotFound):
         lp.index.begin_tool("w", "book", call_id="c1", message_id="another")
     assert not lp.index.get_frame("w").tools
 
@@ -123,6 +123,6 @@ def test_a_frame_whose_time_is_up_starts_nothing_that_it_only_meant(lp: limpet.L
 
 
 def limpet_factory(now_us: int, random: Callable[[int], bytes]):
-    from limpet.values import ids
+    from limpet.core.values import ids
 
     return ids.Factory(now_us=lambda: now_us, random=random)

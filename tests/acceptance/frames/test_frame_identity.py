@@ -20,7 +20,7 @@ from limpet import (
     ToolCallRequest,
     errors,
 )
-from limpet.values import ids
+from limpet.core.values import ids
 
 SCOPE = Scope("planner", "trip")
 

@@ -256,7 +256,7 @@ def test_frames_handles_and_tokens_of_another_tenant_are_unknown(lp: Limpet):
         assert told(lambda act=act: act("ours")) == told(lambda act=act: act("never"))
     forged = f"never.{token.token_id.partition('.')[2]}"
     assert told(lambda: theirs.resume_frame(token)) == told(lambda: theirs.resume_frame(forged))
-    with pytest.raises(errors.UnknownSuspension):
+    with pytest.raises(errors.SuspensionNotFound):
         theirs.decide_suspension(token.suspension_id, "approve", by="eve")
     assert theirs.list_frames() == [] == theirs.list_suspensions(waiting=False)
     assert theirs.push_frame(SCOPE, goal="theirs", budget=1, frame_id="ours").goal == "theirs"

@@ -12,8 +12,8 @@ import pytest
 
 import limpet
 from limpet import FrameStatus, Scope, TokenBudget
+from limpet.core.values import events as e
 from limpet.engine.trees import TreeEvent
-from limpet.values import frame_event as e
 from tests.acceptance import frame_workers
 
 PROCESSES, TOTAL = 16, 12_000

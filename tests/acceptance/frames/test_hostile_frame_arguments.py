@@ -22,8 +22,8 @@ from limpet import (
     TokenBudget,
     errors,
 )
+from limpet.core.values.frame_state import ToolEffect
 from limpet.engine import trees
-from limpet.values.frame import ToolEffect
 from tests.acceptance.conversation_steps import engine_of
 
 

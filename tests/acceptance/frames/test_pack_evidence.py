@@ -11,8 +11,8 @@ import pytest
 
 import limpet
 from limpet import ContextHandle, ContextPack, Frame, HandleType, Limpet, Scope, errors
-from limpet.values.context import CompactionLevel
-from limpet.values.event import MessageAdded
+from limpet.core.values.context import CompactionLevel
+from limpet.core.values.events import MessageAddedEvent
 from tests.acceptance.conversation_steps import Opener, answer, asking, giving, user
 
 SCOPE = Scope("planner")
@@ -190,7 +190,7 @@ def test_evidence_of_a_deleted_session_does_not_come_back(lp: Limpet, kind: str,
         worker.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id
     )
     lp.index.end_tool(worker.frame_id, tool.tool_id, "a secret " * 60)
-    said = next(e for e in lp.events.feed() if isinstance(e.event, MessageAdded))
+    said = next(e for e in lp.events.feed() if isinstance(e.event, MessageAddedEvent))
     where: dict[str, ContextHandle] = {
         "range": ranged("h", 1, 1),
         "followed": ranged("h", 1, 1),

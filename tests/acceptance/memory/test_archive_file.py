@@ -16,13 +16,13 @@ import pytest
 
 import limpet
 from limpet import Message, errors
+from limpet.core.values.memory_records import Who
 from limpet.engine.indexing import IndexTask
 from limpet.memory.archive import forgetting, index, indexing, searching
 from limpet.memory.archive.index import Index
 from limpet.memory.archive.indexing import Batch
 from limpet.memory.shelf import VolatileShelf
 from limpet.store.port import StoredEvent
-from limpet.values.memory import Who
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:

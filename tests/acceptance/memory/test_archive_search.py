@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet import Message, errors, limits
-from limpet.values.memory import Found
+from limpet.core.values.memory_records import Found
 
 SECRET = "zanzibar"
 
@@ -147,7 +147,7 @@ def test_users_and_tenants_are_apart(tmp_path: Path):
         assert two.archive.search(SECRET, user_id="ben") == []
         assert one.archive.search("beta", user_id="ada") == []
         ids = one.sessions.get_session("b").messages[0].id
-        with pytest.raises(errors.UnknownSession):
+        with pytest.raises(errors.SessionNotFound):
             one.archive.open(("b", ids), user_id="ada")
         assert len(one.archive.open(("b", ids), user_id="ben")) == 1
 
@@ -205,7 +205,7 @@ def test_a_deleted_session_is_neither_found_nor_opened(lp: limpet.Limpet):
     hit = lp.archive.search("ephemeral", user_id="ada")[0]
     lp.sessions.delete_session("a")
     assert excerpts(lp.archive.search("walrus", user_id="ada")) == ["lasting walrus"]
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         lp.archive.open(hit)
     talk(lp, "a", "walrus of another life")
     found = lp.archive.search("walrus", user_id="ada", session_id="a")
@@ -287,9 +287,9 @@ def test_a_wrong_place_is_refused(lp: limpet.Limpet, place: Any):
 
 def test_places_that_are_not_there(lp: limpet.Limpet):
     talk(lp, "a", "one")
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         lp.archive.open(("b", "m"))
-    with pytest.raises(errors.UnknownMessage):
+    with pytest.raises(errors.MessageNotFound):
         lp.archive.open(("a", "m"))
     with pytest.raises(errors.InvalidRequest):
         lp.archive.open(("a", "m"), around=limits.ARCHIVE_AROUND_MAX + 1)

@@ -91,7 +91,7 @@ def test_a_model_that_stays_away_is_asked_ever_more_rarely(
 def test_what_a_model_always_fails_at_hinders_no_other_and_is_left_at_last(
     opener: Opener, model: Model, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(limits, "STAND_IN_TRIES_MAX", 4)
+    monkeypatch.setattr(limits, "REEXTRACTION_TRIES_MAX", 4)
     lp = opener(memory=True, model=model)
     told(lp, "bad", "I live in Bergen.", of="bea")
     told(lp, "good")

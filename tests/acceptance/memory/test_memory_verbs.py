@@ -12,9 +12,9 @@ import pytest
 
 import limpet
 from limpet import errors, limits
+from limpet.core.values.memory_records import FactKind, Hit, Recalled, Source, Who
 from limpet.engine.memory import together
 from limpet.testing.scribe import Scribe
-from limpet.values.memory import FactKind, Hit, Recalled, Source, Who
 from tests.acceptance.conversation_steps import Opener, user
 
 ADA = Who("default", "ada")
@@ -53,7 +53,7 @@ def test_what_is_known_can_be_asked_searched_listed_and_forgotten(opener: Opener
         lambda m: m.search("ada", ""),
         lambda m: m.search("ada", None),
         lambda m: m.search("ada", "x", k=0),
-        lambda m: m.search("ada", "x", k=limits.RECALLED_MAX + 1),
+        lambda m: m.search("ada", "x", k=limits.MEMORY_RESULTS_MAX + 1),
         lambda m: m.facts(""),
         lambda m: m.forget(None),
     ],
@@ -165,7 +165,7 @@ def test_awaited_closing_hands_over_what_has_just_ended(tmp_path: Path):
 def test_what_hangs_does_not_hold_closing_up(
     opener: Opener, monkeypatch: pytest.MonkeyPatch, busy: str
 ):
-    monkeypatch.setattr(limits, "WORKER_LAST_S", 0.2)
+    monkeypatch.setattr(limits, "WORKER_FINAL_WORK_S", 0.2)
     monkeypatch.setattr(limits, "WORKER_STOP_S", 0.4)
     begun, over = threading.Event(), threading.Event()
 

@@ -9,6 +9,8 @@ import threading
 import pytest
 
 from limpet import Limpet, errors, limits
+from limpet.core.values.events import MessageAddedEvent, SessionOffloadedEvent
+from limpet.core.values.memory_records import Who
 from limpet.engine.engine import Engine
 from limpet.engine.jobs import Jobs
 from limpet.engine.offloading import Offloading
@@ -18,8 +20,6 @@ from limpet.engine.worker import Worker
 from limpet.history.offloading import handed_over
 from limpet.testing.faulty import FaultyStore
 from limpet.testing.scribe import Scribe
-from limpet.values.event import MessageAdded, SessionOffloaded
-from limpet.values.memory import Who
 from tests.acceptance.conversation_steps import (
     Opener,
     answer,
@@ -83,7 +83,7 @@ def test_the_log_says_that_it_was_taken_and_nothing_else_changes(lp: Limpet):
     memory = Scribe()
     offload(lp, memory)
     found = [one.event for one in lp.events.feed() if one.kind == "session.offloaded"]
-    assert found == [SessionOffloaded(0, "scribe")]
+    assert found == [SessionOffloadedEvent(0, "scribe")]
     after = list(lp.sessions.list_sessions())
     assert [row["id"] for row in after] == [row["id"] for row in before] == ["b", "a"]
     assert [row["last_active"] for row in after] == [row["last_active"] for row in before]
@@ -107,7 +107,7 @@ def test_a_long_history_comes_in_chunks_with_its_numbers(lp: Limpet):
     told = {one.position: one.event for one in lp.events.feed()}
     for position, message_id in positions.items():
         event = told[position]
-        assert isinstance(event, MessageAdded) and event.message.id == message_id
+        assert isinstance(event, MessageAddedEvent) and event.message.id == message_id
 
 
 def test_only_what_somebody_owns_and_nobody_deleted_is_handed_over(lp: Limpet):

@@ -12,10 +12,10 @@ import pytest
 import limpet
 from limpet import Limpet, SessionManager, StateManager, errors, limits
 from limpet.context import remembered
+from limpet.core.values import messages
+from limpet.core.values.memory_records import Profile, Who
 from limpet.engine.bootstrapping import Bootstrap
 from limpet.testing.scribe import Scribe
-from limpet.values import estimate
-from limpet.values.memory import Profile, Who
 from tests.acceptance.conversation_steps import Opener, engine_of, user
 from tests.unit.job_fixtures import Clock
 
@@ -131,7 +131,7 @@ def test_it_keeps_to_its_budget_the_first_lines_stay():
     for budget in (100, 200, 500):
         found = remembered.opening(Profile("\n".join(lines), 0), "e", budget=budget, language="en")
         assert found is not None
-        assert estimate.text_tokens(found.text) <= budget
+        assert messages.estimate_text_tokens(found.text) <= budget
         kept = [line for line in found.text.splitlines() if line.startswith("Fact")]
         assert kept == lines[: len(kept)] and kept
     assert remembered.opening(Profile("x", 0), "e", budget=5, language="en") is None
@@ -151,7 +151,7 @@ def test_an_engine_that_fails_costs_nothing_and_is_left_alone_for_a_while():
     for _ in range(10):
         assert bootstrap.opening(ADA) is None
     assert len(calls) == limits.BOOTSTRAP_FAILURES_MAX
-    clock.pass_(limits.BOOTSTRAP_REST_S)
+    clock.pass_(limits.BOOTSTRAP_COOLDOWN_S)
     memory.on_profile = lambda: None
     assert bootstrap.opening(ADA) is not None
 

@@ -56,7 +56,7 @@ def test_a_message_is_named_by_its_id_or_its_number(lp: Limpet):
         with pytest.raises(errors.InvalidRequest):
             session.fork(at)  # pyright: ignore[reportArgumentType]
     for missing in (7, "nothing", 10**9):
-        with pytest.raises(errors.UnknownMessage) as info:
+        with pytest.raises(errors.MessageNotFound) as info:
             session.rewind(missing)
         assert info.value.facts["messages"] == 6
 
@@ -72,9 +72,9 @@ def test_a_fork_can_say_otherwise(lp: Limpet):
     assert lp.sessions.fork_session("s", user_id="ada").user_id == "ada"
     with pytest.raises(errors.DuplicateSession):
         session.fork(new_id="s")
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         lp.sessions.fork_session("nobody")
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         neighbour(lp, "other").fork_session("s")
 
 
@@ -173,7 +173,7 @@ def test_ended_and_deleted_sessions(lp: Limpet):
     assert again.status == "active" and texts(again.add_message(user("7")))[-1] == "7"
     lp.sessions.delete_session("s")
     for verb in (lp.sessions.fork_session, lp.sessions.rewind_session):
-        with pytest.raises(errors.UnknownSession):
+        with pytest.raises(errors.SessionNotFound):
             verb("s", 1)
     assert texts(fork) == texts(lp.sessions.get_session("f")) == ["1", "2"]
     assert len(texts(again)) == 7
@@ -182,7 +182,7 @@ def test_ended_and_deleted_sessions(lp: Limpet):
         again.fork(new_id="f")
     lp.sessions.create_session("s").add_message(user("new"))
     assert texts(lp.sessions.fork_session("s")) == ["new"]
-    with pytest.raises(errors.UnknownMessage):
+    with pytest.raises(errors.MessageNotFound):
         lp.sessions.fork_session("s", 2)
 
 
@@ -297,7 +297,7 @@ def test_recorded_windows_are_found_in_forks_and_not_after_rewinds(lp: Limpet):
     assert [one.message_id for one in fork.recorded_windows()] == [ids[1], ids[0]]
     assert fork.window_of(ids[1]).messages == before.messages
     assert fork.window_of(ids[1]).digest == before.digest
-    with pytest.raises(errors.UnknownMessage):
+    with pytest.raises(errors.MessageNotFound):
         session.window_of(ids[1])
     session.add_message(user("other"))
     window, reply = session.window(10_000), answer("another")

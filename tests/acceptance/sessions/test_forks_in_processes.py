@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import limpet
-from limpet.values.event import MessageAdded, SessionForked, SessionRewound
+from limpet.core.values.events import MessageAddedEvent, SessionForkedEvent, SessionRewoundEvent
 from tests.acceptance.conversation_steps import texts
 
 APPENDERS, EACH = 3, 60
@@ -72,7 +72,7 @@ def check(path: Path, acknowledged: list[tuple[str, int, int]]) -> None:
             past = session.at(version)
             assert past.message_count == count == len(list(past.messages))
         for event in lp.events.feed():
-            if isinstance(event.event, SessionForked):
+            if isinstance(event.event, SessionForkedEvent):
                 source = session.at(event.event.version)
                 fork = lp.sessions.get_session(event.session_id)
                 assert texts(fork) == [message.content for message in source.messages]
@@ -96,10 +96,10 @@ def test_one_process_rewinds_while_others_append(tmp_path: Path):
     check(path, acknowledged)
     with limpet.connect(path) as lp:
         events = [event.event for event in lp.events.feed()]
-        said = Counter(str(e.message.content) for e in events if isinstance(e, MessageAdded))
+        said = Counter(str(e.message.content) for e in events if isinstance(e, MessageAddedEvent))
         wanted = {f"{n}-{step}" for n in range(1, APPENDERS + 1) for step in range(EACH)}
         assert wanted <= said.keys() and max(said.values()) == 1
-        assert any(isinstance(event, SessionRewound) for event in events)
+        assert any(isinstance(event, SessionRewoundEvent) for event in events)
 
 
 @pytest.mark.slow

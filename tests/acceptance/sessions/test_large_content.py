@@ -12,9 +12,9 @@ import pytest
 
 import limpet
 from limpet import Limpet, Message, limits
+from limpet.core.values.events import MessageAddedEvent
 from limpet.store.port import Store
 from limpet.store.sqlite import opening
-from limpet.values.event import MessageAdded
 from tests.acceptance.conversation_steps import Opener
 from tests.acceptance.older_stores import lowered
 
@@ -53,7 +53,7 @@ def test_every_read_gives_large_content_back(opener: Opener):
     window = again.window(10**9)
     assert [message.raw() for message in window.messages] == TURN
     facts = [fact.event for fact in lp.events.feed()]
-    assert [fact.message.raw() for fact in facts if isinstance(fact, MessageAdded)] == TURN
+    assert [fact.message.raw() for fact in facts if isinstance(fact, MessageAddedEvent)] == TURN
     assert lp.admin.verify().ok
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from limpet import Limpet, errors
-from limpet.values import ids
+from limpet.core.values import ids
 from tests.acceptance.conversation_steps import set_clock, user
 
 

@@ -283,7 +283,7 @@ def test_an_async_error_is_raised_where_it_was_awaited_and_only_there(tmp_path: 
             made += [session.add_message(user("2")), lp.sessions.get_session("nobody")]
             done = await asyncio.gather(*made, return_exceptions=True)
             assert isinstance(done[1], errors.ResultWithoutCall)
-            assert isinstance(done[3], errors.UnknownSession)
+            assert isinstance(done[3], errors.SessionNotFound)
             assert not isinstance(done[0], Exception) and not isinstance(done[2], Exception)
             with pytest.raises(IndexError):
                 await session.messages.at(99)

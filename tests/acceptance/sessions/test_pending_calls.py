@@ -82,7 +82,7 @@ def test_closing_nothing_writes_nothing(lp: Limpet):
 def test_closing_a_call_that_is_not_open_is_refused(stopped: Limpet):
     before = feed(stopped)
     for wrong in (["b"], ["nobody"], ["a", "nobody"]):
-        with pytest.raises(errors.UnknownCall, match="no open call"):
+        with pytest.raises(errors.CallNotFound, match="no open call"):
             stopped.sessions.close_pending_calls("s", call_ids=wrong)
     assert feed(stopped) == before
 

@@ -105,7 +105,7 @@ def test_a_file_that_can_not_be_written_is_said_in_each_interval_and_raised_at_t
 def test_a_process_that_does_not_pass_the_files_on_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "TURN_WAIT_S", 0.2)
+    monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.2)
     with SessionManager(base_path=folder) as manager:
         session = manager.create_session("tides")
         with (folder / "sessions" / ".lock").open("wb") as held:

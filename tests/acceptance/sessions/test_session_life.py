@@ -9,8 +9,8 @@ import pytest
 
 import limpet
 from limpet import Limpet, Message, MessageCategory, SessionStatus, errors
-from limpet.values import ids
-from limpet.values.session import EndReason
+from limpet.core.values import ids
+from limpet.core.values.session_state import EndReason
 from tests.acceptance.conversation_steps import (
     Opener,
     answer,
@@ -241,7 +241,7 @@ def test_a_deleted_session_is_found_by_no_verb_and_no_handle_brings_it_back(lp: 
         lambda: lp.sessions.session_chain("s"),
         lambda: lp.sessions.create_continuation_session(session),
     ):
-        with pytest.raises(errors.UnknownSession):
+        with pytest.raises(errors.SessionNotFound):
             use()
     lp.sessions.save_session(session)
     assert lp.sessions.load_session("s") is None

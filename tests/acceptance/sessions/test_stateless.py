@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from limpet import Message, MessageCategory, StateManager, errors
-from limpet.values.context import Fate
+from limpet.core.values.context import Fate
 from tests.acceptance.conversation_steps import answer, asking, giving, user
 
 COUNTER = "estimate"

@@ -50,11 +50,11 @@ def test_everything_at_a_position_of_the_log(lp: Limpet):
     moments = [lp.events.at(place) for place in (first, second, third)]
     assert [said(moment.session("a")) for moment in moments] == [["1"], ["1", "2"], ["1", "other"]]
     assert isinstance(moments[0], Moment) and moments[0].position == first
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         moments[0].session("b")
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         moments[2].session("nobody")
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         lp.events.at(0).session("a")
     with pytest.raises(errors.NotFound):
         lp.events.at(third + 1)
@@ -82,7 +82,7 @@ def test_what_differs_between_two_moments(lp: Limpet):
     assert shown(after, after, "a") == ([], [])
     assert before.diff(after).sessions() == ["a", "b"]
     assert after.diff(after).sessions() == []
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         before.diff(after).session("nobody")
     lp.sessions.reset_session("a", system="S")
     assert shown(after, lp.events.at(position(lp)), "a") == (["1", "2b"], ["S"])
@@ -117,10 +117,10 @@ def test_what_was_deleted_is_not_found_in_the_past(lp: Limpet):
     before, version = position(lp), 2
     fork = lp.sessions.fork_session("s", new_id="f")
     lp.sessions.delete_session("s")
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         lp.events.at(before).session("s")
     again = lp.sessions.create_session("s")
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         lp.events.at(before).session("s")
     with pytest.raises(errors.NotFound):
         again.at(version)
@@ -132,7 +132,7 @@ def test_tenants_have_their_own_past(lp: Limpet):
     lp.sessions.create_session("s").add_message(user("mine"))
     other = neighbour(lp, "other")
     other.create_session("s").add_message(user("theirs"))
-    with pytest.raises(errors.UnknownSession):
+    with pytest.raises(errors.SessionNotFound):
         lp.events.at(1).session("nobody")
     assert said(lp.events.at(2).session("s")) == ["mine"]
 

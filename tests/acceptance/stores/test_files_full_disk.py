@@ -156,7 +156,7 @@ def store_of(lp: limpet.Limpet) -> FilesStore:
 def test_a_sound_store_is_not_called_damaged_because_another_erases_meanwhile(
     url: str, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr(limits, "SEGMENT_BYTES", 800)
+    monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 800)
     with limpet.connect(url) as lp:
         lp.sessions.create_session("going").add_message(say("x" * limits.BLOB_BYTES_MIN * 2))
     filled(url)

@@ -45,7 +45,7 @@ def test_there_is_room_while_a_store_is_open_and_none_once_it_is_closed(
         assert len(sizes) == 1, "a line that has room makes the file no longer"
         content = journal.read_bytes()
         assert content.rstrip(BLANK).endswith(b"}\n")
-        assert len(content) - len(content.rstrip(BLANK)) > limits.JOURNAL_ROOM_BYTES // 2
+        assert len(content) - len(content.rstrip(BLANK)) > limits.JOURNAL_PREALLOCATED_BYTES // 2
     content = journal.read_bytes()
     assert content.endswith(b"}\n")
     assert all(json.loads(line) for line in content.splitlines())
@@ -95,7 +95,7 @@ def test_a_line_that_only_part_of_reached_the_disk_is_cut_off(
         session.add_messages([say("pay 6 " * 200) for _ in range(200)])
         after = segment(folder).read_bytes()
     line = after[before:].rstrip(BLANK)
-    assert len(line) > 2 * limits.JOURNAL_ROOM_BYTES
+    assert len(line) > 2 * limits.JOURNAL_PREALLOCATED_BYTES
     third = len(line) // 3
     gone = {
         "beginning": (0, third),
@@ -148,7 +148,7 @@ def test_an_older_journal_put_over_the_file_in_use_is_found_out_though_its_room_
 def test_a_full_segment_keeps_no_room(
     folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SEGMENT_BYTES", 4_000)
+    monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 4_000)
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session("tides")
         for number in range(20):
@@ -176,7 +176,7 @@ def test_who_comes_second_takes_no_room_from_the_first(folder: Path, url: str) -
 def test_an_erasure_that_changes_nothing_of_a_segment_with_room_leaves_it_in_place(
     folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SEGMENT_BYTES", 4_000)
+    monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 4_000)
     with limpet.connect(url) as lp:
         lp.sessions.create_session("tides").add_messages([say("keep " * 900)])
         lp.sessions.create_session("bills").add_message(say("pay 5"))

@@ -183,7 +183,7 @@ def test_a_torn_end_is_cut_off_and_a_damaged_middle_is_named(folder: Path, url: 
 def test_segments_follow_from_one_another(
     folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SEGMENT_BYTES", 2_000)
+    monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 2_000)
     filled(url, 20)
     assert len(list((folder / "journal").glob("*.jsonl"))) > 3
     shutil.rmtree(folder / ".index")
@@ -200,7 +200,7 @@ def test_segments_follow_from_one_another(
 def test_what_is_erased_is_in_no_byte_of_the_folder(
     folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 20_000)
     monkeypatch.setattr(limits, "BLOB_BYTES_MIN", 200)
     monkeypatch.setattr(limits, "BLOB_INLINE_BYTES", 300)
     c = Canaries()
@@ -226,7 +226,7 @@ def test_what_is_erased_is_in_no_byte_of_the_folder(
 def test_an_erasure_that_dies_half_way_is_finished_by_whoever_comes(
     url: str, folder: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    monkeypatch.setattr(limits, "SEGMENT_BYTES", 1_500)
+    monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 1_500)
     c = Canaries()
     with limpet.connect(url) as lp:
         lp.sessions.create_session("kept").add_message(say("stays"))
@@ -339,7 +339,7 @@ def test_a_list_of_segments_moves_nothing_but_segments(
 def test_a_folder_that_lost_its_journal_is_damaged_and_no_new_store(
     folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, left: str
 ) -> None:
-    monkeypatch.setattr(limits, "SEGMENT_BYTES", 500)
+    monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 500)
     filled(url)
     for path in folder.iterdir():
         if path.is_dir() and path.name != ("sessions" if left == "sessions" else "journal"):

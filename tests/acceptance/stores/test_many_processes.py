@@ -128,14 +128,14 @@ def test_a_stopped_holder_is_named_and_all_goes_on_when_it_does(
         assert holder.stdout.readline() == "mine\n"
         os.kill(holder.pid, signal.SIGSTOP)
         before = feed(lp)
-        monkeypatch.setattr(limits, "TURN_WAIT_S", 0.2)
+        monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.2)
         for _ in range(3):
             with pytest.raises(errors.StoreBusy, match=str(holder.pid)) as caught:
                 session.add_message(user("too early"), key="k")
             assert caught.value.facts["holder"] == str(holder.pid)
             assert "continue or end it" in str(caught.value)
         assert feed(lp) == before, "reading needs no turn"
-        monkeypatch.setattr(limits, "TURN_WAIT_S", 30.0)
+        monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 30.0)
         os.kill(holder.pid, signal.SIGCONT)
         assert holder.communicate("\n", timeout=60)[0] == "done\n"
         session.add_message(user("now"), key="k")

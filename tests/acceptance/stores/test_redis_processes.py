@@ -54,7 +54,7 @@ def test_what_keeps_a_server_from_writing_its_files_anew_is_said(monkeypatch: py
             return run(self, link, *commands)
 
         monkeypatch.setattr(settings.Settings, "_run", busy)
-        monkeypatch.setattr(limits, "REDIS_REWRITE_S", 0.2)
+        monkeypatch.setattr(limits, "REDIS_REWRITE_WAIT_S", 0.2)
         with pytest.raises(errors.StoreBusy, match="takes long") as caught:
             settings.Settings(servers).rewrite()
         assert caught.value.facts["pending"] is True

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from limpet import Limpet, Message, Session, WindowPolicy, errors, limits
+from limpet.core.values.context import Fate
 from limpet.engine.requests import Settings
 from limpet.engine.sessions import Sessions
 from limpet.engine.summarizing import Summarizing
 from limpet.engine.worker import Worker
-from limpet.values.context import Fate
 from tests.acceptance.conversation_steps import Opener, answer, engine_of, neighbour, user
 from tests.unit.job_fixtures import Clock, engine_over
 

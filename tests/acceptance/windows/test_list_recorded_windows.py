@@ -70,7 +70,7 @@ def test_what_has_only_messages_is_not_read(tmp_path: Path, monkeypatch: pytest.
 def test_an_event_without_a_window_names_the_nearest(opener: Opener):
     with opener() as lp:
         session = lp.sessions.create_session("s", system="Be brief.")
-        with pytest.raises(errors.UnknownWindow, match="add_message"):
+        with pytest.raises(errors.WindowNotFound, match="add_message"):
             session.recorded_window(1)
         asked(session)
         session.add_messages([user(f"q{number}") for number in range(200)])
@@ -82,7 +82,7 @@ def test_an_event_without_a_window_names_the_nearest(opener: Opener):
             (session.version + 1, high, None),
             (10**30, high, None),
         ):
-            with pytest.raises(errors.UnknownWindow) as caught:
+            with pytest.raises(errors.WindowNotFound) as caught:
                 session.recorded_window(version)
             assert caught.value.facts == {"version": version, "before": before, "after": after}
 
@@ -122,7 +122,7 @@ def test_generations_continuations_and_tenants(tmp_path: Path):
     with limpet.connect(path, tenant="other") as lp:
         other = lp.sessions.create_session("s", system="Mine.")
         assert other.recorded_windows() == []
-        with pytest.raises(errors.UnknownWindow):
+        with pytest.raises(errors.WindowNotFound):
             other.recorded_window(2)
 
 
@@ -134,7 +134,7 @@ def test_what_was_deleted_is_not_found_under_the_same_id(opener: Opener):
         lp.sessions.delete_session("s")
         session = lp.sessions.create_session("s", system="Be brief.")
         assert session.recorded_windows() == []
-        with pytest.raises(errors.UnknownMessage):
+        with pytest.raises(errors.MessageNotFound):
             session.window_of(early.id)
         mine = asked(session)
         lp.sessions.reset_session("s")
@@ -146,7 +146,7 @@ def test_what_was_deleted_is_not_found_under_the_same_id(opener: Opener):
             if version in (one.version, one.answer):
                 assert session.recorded_window(version) == one
             else:
-                with pytest.raises(errors.UnknownWindow) as caught:
+                with pytest.raises(errors.WindowNotFound) as caught:
                     session.recorded_window(version)
                 assert {caught.value.facts["before"], caught.value.facts["after"]} == {
                     None,

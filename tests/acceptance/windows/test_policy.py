@@ -11,8 +11,8 @@ import pytest
 
 import limpet
 from limpet import Message, MessageCategory, WindowPolicy, errors
+from limpet.core.values.context import Fate
 from limpet.engine import policies
-from limpet.values.context import Fate
 from tests.acceptance.conversation_steps import Opener, answer, asking, feed, giving, user
 
 POLICY = WindowPolicy(budget=1_000, reserve=100)

@@ -79,7 +79,7 @@ def test_a_window_that_was_not_recorded(opener: Opener):
         session.add_message(reply)
         with pytest.raises(errors.NotFound, match="no window was recorded"):
             session.window_of(reply.id)
-        with pytest.raises(errors.UnknownMessage):
+        with pytest.raises(errors.MessageNotFound):
             session.window_of("nobody")
         listed = StateManager(500, counter=COUNTER).window([user("hello")])
         with pytest.raises(errors.InvalidRequest, match="made of a list"):

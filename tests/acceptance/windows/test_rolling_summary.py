@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from limpet import Limpet, Message, Session, WindowPolicy, errors
-from limpet.context.summary import PREFIXES
+from limpet.context.summary import SUMMARY_PREFIXES
 
 POLICY = WindowPolicy(budget=1_200, summary="en")
 
@@ -46,7 +46,9 @@ def covered(session: Session) -> None:
     numbers = [n for entry in window.ledger for n in range(entry.first, entry.last + 1)]
     assert sorted(numbers) == list(range(1, state.message_count + 1))
     assert all(entry.rule for entry in window.ledger)
-    told = [m for m in window.messages if str(m.content).startswith(tuple(PREFIXES.values()))]
+    told = [
+        m for m in window.messages if str(m.content).startswith(tuple(SUMMARY_PREFIXES.values()))
+    ]
     assert len(told) <= 1
     assert window.tokens <= window.budget
 
@@ -171,7 +173,7 @@ def test_a_summary_that_has_lost_too_much_is_refused(lp: Limpet):
 
 
 @pytest.mark.req("A-13")
-@pytest.mark.parametrize(("language", "prefix"), PREFIXES.items())
+@pytest.mark.parametrize(("language", "prefix"), SUMMARY_PREFIXES.items())
 def test_each_language_has_its_beginning(lp: Limpet, language: str, prefix: str):
     session = lp.sessions.create_session(policy=WindowPolicy(budget=1_200, summary=language))
     talk(session, 0, 60)

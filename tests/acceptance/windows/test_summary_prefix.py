@@ -7,7 +7,7 @@ import pytest
 
 import limpet
 from limpet import Limpet, Message, StateManager, WindowPolicy, errors
-from limpet.values.policy import PREFIXES
+from limpet.core.values.session_state import SUMMARY_PREFIXES
 
 MINE = "What came before — "
 TALK = [
@@ -40,10 +40,12 @@ def test_a_changed_prefix_leaves_nothing_of_the_old_one(lp: Limpet):
     session.set_policy(WindowPolicy(budget=900, summary="zh"))
     session.add_messages(TALK)
     kept = session.state.summary
-    assert kept is not None and kept.text.startswith(PREFIXES["zh"]) and MINE not in kept.text
+    assert (
+        kept is not None and kept.text.startswith(SUMMARY_PREFIXES["zh"]) and MINE not in kept.text
+    )
 
 
-@pytest.mark.parametrize(("language", "prefix"), PREFIXES.items())
+@pytest.mark.parametrize(("language", "prefix"), SUMMARY_PREFIXES.items())
 def test_without_a_language_it_is_the_policys(lp: Limpet, language: str, prefix: str):
     session = lp.sessions.create_session("s", policy=WindowPolicy(budget=1_200, summary=language))
     session.add_messages(TALK)

@@ -18,9 +18,9 @@ from limpet import (
     ToolCallResult,
     errors,
 )
+from limpet.core.values import messages
+from limpet.core.values.context import Fate
 from limpet.engine import tails
-from limpet.values import grouping
-from limpet.values.context import Fate
 from tests.acceptance.conversation_steps import Opener, answer, asking, giving, user
 
 COUNTER = "estimate"
@@ -49,7 +49,7 @@ def test_a_window_fits_and_the_history_stays(opener: Opener):
             assert window.tokens <= budget
             assert window.messages[0].content == "Be brief."
             assert window.ledger.messages() == session.message_count == 201
-            assert not [g for g in grouping.grouped(window.messages) if g.fault]
+            assert not [g for g in messages.group_messages(window.messages) if g.fault]
             assert window.messages[-1].content == session.messages[-1].content
         assert [m.id for m in session.window(10**6, counter=COUNTER)] == [
             m.id for m in session.messages
@@ -241,7 +241,7 @@ def test_windows_follow_appends_resets_and_other_writers(tmp_path: Path):
 def test_windows_are_the_same_whatever_is_in_memory(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(limpet.limits, "TAIL_MESSAGES_MAX", 30)
+    monkeypatch.setattr(limpet.limits, "MESSAGE_CACHE_MESSAGES_MAX", 30)
     monkeypatch.setattr(tails, "CHUNK", 7)
     with opener() as lp:
         session = lp.sessions.create_session("s", system="Be brief.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from limpet.cli.demo.agent.parts import Model, Reply, Shown, Tool
-from limpet.values.message import Message, ToolCallRequest
+from limpet.core.values.messages import Message, ToolCallRequest
 
 SYSTEM = "You keep the light on Limpet Rock. Warn every ship, and write down only what is true."
 STORE_ROOM = "You keep the store room of Limpet Rock. Count, and answer in one sentence."

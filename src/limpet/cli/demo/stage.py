@@ -13,7 +13,7 @@ from limpet.cli.surface import Face, Surface
 
 if TYPE_CHECKING:
     from limpet.context.window import Window
-    from limpet.values.frame import Frame
+    from limpet.core.values.frame_state import Frame
 
 Span = tuple[str, str]
 """A piece of text and its style."""

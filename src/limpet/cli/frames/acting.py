@@ -17,14 +17,14 @@ from limpet.cli import again, asking, exits, figures, target
 from limpet.cli.frames import naming, suspensions, waiting
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.values import frame_event as e
-from limpet.values import ids
-from limpet.values.frame import FrameStatus, SuspensionStatus
+from limpet.core.values import events as e
+from limpet.core.values import ids
+from limpet.core.values.frame_state import FrameStatus, SuspensionStatus
 
 if TYPE_CHECKING:
+    from limpet.core.values.frame_state import Frame, Suspension
+    from limpet.core.values.json_values import Json
     from limpet.engine.admin import Fact
-    from limpet.values.frame import Frame, Suspension
-    from limpet.values.frozen import Json
     from limpet.wiring import Limpet
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from limpet.cli import picture
 
 if TYPE_CHECKING:
-    from limpet.values.frame import Frame
-    from limpet.values.frozen import Json
+    from limpet.core.values.frame_state import Frame
+    from limpet.core.values.json_values import Json
 
 CELLS = 20
 _PARTS = ("used", "reserved", "lent", "overdrawn", "free")

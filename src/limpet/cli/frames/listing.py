@@ -9,13 +9,13 @@ from limpet.cli import again, exits, figures, target, visible
 from limpet.cli.frames import books, naming
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.values.frame import Scope
+from limpet.core.values.frame_state import Scope
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from limpet.values.frame import Frame
-    from limpet.values.frozen import Json
+    from limpet.core.values.frame_state import Frame
+    from limpet.core.values.json_values import Json
     from limpet.wiring import Limpet
 
 

@@ -16,7 +16,7 @@ from limpet import errors
 from limpet.cli import exits, figures, references, visible
 
 if TYPE_CHECKING:
-    from limpet.values.frame import Frame, Suspension, ToolRun
+    from limpet.core.values.frame_state import Frame, Suspension, ToolRun
     from limpet.wiring import Limpet
 
 ALL = sys.maxsize
@@ -65,7 +65,7 @@ def every(lp: Limpet) -> list[Frame]:
 def suspension(lp: Limpet, reference: str) -> Suspension:
     """Return the suspension that a reference names, waiting or ended."""
     if not _LAST.fullmatch(reference):
-        with contextlib.suppress(errors.UnknownSuspension):
+        with contextlib.suppress(errors.SuspensionNotFound):
             return lp.index.get_suspension(reference)
     rows = lp.index.list_suspensions(waiting=False, limit=ALL)
     found = one_of(reference, [row.suspension_id for row in rows], "suspension")
@@ -134,7 +134,7 @@ def _ambiguous(reference: str, found: Sequence[str], noun: str, within: str) -> 
 
 
 def _unknown(reference: str, seen: int, noun: str, within: str) -> exits.Problem:
-    kind = {"suspension": errors.UnknownSuspension, "tool": errors.UnknownTool}
+    kind = {"suspension": errors.SuspensionNotFound, "tool": errors.ToolNotFound}
     where = f" in progress of {within}" if within else ""
     return exits.Problem(
         exits.NOT_FOUND,

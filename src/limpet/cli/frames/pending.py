@@ -10,14 +10,12 @@ from limpet.cli.frames import naming
 from limpet.cli.frames.showing import tool_document
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
+from limpet.core.values.frame_state import PendingWorkType, Scope
 from limpet.history.pending import pending_work
-from limpet.values.frame import Scope
-from limpet.values.resume import PendingWorkType
 
 if TYPE_CHECKING:
-    from limpet.values.frame import Frame
-    from limpet.values.frozen import Json
-    from limpet.values.resume import PendingWork
+    from limpet.core.values.frame_state import Frame, PendingWork
+    from limpet.core.values.json_values import Json
     from limpet.wiring import Limpet
 
 

@@ -132,9 +132,9 @@ def pending(actor: str, /, *, session: str | None = None, common: Common = _COMM
     session
         Only what is about this session: its id, the beginning of it, or @last.
     """
-    from limpet.cli.frames import pending as command  # noqa: PLC0415
+    from limpet.cli.frames import pending as frames_pending  # noqa: PLC0415
 
-    return command.run(actor, session, common)
+    return frames_pending.run(actor, session, common)
 
 
 @frames.command
@@ -221,9 +221,9 @@ def list_suspensions(
     limit
         How many at most.
     """
-    from limpet.cli.frames import suspensions as command  # noqa: PLC0415
+    from limpet.cli.frames import suspensions as frames_suspensions  # noqa: PLC0415
 
-    return command.list_(all_=all, actor=actor, limit=limit, common=common)
+    return frames_suspensions.list_(all_=all, actor=actor, limit=limit, common=common)
 
 
 @suspensions.command(name="show")
@@ -237,9 +237,9 @@ def show_suspension(suspension: str, /, *, common: Common = _COMMON) -> int:
     suspension
         Its id, the beginning of it, @last, or @last~2.
     """
-    from limpet.cli.frames import suspensions as command  # noqa: PLC0415
+    from limpet.cli.frames import suspensions as frames_suspensions  # noqa: PLC0415
 
-    return command.show(suspension, common)
+    return frames_suspensions.show(suspension, common)
 
 
 @suspensions.command
@@ -392,7 +392,9 @@ def tail(
     follow
         Wait for more, until interrupted; that prints where to go on.
     """
-    from limpet.cli.frames import tail as command  # noqa: PLC0415
+    from limpet.cli.frames import tail as frames_tail  # noqa: PLC0415
 
-    wanted = command.Wanted(session=session, frame=frame, since=since, limit=limit, follow=follow)
-    return command.run(wanted, common)
+    wanted = frames_tail.Wanted(
+        session=session, frame=frame, since=since, limit=limit, follow=follow
+    )
+    return frames_tail.run(wanted, common)

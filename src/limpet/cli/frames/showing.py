@@ -12,14 +12,14 @@ from limpet.cli.frames.suspensions import document as suspension_document
 from limpet.cli.options import Common
 from limpet.cli.showing import compact
 from limpet.cli.surface import Face, Surface
-from limpet.values import ids
-from limpet.values.budget import LIMITS
-from limpet.values.frozen import thaw
+from limpet.core.values import ids
+from limpet.core.values.budget import LIMIT_FIELDS
+from limpet.core.values.json_values import thaw
 
 if TYPE_CHECKING:
-    from limpet.values.frame import Frame, ToolRun, TreeState
-    from limpet.values.frozen import Json
-    from limpet.values.handle import ContextHandle
+    from limpet.core.values.context import ContextHandle
+    from limpet.core.values.frame_state import Frame, ToolRun, TreeState
+    from limpet.core.values.json_values import Json
 
 
 def run(reference: str, common: Common) -> int:
@@ -44,8 +44,8 @@ def run(reference: str, common: Common) -> int:
 def _limits(frame: Frame, tree: TreeState) -> dict[str, int | None]:
     """Return the limits in force: the strictest among an open frame and those above it."""
     if frame.frame_id in tree.frames:
-        return {name: tree.limit(frame.frame_id, name) for name in LIMITS}
-    return {name: getattr(frame.budget, name) for name in LIMITS}
+        return {name: tree.limit(frame.frame_id, name) for name in LIMIT_FIELDS}
+    return {name: getattr(frame.budget, name) for name in LIMIT_FIELDS}
 
 
 def _deadline(frame: Frame, tree: TreeState) -> str | None:
@@ -205,7 +205,7 @@ def _end(frame: Frame, tree: TreeState) -> str:
 
 def _told_limits(limits: Mapping[str, int | None], frame: Frame) -> Sequence[str]:
     """Return the limits in words; what is not limited is left out."""
-    context, calls, depth, timeout = (limits[name] for name in LIMITS)
+    context, calls, depth, timeout = (limits[name] for name in LIMIT_FIELDS)
     told = [
         f"{context:,} tokens of context" if context is not None else "",
         f"{frame.tool_calls:,} of {calls:,} tool calls" if calls is not None else "",

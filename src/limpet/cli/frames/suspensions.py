@@ -13,13 +13,13 @@ from limpet.cli.frames import naming, waiting
 from limpet.cli.options import Common
 from limpet.cli.showing import compact
 from limpet.cli.surface import Face, Surface
-from limpet.values import ids
-from limpet.values.frame import Scope, SuspensionStatus
-from limpet.values.frozen import thaw
+from limpet.core.values import ids
+from limpet.core.values.frame_state import Scope, SuspensionStatus
+from limpet.core.values.json_values import thaw
 
 if TYPE_CHECKING:
-    from limpet.values.frame import Frame, Suspension
-    from limpet.values.frozen import Json
+    from limpet.core.values.frame_state import Frame, Suspension
+    from limpet.core.values.json_values import Json
     from limpet.wiring import Limpet
 
 

@@ -18,15 +18,14 @@ from limpet.cli import again, exits, target, visible
 from limpet.cli.frames import naming, telling
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
+from limpet.core.values import ids
+from limpet.core.values.events import FramePushedEvent, MessageAddedEvent
 from limpet.engine.trees import TreeEvent
-from limpet.values import ids
-from limpet.values.event import MessageAdded
-from limpet.values.frame_event import FramePushedEvent
 
 if TYPE_CHECKING:
+    from limpet.core.values.frame_state import Frame
+    from limpet.core.values.json_values import Json
     from limpet.engine.admin import Fact
-    from limpet.values.frame import Frame
-    from limpet.values.frozen import Json
     from limpet.wiring import Limpet
 
 POLL_S: Final = 0.2
@@ -140,7 +139,7 @@ def _line(surface: Surface, text: str) -> None:
 def _document(fact: Fact) -> dict[str, Json]:
     event = fact.event
     data: dict[str, Json] = msgspec.to_builtins(event)
-    if isinstance(event, MessageAdded):
+    if isinstance(event, MessageAddedEvent):
         data["message"] = event.message.to_dict()
     # What is kept of a token is for checking it, and for nobody's eyes.
     data.pop("token_hash", None)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from limpet.cli.showing import flat
-from limpet.values import event as s
-from limpet.values import frame_event as e
+from limpet.core.values import events as s
 
 if TYPE_CHECKING:
     from limpet.engine.admin import Fact
@@ -24,73 +23,73 @@ def told(fact: Fact, dot: str, named: Naming = str) -> str:
 
 def _parts(fact: Fact, named: Naming) -> Iterator[str]:
     match fact.event:
-        case s.SessionCreated(user_id=user, title=title):
+        case s.SessionCreatedEvent(user_id=user, title=title):
             yield user or ""
             yield title or ""
-        case s.MessageAdded(message=message):
+        case s.MessageAddedEvent(message=message):
             yield f"{message.role}: {flat(message)}"
-        case s.WindowRecorded(selection=selection):
+        case s.WindowRecordedEvent(selection=selection):
             yield f"a window of {selection.tokens:,} tokens"
-        case s.WindowCut(cut=cut):
+        case s.WindowCutEvent(cut=cut):
             yield f"windows begin at #{cut.first:,}"
-        case s.SessionContinued(to=to):
+        case s.SessionContinuedEvent(to=to):
             yield f"goes on in {named(to)}"
-        case s.SessionForked(source=source, version=version):
+        case s.SessionForkedEvent(source=source, version=version):
             yield f"from {named(source)} at event {version:,}"
-        case s.SessionRewound(to=to_version):
+        case s.SessionRewoundEvent(to=to_version):
             yield f"to event {to_version:,}"
-        case s.SessionEnded(reason=reason):
+        case s.SessionEndedEvent(reason=reason):
             yield str(reason)
-        case s.SessionOffloaded(generation=generation):
+        case s.SessionOffloadedEvent(generation=generation):
             yield f"generation {generation:,}"
-        case s.SessionUpdated(title=title) if isinstance(title, str):
+        case s.SessionUpdatedEvent(title=title) if isinstance(title, str):
             yield f"title {title}"
         case (
-            s.SessionSummarized()
-            | s.SessionUpdated()
-            | s.SessionReset()
-            | s.SessionErased()
-            | s.Erased()
+            s.SessionSummarizedEvent()
+            | s.SessionUpdatedEvent()
+            | s.SessionResetEvent()
+            | s.SessionErasedEvent()
+            | s.ErasedEvent()
         ):
             pass
         case _:
             yield from _of_frame(fact.event, named)
 
 
-def _of_frame(event: e.FrameEvent, named: Naming) -> Iterator[str]:
+def _of_frame(event: s.FrameEvent, named: Naming) -> Iterator[str]:
     match event:
-        case e.FramePushedEvent():
+        case s.FramePushedEvent():
             yield event.goal
             yield f"{event.budget.total:,} tokens"
             yield f"under {named(event.parent_frame_id)}" if event.parent_frame_id else ""
-        case e.FrameUpdatedEvent():
+        case s.FrameUpdatedEvent():
             yield from _updated(event, named)
-        case e.FramePoppedEvent():
+        case s.FramePoppedEvent():
             yield str(event.status)
             yield event.result_summary or event.reason
-        case e.FrameSuspendedEvent():
+        case s.FrameSuspendedEvent():
             yield f"{named(event.suspension_id)} {event.purpose}".strip()
             yield event.reason
-        case e.FrameResumedEvent():
+        case s.FrameResumedEvent():
             yield f"{named(event.suspension_id)} {event.decision}" + (
                 f", {event.by}" if event.by else ""
             )
             yield event.reason
-        case e.HandleAddedEvent():
+        case s.HandleAddedEvent():
             yield f"{event.handle.handle_id} {event.handle.description}".strip()
-        case e.ResultAddedEvent():
+        case s.ResultAddedEvent():
             yield f"{event.result.result_type} {event.result.ref_id}"
             yield event.result.summary
-        case e.FrameCompactedEvent():
+        case s.FrameCompactedEvent():
             yield f"{len(event.removed):,} handles removed, {len(event.replaced):,} replaced"
-        case e.ActorResumedEvent():
+        case s.ActorResumedEvent():
             yield event.scope.actor_id
             yield f"{len(event.unknown):,} tools of unknown outcome" if event.unknown else ""
-        case e.TreeErased():
+        case s.TreeErasedEvent():
             yield f"{event.events:,} events"
 
 
-def _updated(event: e.FrameUpdatedEvent, named: Naming) -> Iterator[str]:
+def _updated(event: s.FrameUpdatedEvent, named: Naming) -> Iterator[str]:
     if isinstance(event.goal, str):
         yield f"goal {event.goal}"
     if event.status is not None:

@@ -12,11 +12,11 @@ from limpet.cli import again, exits, target, visible
 from limpet.cli.frames import books, listing, naming, waiting
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.values.frame import Scope
+from limpet.core.values.frame_state import Scope
 
 if TYPE_CHECKING:
-    from limpet.values.frame import Frame, TreeState
-    from limpet.values.frozen import Json
+    from limpet.core.values.frame_state import Frame, TreeState
+    from limpet.core.values.json_values import Json
     from limpet.wiring import Limpet
 
 _NAME_LEAST = 16

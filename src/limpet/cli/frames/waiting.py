@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from limpet.cli import figures
-from limpet.values.frame import SuspensionStatus, ToolStatus
+from limpet.core.values.frame_state import SuspensionStatus, ToolStatus
 
 if TYPE_CHECKING:
-    from limpet.values.frame import Frame, Suspension, ToolRun, TreeState
-    from limpet.values.frozen import Json
+    from limpet.core.values.frame_state import Frame, Suspension, ToolRun, TreeState
+    from limpet.core.values.json_values import Json
 
 
 class Waiting(NamedTuple):

@@ -13,8 +13,8 @@ from limpet.context import summary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from limpet.core.values.erasure_receipt import Receipt
     from limpet.engine.sessions import Session
-    from limpet.values.erasure import Receipt
     from limpet.wiring import Limpet
 
 
@@ -101,7 +101,7 @@ def _wanted(
 def _no_message(session: Session, number: int) -> exits.Problem:
     return exits.Problem(
         exits.NOT_FOUND,
-        errors.UnknownMessage.code,
+        errors.MessageNotFound.code,
         f"{session.id} has no message #{number:,}.",
         f"It has {figures.count(session.message_count, 'message')}, numbered from 1.",
         "",

@@ -9,14 +9,14 @@ from limpet.cli import again, exits, figures, target, visible
 from limpet.cli.memory import searching
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.values import ids
+from limpet.core.values import ids
 
 _PREFIX = "fact_"
 _SHORT = len(_PREFIX) + 8
 
 if TYPE_CHECKING:
-    from limpet.values.frozen import Json
-    from limpet.values.memory import Fact, Recalled
+    from limpet.core.values.json_values import Json
+    from limpet.core.values.memory_records import Fact, Recalled
     from limpet.wiring import Limpet
 
 

@@ -8,7 +8,7 @@ from limpet import errors
 from limpet.cli import again, exits, figures, target, visible
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.values import ids
+from limpet.core.values import ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

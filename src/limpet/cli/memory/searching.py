@@ -11,13 +11,13 @@ from limpet.cli import again, exits, figures, references, target, visible
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
 from limpet.context import summary
-from limpet.values import ids
+from limpet.core.values import ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from limpet.values.frozen import Json
-    from limpet.values.memory import Hit, Said
+    from limpet.core.values.json_values import Json
+    from limpet.core.values.memory_records import Hit, Said
     from limpet.wiring import Limpet
 
 _LINE_CHARS = 400

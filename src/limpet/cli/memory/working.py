@@ -14,14 +14,14 @@ from limpet import limits
 from limpet.cli import again, exits, figures, target, visible
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.values import ids
+from limpet.core.values import ids
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from limpet.core.values.json_values import Json
     from limpet.engine.worker import Done, TaskStatus, Worker
     from limpet.models.port import Model
-    from limpet.values.frozen import Json
     from limpet.wiring import Limpet
 
 

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from limpet import errors
+from limpet.core.values.messages import ROLES
 from limpet.memory.archive.terms import Term
-from limpet.values.message import ROLES
 
 HIDDEN: Final = 0xFE
 """The kind of a document whose session was deleted: found no more, its terms still listed."""

@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.memory_records import Who
 from limpet.memory.archive import documents, index, postings
 from limpet.memory.archive.documents import GONE, HIDDEN, Documents, length_of
 from limpet.memory.archive.index import SIZES, Index, encode, owned
 from limpet.memory.shelf import Drop, Put, after, key
-from limpet.values.memory import Who
 
 _TRIES: Final = 64
 

@@ -38,7 +38,7 @@ class Held:
 
 
 class Kept:
-    """What was read for the last owners that searched, up to limits.ARCHIVE_KEPT documents. Safe for threads."""
+    """What was read for the last owners that searched, up to limits.ARCHIVE_CACHED_DOCUMENTS documents. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,5 +58,5 @@ class Kept:
         with self._lock:
             self._held.pop(owner, None)
             self._held[owner] = head, held
-            while sum(len(one) for _, one in self._held.values()) > limits.ARCHIVE_KEPT:
+            while sum(len(one) for _, one in self._held.values()) > limits.ARCHIVE_CACHED_DOCUMENTS:
                 del self._held[next(iter(self._held))]

@@ -14,11 +14,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from limpet import errors
+from limpet.core.values.memory_records import Who
 from limpet.memory.archive import documents, postings
 from limpet.memory.archive.documents import Documents, View
 from limpet.memory.archive.terms import Term
 from limpet.memory.shelf import Drop, Put, Shelf, after, key
-from limpet.values.memory import Who
 
 CURSORS: Final = "archive.cursors"
 OWNERS: Final = "archive.owners"

@@ -9,9 +9,9 @@ from typing import Final, cast
 import msgspec
 
 from limpet import limits
-from limpet.values.frozen import Json
-from limpet.values.message import Message
-from limpet.values.opening import METADATA_KEY
+from limpet.core.values.json_values import Json
+from limpet.core.values.memory_records import MEMORY_METADATA_KEY
+from limpet.core.values.messages import Message
 
 _UNTOLD: Final = frozenset({
     "type", "id", "tool_use_id", "tool_call_id", "call_id", "signature", "encrypted_content", "data",
@@ -32,7 +32,7 @@ def text_of(message: Message) -> str:
     What memory has put into a system prompt was said elsewhere, and is found there.
     """
     content = message.content
-    if METADATA_KEY in message.metadata and isinstance(content, str):
+    if MEMORY_METADATA_KEY in message.metadata and isinstance(content, str):
         return _ends(_REMEMBERED.sub("", content), limits.ARCHIVE_CHARS_MAX)
     if type(content) is str and not message.tool_calls and not message.tool_results:
         return _ends(content, limits.ARCHIVE_CHARS_MAX)

@@ -1,1 +1,1 @@
-"""Facts: found in what users say, kept with their sources, put into a profile."""
+"""Facts about users for the built-in memory engine: extraction by rules, storage and ranking."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final, cast
 
 from limpet import limits
+from limpet.core.values.messages import Message
 from limpet.memory.facts import guard
-from limpet.values.message import Message
 
 _MARK: Final = "\x1a"
 _BLANKS: Final = re.compile(r"[^\S\n]+")

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from limpet import limits
+from limpet.core.values.memory_records import Fact, Who
 from limpet.memory.facts import profiles, slots
 from limpet.memory.facts.finding import terms
 from limpet.memory.facts.profiles import Ready
 from limpet.memory.facts.slots import Slot
 from limpet.memory.shelf import NOTHING, Drop, Expected, Put, Shelf, after, decoded, key
-from limpet.values.memory import Fact, Who
 
 SLOTS = "memory.slots"
 SOURCES = "memory.sources"

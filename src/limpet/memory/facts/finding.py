@@ -7,9 +7,9 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from limpet import limits
+from limpet.core.values.memory_records import Recalled, Who
 from limpet.memory.archive import terms as archive
 from limpet.memory.facts import slots
-from limpet.values.memory import Recalled, Who
 
 if TYPE_CHECKING:
     from limpet.memory.facts.factbook import Factbook

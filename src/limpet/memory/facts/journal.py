@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.memory_records import History, Who
 from limpet.memory.shelf import Drop, Expected, Put, Shelf, after, decoded, key
-from limpet.values.memory import History, Who
 
 TAKEN = "memory.taken"
 EPOCHS = "memory.epochs"

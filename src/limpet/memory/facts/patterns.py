@@ -1,4 +1,4 @@
-"""What the rules of a language are made of: patterns of sentences, topics, and things that are worth keeping by themselves."""
+"""Building blocks of a language's rules: sentence patterns, topics and evidence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from limpet.values.memory import FactKind
+from limpet.core.values.memory_records import FactKind
 
 TOPIC: Final = "*"
 """In the place of what a fact is about: the topic that the sentence names; what follows it, if it names none."""

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from limpet import limits
-from limpet.values.memory import Fact, FactKind, Profile
+from limpet.core.values.memory_records import Fact, FactKind, Profile
 
 Count = Callable[[str], int]
 

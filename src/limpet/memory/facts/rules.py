@@ -1,8 +1,8 @@
-"""Facts by rules: what a user says of themself in English, Japanese or Chinese, found without a model.
+"""Extracts facts from what users say about themselves, by rules, without a model.
 
-Pure and deterministic. Only what role `user` states is looked at, never what a tool has brought; a fact is
-the user's own sentence. Better to miss one than to keep a wrong one. The patterns are in `rules_en.py`,
-`rules_ja.py` and `rules_zh.py`.
+Pure and deterministic. Only messages of role `user` are read. Questions, quotations, code and
+hypotheses are left out. A fact is the user's own sentence. Rules prefer to miss a fact over keeping
+a wrong one. Work per message is bounded by limits.FACT_SCAN_CHARS_MAX.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from limpet import limits
+from limpet.core.values.memory_records import Fact, FactKind, Said, Source
 from limpet.memory.facts import clauses, guard
 from limpet.memory.facts.patterns import TOPIC, Language, Rule
 from limpet.memory.facts.rules_en import ENGLISH
 from limpet.memory.facts.rules_ja import JAPANESE
 from limpet.memory.facts.rules_zh import CHINESE
-from limpet.values.memory import Fact, FactKind, Said, Source
 
 _KANA: Final = re.compile("[\u3040-\u30ff]")
 _HAN: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from limpet.core.values.memory_records import FactKind
 from limpet.memory.facts.patterns import Evidence, Language, any_case, rule, topics
-from limpet.values.memory import FactKind
 
 _FACT, _LIKES, _ENTITY = FactKind.FACT, FactKind.PREFERENCE, FactKind.ENTITY
 

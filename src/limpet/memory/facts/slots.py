@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from limpet import limits
+from limpet.core.values.memory_records import Fact, FactKind, Source, Who
 from limpet.memory import shelf
-from limpet.values.memory import Fact, FactKind, Source, Who
 
 
 class Mention(msgspec.Struct, frozen=True, array_like=True):

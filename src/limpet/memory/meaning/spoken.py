@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from limpet import limits
-from limpet.values.frozen import Json
-from limpet.values.message import Message
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message
 
 _SAID: Final = frozenset({"user", "assistant"})
 _SHORT: Final = 4

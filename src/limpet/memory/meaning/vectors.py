@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limpet import errors, limits
+from limpet.core.values.memory_records import Who
 from limpet.memory.meaning import blocks
 from limpet.memory.meaning.blocks import Block, Vector
 from limpet.memory.meaning.embedding import MARKS, Embedder
 from limpet.memory.meaning.gallery import ANY, Gallery, Near, Wanted, empty
 from limpet.memory.shelf import Drop, Put, Shelf, after, key
-from limpet.values.memory import Who
 
 BLOCKS: Final = "vectors"
 HEADS: Final = "vectors-heads"

@@ -11,6 +11,7 @@ from pathlib import Path
 import apsw
 
 from limpet import limits
+from limpet.core.values import ids
 from limpet.store import urls
 from limpet.store.erasure import Again
 from limpet.store.files.folder import LOCK, Folder
@@ -19,7 +20,6 @@ from limpet.store.files.store import FilesStore
 from limpet.store.sqlite import opening, translate
 from limpet.store.sqlite.files import Files
 from limpet.store.sqlite.turns import Turns
-from limpet.values import ids
 
 __all__ = ["Files", "FilesStore", "Folder", "forget_index", "is_store", "open_store", "safe_name"]
 
@@ -28,7 +28,7 @@ def open_store(
     path: str | Path,
     *,
     files: Files | None = None,
-    random: Callable[[int], bytes] = ids.SYSTEM.random,
+    random: Callable[[int], bytes] = ids.SYSTEM_FACTORY.random,
     again: Again | None = None,
 ) -> FilesStore:
     """Open the store in a folder, creating it if nothing is there.
@@ -60,7 +60,7 @@ def forget_index(path: str | Path, files: Files | None = None) -> None:
         folder = Folder(used, place)
         turns = Turns(used, folder.journal / LOCK)
         try:
-            turns.take(limits.TURN_WAIT_S)
+            turns.take(limits.WRITE_LOCK_WAIT_S)
             for found in folder.index.glob("state.db*"):
                 used.remove(found)
             used.sync(folder.index)

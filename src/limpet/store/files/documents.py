@@ -21,12 +21,12 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.json_values import Json
 from limpet.store.documents import Documents
 from limpet.store.files.folder import LOCK, half_made, is_ours, named, remove_all
 from limpet.store.files.naming import safe_name
 from limpet.store.sqlite import translate, turns
 from limpet.store.sqlite.files import Files
-from limpet.values.frozen import Json
 
 _SEAL: Final = b',\n  "checksum": "'
 _END: Final = b'"\n}\n'
@@ -104,10 +104,10 @@ class FileDocuments:
                 self._files.close(fd)
 
     def _lock(self, fd: int, path: Path) -> None:
-        until, pause_s = time.monotonic() + limits.TURN_WAIT_S, turns.LOOK_S
+        until, pause_s = time.monotonic() + limits.WRITE_LOCK_WAIT_S, turns.LOOK_S
         while not self._files.try_lock(fd):
             if time.monotonic() > until:
-                raise turns.busy(self._files, fd, path, limits.TURN_WAIT_S)
+                raise turns.busy(self._files, fd, path, limits.WRITE_LOCK_WAIT_S)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, turns.LOOK_S_MAX)
 

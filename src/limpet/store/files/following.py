@@ -17,6 +17,7 @@ import apsw
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.json_values import Json
 from limpet.store import port
 from limpet.store.erasure import Again
 from limpet.store.files import applying, journal
@@ -30,7 +31,6 @@ from limpet.store.sqlite import checks, opening, rebuilding
 from limpet.store.sqlite.files import Files
 from limpet.store.sqlite.rows import NUMBER_MASK, first
 from limpet.store.sqlite.witness import Witness
-from limpet.values.frozen import Json
 
 if TYPE_CHECKING:
     from limpet.store.sqlite.opening import Synchronous
@@ -223,7 +223,7 @@ class Following(Witness):
         last: Step | None = None
         before = self._point
         walk = self.journal.walk(before)
-        while steps := tuple(islice(walk, limits.CATCH_UP_COMMITS)):
+        while steps := tuple(islice(walk, limits.JOURNAL_REPLAY_COMMITS)):
             last = steps[-1]
             if any(step.change.erased for step in steps):
                 # Its pages, and its log, may have what the journal does not have any more.

@@ -290,7 +290,7 @@ class Journal:
 
     def append(self, point: Point, store_id: bytes, change: Change) -> Point:
         """Add a line at the end; on the disk on return. If it can't be, the journal is as it was, or it is said that nobody knows."""
-        if point.offset >= limits.SEGMENT_BYTES:
+        if point.offset >= limits.JOURNAL_SEGMENT_BYTES:
             return self._append_new(point, store_id, change)
         line, check = lines.summed(point.sum, change)
         # Whoever took the turn has looked whether it is still the one that lies there.
@@ -312,8 +312,8 @@ class Journal:
         else:
             self._size = 0
             try:
-                self._files.write(fd, line + BLANK * limits.JOURNAL_ROOM_BYTES, offset)
-                self._size = end + limits.JOURNAL_ROOM_BYTES
+                self._files.write(fd, line + BLANK * limits.JOURNAL_PREALLOCATED_BYTES, offset)
+                self._size = end + limits.JOURNAL_PREALLOCATED_BYTES
             except OSError:
                 # There may be enough left for the line alone.
                 self._files.truncate(fd, offset)

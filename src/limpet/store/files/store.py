@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from limpet import errors
+from limpet.core.values.json_values import Json
 from limpet.store import port
 from limpet.store.erasure import Again
 from limpet.store.files.documents import FileDocuments
@@ -18,7 +19,6 @@ from limpet.store.files.folder import INDEX, Folder
 from limpet.store.files.following import Anew, Following
 from limpet.store.sqlite.files import MEMORY, Files
 from limpet.store.sqlite.store import SQLiteStore
-from limpet.values.frozen import Json
 
 MADE = "the index could not be used ({}), and was made again from the journal"
 

@@ -37,7 +37,7 @@ Rows = list[tuple[Any, ...]]
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that does not wait for ever, not even for a server that stands still."""
 
-    patience_s: float = limits.SERVER_ANSWER_S
+    patience_s: float = limits.SERVER_RESPONSE_S
 
     def __init__(self, pgconn: PGconn, *args: Any, **kwargs: Any) -> None:
         super().__init__(pgconn, *args, **kwargs)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import psycopg
 
 from limpet import errors
+from limpet.core.values.json_values import Json
 from limpet.store import port
 from limpet.store.postgres import (
     exchange,
@@ -32,7 +33,6 @@ from limpet.store.remote.driver import (
     Wanted,
     outrun,
 )
-from limpet.values.frozen import Json
 
 _APPEND, _APPLY, _TAKE_AWAY = b"limpet_append", b"limpet_apply", b"limpet_take_away"
 _APPLIED, _WANTED = b"ok", b"wanted"

@@ -65,7 +65,7 @@ class Listener:
             if self._closed.is_set():
                 return
             ready = connections.readable(
-                limits.SERVER_ANSWER_S, handle.socket, self._wakes.fileno()
+                limits.SERVER_RESPONSE_S, handle.socket, self._wakes.fileno()
             )
             if handle.socket in ready:
                 handle.consume_input()

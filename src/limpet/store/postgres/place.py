@@ -29,7 +29,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     role: str = ROLE
     durability: str = "power-loss"
     scrub: str = "full"
-    timeout_s: float = limits.SERVER_ANSWER_S
+    timeout_s: float = limits.SERVER_RESPONSE_S
     connections: int = limits.SERVER_CONNECTIONS
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ def of(url: str) -> Place:
         role=ours.get("role", ROLE),
         durability=ours.get("durability", "power-loss"),
         scrub=ours.get("scrub", "full"),
-        timeout_s=float(ours.get("timeout_s", limits.SERVER_ANSWER_S)),
+        timeout_s=float(ours.get("timeout_s", limits.SERVER_RESPONSE_S)),
         connections=int(ours.get("connections", limits.SERVER_CONNECTIONS)),
     )
 

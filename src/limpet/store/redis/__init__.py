@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from limpet.core.values import ids
 from limpet.store.redis import place
 from limpet.store.redis.driver import RedisDriver
 from limpet.store.redis.shelf import RedisShelf
 from limpet.store.remote.store import RemoteStore
-from limpet.values import ids
 
 __all__ = ["RedisDriver", "RedisShelf", "exists", "open_driver", "open_shelf", "open_store"]
 
@@ -28,7 +28,9 @@ def open_driver(url: str) -> RedisDriver:
     return driver
 
 
-def open_store(url: str, *, random: Callable[[int], bytes] = ids.SYSTEM.random) -> RemoteStore:
+def open_store(
+    url: str, *, random: Callable[[int], bytes] = ids.SYSTEM_FACTORY.random
+) -> RemoteStore:
     """Open the store that a URL names; it begins empty.
 
     Raises UnsafeStore, StoreReadOnly, NewerStore, InvalidRequest or Unavailable; nothing is changed then.

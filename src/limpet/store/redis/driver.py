@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
 
 from limpet import errors
+from limpet.core.values.json_values import Json
 from limpet.store import port
 from limpet.store.redis import packing, unpacking
 from limpet.store.redis.guards import Guards
@@ -25,7 +26,6 @@ from limpet.store.redis.servers import Servers
 from limpet.store.redis.settings import Settings
 from limpet.store.redis.todo import Todo
 from limpet.store.remote import driver, marks
-from limpet.values.frozen import Json
 
 _LISTED_MAX: Final = 10_000
 _FORGOTTEN: Final = 1_000

@@ -37,7 +37,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = _PREFIX
     durability: str | None = None
     waitaof: bool = False
-    timeout_s: float = limits.SERVER_ANSWER_S
+    timeout_s: float = limits.SERVER_RESPONSE_S
     connections: int = limits.SERVER_CONNECTIONS
 
     @property
@@ -95,7 +95,7 @@ def of(url: str) -> Place:
         prefix=_prefix(given.get("prefix", _PREFIX)),
         durability=_level(given.get("durability")),
         waitaof=_flag(given.get("waitaof", "0")),
-        timeout_s=_number("timeout_s", given, limits.SERVER_ANSWER_S, _SECONDS_MAX),
+        timeout_s=_number("timeout_s", given, limits.SERVER_RESPONSE_S, _SECONDS_MAX),
         connections=_connections(given.get("connections")),
     )
 

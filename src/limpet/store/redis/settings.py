@@ -10,11 +10,11 @@ from typing import Final
 import redis
 
 from limpet import errors, limits
+from limpet.core.values.json_values import Json
 from limpet.store.levels import LEVELS
 from limpet.store.redis import translate, unpacking
 from limpet.store.redis.links import Link
 from limpet.store.redis.servers import PAUSE_S, Servers
-from limpet.values.frozen import Json
 
 FORMAT: Final = 1
 AGAIN_S: Final = 10.0
@@ -165,7 +165,7 @@ class Settings:
                 self._renewed(link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
 
     def _renewed(self, link: Link, command: bytes, going: str, status: str, *waits: str) -> None:
-        until = time.monotonic() + limits.REDIS_REWRITE_S
+        until = time.monotonic() + limits.REDIS_REWRITE_WAIT_S
         # One that runs already may have begun before the erasure: its end is waited for, then another one is begun.
         self._idle(link, (going, *waits), until)
         while isinstance(answer := self._run(link, (command,))[0], Exception):

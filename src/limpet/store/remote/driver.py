@@ -18,8 +18,8 @@ from typing import Protocol
 import msgspec
 
 from limpet import errors
+from limpet.core.values.json_values import Json
 from limpet.store import chain, paths, port
-from limpet.values.frozen import Json
 
 NOTE_TRIES = 100
 """How often a note is counted again because others have put one meanwhile."""

@@ -54,10 +54,10 @@ class RemoteStore(Upkeep):
         me = threading.current_thread()
         assert self._holder is not me, "this thread has the turn already"
         try:
-            if not self._lock.acquire(timeout=limits.TURN_WAIT_S):
+            if not self._lock.acquire(timeout=limits.WRITE_LOCK_WAIT_S):
                 holder = self._holder.name if self._holder else "unknown"
                 raise errors.StoreBusy(
-                    f"thread {holder} has held the store's turn for {limits.TURN_WAIT_S:g} s.",
+                    f"thread {holder} has held the store's turn for {limits.WRITE_LOCK_WAIT_S:g} s.",
                     hint="Retry, or look at what that thread waits for.",
                     facts={"holder": holder},
                 )
@@ -192,7 +192,7 @@ class RemoteStore(Upkeep):
         if self._closed:
             return
         # Whoever commits may end.
-        waited = self._lock.acquire(timeout=limits.TURN_WAIT_S)
+        waited = self._lock.acquire(timeout=limits.WRITE_LOCK_WAIT_S)
         try:
             self._closed = True
             self._news.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from limpet import errors
+from limpet.core.values.json_values import Json
 from limpet.store import port, portable
 from limpet.store.erasure import Erased, Erasure
 from limpet.store.remote import copying, erasing, marks, proving, rebuilding
@@ -14,7 +15,6 @@ from limpet.store.remote.driver import Change, Moved, Taken, outrun
 from limpet.store.remote.known import Known
 from limpet.store.remote.looking import Looking
 from limpet.store.remote.reading import LATEST
-from limpet.values.frozen import Json
 
 TRIES = 8
 """How often an erasure is made anew because others have written meanwhile."""

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import apsw
 
+from limpet.core.values import ids
 from limpet.store import urls
 from limpet.store.erasure import Again
 from limpet.store.sqlite import opening, translate
 from limpet.store.sqlite.files import Files
 from limpet.store.sqlite.mending import mend
 from limpet.store.sqlite.store import SQLiteStore
-from limpet.values import ids
 
 __all__ = ["Files", "SQLiteStore", "mend", "open_store"]
 
@@ -31,7 +31,7 @@ def open_store(
     path: str | Path,
     *,
     files: Files | None = None,
-    random: Callable[[int], bytes] = ids.SYSTEM.random,
+    random: Callable[[int], bytes] = ids.SYSTEM_FACTORY.random,
     again: Again | None = None,
 ) -> SQLiteStore:
     """Open the store at a path, creating it if nothing is there.

@@ -12,12 +12,12 @@ import apsw
 import msgspec
 
 from limpet import errors
+from limpet.core.values.json_values import Json
 from limpet.store import chain, port
 from limpet.store.sqlite import erasing, opening, placing, rows, translate
 from limpet.store.sqlite.anchor import Anchor, Head, Slot
 from limpet.store.sqlite.files import Files
 from limpet.store.sqlite.rows import NUMBER_MASK, TENANT_SHIFT, first, head_of, number, row_of
-from limpet.values.frozen import Json
 
 PROVABLE = ("tenants", "streams", "keys", "bases", "notes")
 """Tables that nothing but their marks can prove."""

@@ -33,7 +33,7 @@ def mend(path: str | Path, derive: port.Derive, files: Files | None = None) -> t
     turns = Turns(used, Path(f"{place}-lock"))
     try:
         with translate.at(str(place)):
-            turns.take(limits.TURN_WAIT_S)
+            turns.take(limits.WRITE_LOCK_WAIT_S)
             try:
                 with contextlib.closing(_unverified(place)) as connection:
                     _prove(connection, used, place)

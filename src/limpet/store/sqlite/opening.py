@@ -153,7 +153,7 @@ def connect(
     # Whoever is refused must leave the files as they were; only the writer, once it has checked
     # them, empties the log when it closes.
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
-    connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
+    connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
     connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
     connection.pragma("mmap_size", 0)
     connection.pragma("journal_size_limit", limits.WAL_BYTES_KEPT)

@@ -124,7 +124,7 @@ class Post:
                     self._turns.give()
                     break
                 late_s = time.monotonic() - until
-                if late_s > limits.TURN_WAIT_S:
+                if late_s > limits.WRITE_LOCK_WAIT_S:
                     raise self._unheard()
                 if late_s > 0 and self._lies_there():
                     return None, False
@@ -153,9 +153,9 @@ class Post:
         holder = self._files.holder(self._fd) or "unknown"
         return errors.StoreBusy(
             f"process {holder} has had the store, and messages to write for others, for more than "
-            f"{limits.TURN_WAIT_S:g} s; whether it writes them is unknown.",
+            f"{limits.WRITE_LOCK_WAIT_S:g} s; whether it writes them is unknown.",
             hint="See whether it is stopped, and continue or end it; retry with the same message ids.",
-            facts={"holder": holder, "timeout_s": limits.TURN_WAIT_S},
+            facts={"holder": holder, "timeout_s": limits.WRITE_LOCK_WAIT_S},
         )
 
     def _lies_there(self) -> bool:

@@ -28,7 +28,7 @@ def rewrite(connection: apsw.Connection, path: Path) -> None:
             facts={"path": str(path), "pending": True},
         ) from error
     finally:
-        connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
+        connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
 
 
 class Redoing:

@@ -53,7 +53,7 @@ class SQLiteShelf:
         flags = apsw.SQLITE_OPEN_READWRITE
         connection = apsw.Connection(str(self.path), flags=flags, vfs=opening.VFS)
         try:
-            connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
+            connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
             connection.pragma("synchronous", "FULL")
             connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
             connection.pragma("mmap_size", 0)
@@ -205,13 +205,13 @@ class SQLiteShelf:
     def scrub(self) -> None:
         """Write the file anew and empty its log, so that nothing of what was dropped is left in either.
 
-        Raises StoreBusy if somebody reads for longer than limits.TURN_WAIT_S.
+        Raises StoreBusy if somebody reads for longer than limits.WRITE_LOCK_WAIT_S.
         """
         if not self.path.exists():
             return
         with self._writing() as writer:
             writer.execute(self._sql["vacuum"])
-            until = time.monotonic() + limits.TURN_WAIT_S
+            until = time.monotonic() + limits.WRITE_LOCK_WAIT_S
             while True:
                 try:
                     writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -250,7 +250,7 @@ class SQLiteShelf:
     def _unverified(self) -> Iterator[apsw.Connection]:
         opening.load_checksums()
         with contextlib.closing(apsw.Connection(str(self.path), vfs=opening.VFS)) as connection:
-            connection.set_busy_timeout(int(limits.TURN_WAIT_S * 1000))
+            connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
             connection.pragma("checksum_verification", False)
             yield connection
 

@@ -75,7 +75,7 @@ class SQLiteStore(Upkeep, Noting):
 
     def _open(self, again: Again | None) -> None:
         with self._translated:
-            self._turns.take(limits.TURN_WAIT_S)
+            self._turns.take(limits.WRITE_LOCK_WAIT_S)
             try:
                 if not self.path.exists() or not self.path.stat().st_size:
                     made = self._witness.new_id(self._random(16))
@@ -136,7 +136,7 @@ class SQLiteStore(Upkeep, Noting):
                 self._check_open()
             with self._translated:
                 if not here:
-                    self._turns.take(limits.TURN_WAIT_S)
+                    self._turns.take(limits.WRITE_LOCK_WAIT_S)
                 self._holder = me
                 return self._nobody_else_wrote()
         except BaseException:

@@ -11,6 +11,7 @@ from pathlib import Path
 import apsw
 
 from limpet import errors
+from limpet.core.values.json_values import Json
 from limpet.store import port, portable
 from limpet.store.erasure import Again, Erased, Erasure
 from limpet.store.sqlite import (
@@ -31,7 +32,6 @@ from limpet.store.sqlite.translate import Translated
 from limpet.store.sqlite.waiting import News
 from limpet.store.sqlite.witness import Witness
 from limpet.store.turning import Turn
-from limpet.values.frozen import Json
 
 
 class Upkeep(Looking):

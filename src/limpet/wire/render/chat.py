@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from limpet import limits
-from limpet.values.frozen import Json, thaw
-from limpet.values.message import Message, ToolCallRequest
+from limpet.core.values.json_values import Json, thaw
+from limpet.core.values.messages import Message, ToolCallRequest
 from limpet.wire.render import parts, steps
 from limpet.wire.render.parts import Part
 

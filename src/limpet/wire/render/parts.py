@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from limpet.values.frozen import EMPTY, Json
+from limpet.core.values.json_values import EMPTY, Json
 
 Kind = Literal["text", "refusal", "image", "audio", "video", "file", "private", "unknown"]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from limpet import errors, limits
-from limpet.values.frozen import Json
-from limpet.values.message import Message, ToolCallRequest, ToolCallResult
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message, ToolCallRequest, ToolCallResult
 from limpet.wire.render import parts
 from limpet.wire.render.parts import Part
 

@@ -22,7 +22,7 @@ from limpet import (
     ToolStatus,
 )
 from limpet.cli.demo.agent.parts import AwaitingDecision, Tool, ToolFailed, Work, WorkFailed
-from limpet.values.frame import Resumption
+from limpet.core.values.frame_state import Resumption
 
 NOBODY_TO_ASK = "Not done: without frames there is nobody to ask."
 

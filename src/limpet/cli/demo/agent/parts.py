@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from limpet import Message, Suspension, ToolCallRequest, ToolEffect
-from limpet.values.frozen import EMPTY
+from limpet.core.values.json_values import EMPTY
 
 
 class ToolFailed(Exception):

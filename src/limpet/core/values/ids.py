@@ -1,7 +1,8 @@
-"""Ids and timestamps of values that a caller makes: one replaceable factory.
+"""Ids and timestamps, made by one replaceable factory.
 
-No other module of the values reads a clock or draws random bytes. Ids are wide (64 random bits beside the
-millisecond) and sort by time. The order in a session is position, never id or timestamp.
+No other module of `core` reads a clock or draws random bytes. An id holds the millisecond and 64
+random bits, and sorts by time. The order in a session is the position, never the id or
+timestamp.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Factory(msgspec.Struct, frozen=True):
     random: Callable[[int], bytes]
 
 
-class _Pool:
+class _RandomPool:
     """Random bytes of the system, drawn many at a time.
 
     Each draw releases the interpreter lock, and a busy thread waits to get it back. No bytes are used
@@ -49,35 +50,35 @@ class _Pool:
             return piece
 
 
-SYSTEM = Factory(now_us=lambda: time.time_ns() // 1000, random=_Pool())
+SYSTEM_FACTORY = Factory(now_us=lambda: time.time_ns() // 1000, random=_RandomPool())
 
-_current: ContextVar[Factory] = ContextVar("limpet_id_factory", default=SYSTEM)
+_factory_in_use: ContextVar[Factory] = ContextVar("limpet_id_factory", default=SYSTEM_FACTORY)
 
 
-def current() -> Factory:
+def current_factory() -> Factory:
     """Return the factory in use."""
-    return _current.get()
+    return _factory_in_use.get()
 
 
 @contextlib.contextmanager
 def using(factory: Factory) -> Iterator[None]:
     """Use another factory in the body of a with statement, for tests that need the same ids every time."""
-    token = _current.set(factory)
+    token = _factory_in_use.set(factory)
     try:
         yield
     finally:
-        _current.reset(token)
+        _factory_in_use.reset(token)
 
 
 def new_id(prefix: str, factory: Factory | None = None) -> str:
     """Return a fresh id: prefix, millisecond, 64 random bits."""
-    source = factory or _current.get()
+    source = factory or _factory_in_use.get()
     return f"{prefix}_{source.now_us() // 1000:012x}{source.random(8).hex()}"
 
 
 def new_session_id(factory: Factory | None = None) -> str:
     """Return a fresh session id with its UTC second readable in it."""
-    source = factory or _current.get()
+    source = factory or _factory_in_use.get()
     moment = EPOCH + timedelta(microseconds=source.now_us())
     return f"session_{moment:%Y%m%d_%H%M%S}_{source.random(8).hex()}"
 
@@ -85,11 +86,11 @@ def new_session_id(factory: Factory | None = None) -> str:
 def iso(time_us: int) -> str:
     """Return the moment as ISO 8601, UTC, microseconds, offset written out."""
     second, micros = divmod(time_us, 1_000_000)
-    return f"{_second(second)}.{micros:06d}+00:00"
+    return f"{_iso_second(second)}.{micros:06d}+00:00"
 
 
 @functools.lru_cache(maxsize=64)
-def _second(second: int) -> str:
+def _iso_second(second: int) -> str:
     return (EPOCH + timedelta(seconds=second)).replace(tzinfo=None).isoformat(timespec="seconds")
 
 
@@ -100,8 +101,8 @@ def microseconds(moment: str | datetime) -> int:
     return (aware - EPOCH) // timedelta(microseconds=1)
 
 
-def new_stamp(prefix: str) -> tuple[str, str]:
+def new_id_and_time(prefix: str) -> tuple[str, str]:
     """Return a fresh id and its moment as ISO 8601, from the factory in force."""
-    source = _current.get()
+    source = _factory_in_use.get()
     now = source.now_us()
     return f"{prefix}_{now // 1000:012x}{source.random(8).hex()}", iso(now)

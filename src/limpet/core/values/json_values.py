@@ -1,7 +1,7 @@
 """JSON values: validated on entry and immutable afterwards.
 
-All structured data enters through `freeze`. Frozen containers are equal to, and encode like, the plain list
-or dict of the same content; `thaw` returns a plain copy.
+`freeze` returns an immutable copy, `thaw` a plain one. Frozen containers are equal to the plain
+list or dict of the same content, and are encoded like it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Json = Any
 """Any JSON value, typed as Any: the only place where the type checker is switched off."""
 
 
-def _refuse(*_: object, **__: object) -> NoReturn:
+def _refuse_mutation(*_: object, **__: object) -> NoReturn:
     raise TypeError("this value is immutable; make a changed copy with dict(…) or list(…)")
 
 
@@ -24,8 +24,8 @@ class FrozenDict(dict[str, Json]):
     """An immutable dict."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
+    __setitem__ = __delitem__ = __ior__ = _refuse_mutation
+    clear = pop = popitem = setdefault = update = _refuse_mutation
 
     def __reduce__(self) -> tuple[object, ...]:
         return freeze, (dict(self),)
@@ -35,9 +35,9 @@ class FrozenList(list[Json]):
     """An immutable list."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = clear = extend = insert = pop = _refuse
-    remove = reverse = sort = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_mutation
+    append = clear = extend = insert = pop = _refuse_mutation
+    remove = reverse = sort = _refuse_mutation
 
     def __reduce__(self) -> tuple[object, ...]:
         return freeze, (list(self),)
@@ -56,23 +56,23 @@ def freeze(value: Json, depth: int = 0) -> Json:
     if kind is str:
         return value if value.isascii() else checked_text(value)
     if kind is dict and depth < limits.DEPTH_MAX:
-        return _object(value, depth + 1)
+        return _freeze_mapping(value, depth + 1)
     if kind is list and depth < limits.DEPTH_MAX:
         return FrozenList([freeze(item, depth + 1) for item in value])
     if value is None or kind is bool:
         return value
     if isinstance(value, int):
-        return _whole(value)
+        return _checked_int(value)
     if depth == 0 and (type(value) is FrozenDict or type(value) is FrozenList):
         return value
     if isinstance(value, str):
         return checked_text(value)
     if isinstance(value, float):
-        return _finite(value)
-    return _container(value, depth)
+        return _checked_float(value)
+    return _freeze_container(value, depth)
 
 
-def _container(value: Json, depth: int) -> Json:
+def _freeze_container(value: Json, depth: int) -> Json:
     if depth >= limits.DEPTH_MAX:
         raise errors.TooDeep(
             f"the value is nested deeper than {limits.DEPTH_MAX} levels.",
@@ -80,7 +80,7 @@ def _container(value: Json, depth: int) -> Json:
             facts={"depth_max": limits.DEPTH_MAX},
         )
     if isinstance(value, (dict, Mapping)):
-        return _object(cast("Mapping[str, Json]", value), depth + 1)
+        return _freeze_mapping(cast("Mapping[str, Json]", value), depth + 1)
     if isinstance(value, (list, tuple)):
         return FrozenList(freeze(item, depth + 1) for item in cast("list[Json]", value))
     raise errors.NotJson(
@@ -90,12 +90,14 @@ def _container(value: Json, depth: int) -> Json:
     )
 
 
-def _object(value: Mapping[str, Json], depth: int) -> FrozenDict:
+def _freeze_mapping(value: Mapping[str, Json], depth: int) -> FrozenDict:
     made = FrozenDict(value)
     changed: dict[str, Json] = {}
     for key, item in made.items():
         if type(key) is not str or not key.isascii():
-            return FrozenDict({_key(key): freeze(item, depth) for key, item in made.items()})
+            return FrozenDict(
+                {_checked_key(key): freeze(item, depth) for key, item in made.items()}
+            )
         kind = type(item)  # pyright: ignore[reportUnknownVariableType]
         if (kind is str and item.isascii()) or item is None or kind is bool:
             continue
@@ -108,13 +110,13 @@ def _object(value: Mapping[str, Json], depth: int) -> FrozenDict:
     return made
 
 
-def _finite(value: float) -> float:
+def _checked_float(value: float) -> float:
     if not math.isfinite(value):
         raise errors.NotJson(f"{value} is not JSON.", hint="Use None or text for it.")
     return value if type(value) is float else float.__float__(value)
 
 
-def _whole(value: int) -> int:
+def _checked_int(value: int) -> int:
     if value.bit_length() > limits.NUMBER_BITS_MAX:
         raise errors.NotJson(
             f"a number of {value.bit_length():,} bits is not kept; at most {limits.NUMBER_BITS_MAX:,} are.",
@@ -124,7 +126,7 @@ def _whole(value: int) -> int:
     return value if type(value) is int else int.__int__(value)
 
 
-def _key(key: object) -> str:
+def _checked_key(key: object) -> str:
     if not isinstance(key, str):
         raise errors.NotJson(
             f"an object's keys must be text, not {type(key).__name__}.",

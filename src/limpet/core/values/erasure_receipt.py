@@ -1,11 +1,11 @@
-"""The receipt of an erasure: how much was erased. It names no user."""
+"""The receipt of an erasure: how much was erased, and when. It names no user."""
 
 from __future__ import annotations
 
 import msgspec
 
-from limpet.values import ids
-from limpet.values.frozen import Json
+from limpet.core.values import ids
+from limpet.core.values.json_values import Json
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The context pack of a frame: its segments, its ledger, and what is recorded of it."""
+"""The parts of a context pack: segments, breadcrumbs, token summary, ledger, recorded selection."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from limpet import errors
-from limpet.values.context import CompactionLevel, ContextPriority, Fate, Ledger
-from limpet.values.frame import FrameStatus, Scope
-from limpet.values.frozen import EMPTY, Json, checked_text, freeze
-from limpet.values.handle import HandleType
+from limpet.core.values.context import CompactionLevel, ContextPriority, Fate, HandleType, Ledger
+from limpet.core.values.frame_state import FrameStatus, Scope
+from limpet.core.values.json_values import EMPTY, Json, checked_text, freeze
 
 
 class SegmentType(StrEnum):
@@ -28,7 +27,7 @@ class SegmentType(StrEnum):
     FINDING = "finding"
 
 
-SEGMENT_OF: Final[Mapping[HandleType, SegmentType]] = {
+SEGMENT_TYPE_OF_HANDLE: Final[Mapping[HandleType, SegmentType]] = {
     HandleType.EVENT_REF: SegmentType.EVIDENCE,
     HandleType.MESSAGE_RANGE: SegmentType.EVIDENCE,
     HandleType.TOOL_OUTPUT: SegmentType.TOOL_OUTPUT,
@@ -53,17 +52,17 @@ class BriefContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     def __post_init__(self) -> None:
         for name in ("role", "system_prompt"):
-            force_setattr(self, name, _text(name, getattr(self, name)))
+            force_setattr(self, name, _checked_brief_text(name, getattr(self, name)))
         for name in ("invariants", "available_tools"):
             given = cast("object", getattr(self, name))
             if not isinstance(given, (list, tuple)):
                 raise errors.InvalidRequest(f"{name} is a list of texts.")
-            texts = tuple(_text(name, one) for one in cast("list[object]", given))
+            texts = tuple(_checked_brief_text(name, one) for one in cast("list[object]", given))
             force_setattr(self, name, texts)
         force_setattr(self, "working_context", freeze(self.working_context))
 
 
-def _text(what: str, value: object) -> str:
+def _checked_brief_text(what: str, value: object) -> str:
     if not isinstance(value, str):
         raise errors.InvalidRequest(f"{what} is text, not {type(value).__name__}.")
     return checked_text(value)

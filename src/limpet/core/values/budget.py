@@ -1,4 +1,4 @@
-"""The token budget of a frame: arithmetic on a frozen value. Every operation returns a new one."""
+"""The token budget of a frame: arithmetic on a frozen value. Every operation returns a new budget."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 
 from limpet import errors, limits
 
-LIMITS: Final = ("max_context_tokens", "max_tool_calls", "max_subframe_depth", "timeout_ms")
+LIMIT_FIELDS: Final = ("max_context_tokens", "max_tool_calls", "max_subframe_depth", "timeout_ms")
 """The fields of a budget that bound a frame instead of counting its tokens."""
 
-_BOUND_MAX: Final = min(limits.FRAME_TIMEOUT_MS_MAX, limits.TOKENS_MAX)
+_LIMIT_VALUE_MAX: Final = min(limits.FRAME_TIMEOUT_MS_MAX, limits.TOKENS_MAX)
 
 replace = msgspec.structs.replace
 
@@ -43,14 +43,16 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             for bound in (
                 self.max_context_tokens, self.max_tool_calls, self.max_subframe_depth, self.timeout_ms,
             ):  # fmt: skip
-                if bound is not None and (type(bound) is not int or not 0 <= bound <= _BOUND_MAX):
+                if bound is not None and (
+                    type(bound) is not int or not 0 <= bound <= _LIMIT_VALUE_MAX
+                ):
                     break
             else:
                 return
-        for name in ("total", "used", "reserved", "subcall_allocation", *LIMITS):
+        for name in ("total", "used", "reserved", "subcall_allocation", *LIMIT_FIELDS):
             value: int = getattr(self, name)
-            if name not in LIMITS or cast("object", value) is not None:
-                checked_tokens(name, value)
+            if name not in LIMIT_FIELDS or cast("object", value) is not None:
+                checked_token_count(name, value)
         if self.timeout_ms is not None and self.timeout_ms > limits.FRAME_TIMEOUT_MS_MAX:
             raise errors.InvalidRequest(
                 f"timeout_ms is at most {limits.FRAME_TIMEOUT_MS_MAX:,}.", hint="None is no limit."
@@ -75,7 +77,7 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     def release_reservation(self, amount: int) -> Self:
         """Release reserved tokens, at most as many as are reserved."""
-        released = min(checked_tokens("amount", amount), self.reserved)
+        released = min(checked_token_count("amount", amount), self.reserved)
         return replace(self, reserved=self.reserved - released)
 
     def consume_reserved(self, amount: int, used: int | None = None) -> Self:
@@ -90,12 +92,12 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     def release_subcall_allocation(self, amount: int) -> Self:
         """Take tokens back from a child, at most as many as are allocated."""
-        released = min(checked_tokens("amount", amount), self.subcall_allocation)
+        released = min(checked_token_count("amount", amount), self.subcall_allocation)
         return replace(self, subcall_allocation=self.subcall_allocation - released)
 
     def record_usage(self, amount: int) -> Self:
         """Record spent tokens, available or not."""
-        used = self.used + checked_tokens("amount", amount)
+        used = self.used + checked_token_count("amount", amount)
         return replace(self, used=min(used, limits.TOKENS_MAX))
 
     def settle(self, child: TokenBudget) -> Self:
@@ -110,11 +112,11 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def check(self, amount: int) -> None:
         """Raise InsufficientTokens if fewer are available."""
         free = self.available()
-        if checked_tokens("amount", amount) > free:
-            raise insufficient(amount, free)
+        if checked_token_count("amount", amount) > free:
+            raise insufficient_tokens_error(amount, free)
 
 
-def insufficient(requested: int, available: int) -> errors.InsufficientTokens:
+def insufficient_tokens_error(requested: int, available: int) -> errors.InsufficientTokens:
     """Return the error for tokens that are not available."""
     return errors.InsufficientTokens(
         f"{requested:,} tokens are asked for; {available:,} are available.",
@@ -123,7 +125,7 @@ def insufficient(requested: int, available: int) -> errors.InsufficientTokens:
     )
 
 
-def checked_tokens(what: str, value: int) -> int:
+def checked_token_count(what: str, value: int) -> int:
     """Return a number of tokens; raise InvalidRequest if it is not one."""
     if type(cast("object", value)) is not int or not 0 <= value <= limits.TOKENS_MAX:
         raise errors.InvalidRequest(

@@ -1,7 +1,7 @@
-"""Frames: units of work on a stack, each with a goal, a token budget, handles, tools and results.
+"""Frames, suspensions, tool runs, the state of a frame tree, and what a resumed actor finds.
 
-A frame tree is a root and its descendants. Its state holds only open frames: a closed frame leaves it, so
-that the state does not grow with finished work.
+The state of a tree holds open frames and the most recently closed ones. Older closed frames are
+rows of their own, so that the state does not grow with finished work.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from limpet import limits
-from limpet.values import ids
-from limpet.values.budget import TokenBudget
-from limpet.values.frozen import EMPTY, FrozenDict, Json, freeze
-from limpet.values.handle import PAGE, ContextHandle, Pages, ResultRef
-from limpet.values.message import checked_id
+from limpet.core.values import ids
+from limpet.core.values.budget import TokenBudget
+from limpet.core.values.context import HANDLES_PER_PAGE, ContextHandle, HandlePages, ResultRef
+from limpet.core.values.json_values import EMPTY, FrozenDict, Json, freeze
+from limpet.core.values.messages import checked_id
 
 
 class FrameStatus(StrEnum):
@@ -35,10 +35,12 @@ class FrameStatus(StrEnum):
     @property
     def final(self) -> bool:
         """Whether the frame is closed."""
-        return self in FINAL
+        return self in FINAL_STATUSES
 
 
-FINAL: Final = frozenset({FrameStatus.COMPLETED, FrameStatus.FAILED, FrameStatus.CANCELLED})
+FINAL_STATUSES: Final = frozenset(
+    {FrameStatus.COMPLETED, FrameStatus.FAILED, FrameStatus.CANCELLED}
+)
 
 
 class ToolStatus(StrEnum):
@@ -194,7 +196,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: Json = None
     status: FrameStatus = FrameStatus.ACTIVE
     depth: int = 0
-    handle_pages: Pages = ()
+    handle_pages: HandlePages = ()
     result_refs: tuple[ResultRef, ...] = ()
     created_us: int = 0
     updated_us: int = 0
@@ -229,12 +231,12 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def handle_count(self) -> int:
         """The number of its handles."""
         pages = self.handle_pages
-        return (len(pages) - 1) * PAGE + len(pages[-1]) if pages else 0
+        return (len(pages) - 1) * HANDLES_PER_PAGE + len(pages[-1]) if pages else 0
 
     @property
     def open(self) -> bool:
         """Whether it is not closed."""
-        return self.status not in FINAL
+        return self.status not in FINAL_STATUSES
 
     @property
     def created_at(self) -> str:
@@ -379,3 +381,47 @@ class SuspensionToken(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<SuspensionToken {self.suspension_id} of {self.frame_id}>"
+
+
+class PendingWorkType(StrEnum):
+    """The kind of pending work."""
+
+    WAITING_FOR_SUBCALL = "waiting_for_subcall"
+    WAITING_FOR_USER = "waiting_for_user"
+    TOOL_IN_PROGRESS = "tool_in_progress"
+    UNHANDLED_ERROR = "unhandled_error"
+
+
+class PendingWork(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of pending work: its frame, kind, description and reference.
+
+    `ref_id` is the id of a tool, a suspension or a child; `tool` is set for a tool.
+    """
+
+    frame_id: str
+    work_type: PendingWorkType
+    description: str
+    ref_id: str = ""
+    tool: ToolRun | None = None
+
+
+class RecoverySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """How much was recovered, at which version of the tree, and how long it took."""
+
+    frames_recovered: int = 0
+    pending_work_items: int = 0
+    last_event_seq: int = 0
+    recovery_time_ms: int = 0
+
+
+class ActorResumeState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an actor was: `frame_stack` from the root to `current_frame`, and all pending work.
+
+    `leaves` are the ids of its open frames without open children of its own, the current one first.
+    """
+
+    current_frame: Frame | None = None
+    frame_stack: tuple[Frame, ...] = ()
+    pending_work: tuple[PendingWork, ...] = ()
+    leaves: tuple[str, ...] = ()
+    recovery_summary: RecoverySummary = RecoverySummary()

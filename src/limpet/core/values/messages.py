@@ -1,7 +1,8 @@
-"""Messages: immutable values with their tool calls and results.
+"""Messages with their tool calls and results, their groups, and a token estimate for them.
 
-A message validates itself when it is made, so that no other code meets an invalid one. Whether it may
-follow other messages is a rule of pairing.
+A message checks itself when it is made, so that no other code meets an invalid one. A group is a
+message with tool calls and all their results; a list from elsewhere may hold broken groups,
+which name their fault. The estimate depends on the script and needs no tokenizer.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from limpet import errors, limits
-from limpet.values import estimate, ids
-from limpet.values.frozen import (
+from limpet.core.values import ids
+from limpet.core.values.json_values import (
     EMPTY,
     FrozenDict,
     FrozenList,
@@ -26,6 +27,51 @@ from limpet.values.frozen import (
     freeze_object,
     thaw,
 )
+
+ESTIMATE_COUNTER = "estimate-1"
+"""The counter name stored with every such count, so that an exact counter knows which ones to replace."""
+
+IMAGE_TOKENS, AUDIO_TOKENS, FILE_TOKENS = 1000, 500, 250
+_TOKENS_OF_PART_TYPE = {
+    "image": IMAGE_TOKENS, "image_url": IMAGE_TOKENS, "input_image": IMAGE_TOKENS,
+    "audio": AUDIO_TOKENS, "input_audio": AUDIO_TOKENS,
+    "file": FILE_TOKENS, "input_file": FILE_TOKENS,
+}  # fmt: skip
+_IDEOGRAPHS = re.compile(
+    "[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]"
+)
+
+
+def estimate_text_tokens(text: str) -> int:
+    """Estimate one text; at least 1."""
+    if text.isascii():
+        return len(text) // 4 + 1
+    dense = len(_IDEOGRAPHS.findall(text))
+    ascii_ = len(text.encode("ascii", "ignore"))
+    return dense + (len(text) - dense - ascii_) // 2 + ascii_ // 4 + 1
+
+
+def estimate_content_tokens(content: Json) -> int:
+    """Estimate a message's content: text, a list of parts, or any other JSON value."""
+    if content is None:
+        return 0
+    if isinstance(content, str):
+        return estimate_text_tokens(content)
+    if isinstance(content, list):
+        return sum(_estimate_part_tokens(part) for part in cast("list[Json]", content))
+    return estimate_text_tokens(str(content))
+
+
+def _estimate_part_tokens(part: Json) -> int:
+    if not isinstance(part, Mapping):
+        return estimate_text_tokens(str(part))
+    fields = cast("Mapping[str, Json]", part)
+    known = _TOKENS_OF_PART_TYPE.get(str(fields.get("type")))
+    if known is not None:
+        return known
+    text = fields.get("text")
+    return estimate_text_tokens(text if isinstance(text, str) else str(dict(fields)))
+
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: Final = ("system", "user", "assistant", "tool")
@@ -46,7 +92,7 @@ CATEGORY_OF_ROLE: Final[Mapping[str, MessageCategory]] = {
     "assistant": MessageCategory.DIALOG,
     "tool": MessageCategory.SYSTEM_OUTPUT,
 }
-_FOREIGN_CATEGORIES: Final = {
+_CATEGORY_OF_FOREIGN_NAME: Final = {
     "ERROR": MessageCategory.SYSTEM_OUTPUT,
     "INTERNAL": MessageCategory.SYSTEM_OUTPUT,
 }
@@ -56,7 +102,7 @@ def category_named(name: str) -> MessageCategory:
     """Return the category of that name; for a foreign name the nearest one, DIALOG by default."""
     if name in MessageCategory.__members__:
         return MessageCategory[name]
-    return _FOREIGN_CATEGORIES.get(name, MessageCategory.DIALOG)
+    return _CATEGORY_OF_FOREIGN_NAME.get(name, MessageCategory.DIALOG)
 
 
 class ToolCallRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -78,7 +124,11 @@ class ToolCallRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
         if type(self.args) is not FrozenDict:
             force_setattr(self, "args", freeze_object("args of a call", self.args))
         if self.arguments is not None:
-            force_setattr(self, "arguments", _text("the argument text of a call", self.arguments))
+            force_setattr(
+                self,
+                "arguments",
+                _checked_message_text("the argument text of a call", self.arguments),
+            )
 
     def __hash__(self) -> int:
         return hash((self.id, self.name))
@@ -101,7 +151,7 @@ class ToolCallResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return hash((self.tool_call_id, self.is_error))
 
 
-CHECKED: Final[Mapping[str, Json]] = FrozenDict()
+PREVALIDATED: Final[Mapping[str, Json]] = FrozenDict()
 """Given as `extra`, it says that the maker of the message has validated every field: for intake of plain dicts only."""
 
 
@@ -130,7 +180,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     anthropic: Mapping[str, Json] | None = None
 
     def __post_init__(self) -> None:
-        if self.extra is CHECKED:
+        if self.extra is PREVALIDATED:
             force_setattr(self, "extra", EMPTY)
             return
         if self.role not in ROLES:
@@ -140,22 +190,22 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
                 facts={"role": str(self.role)},
             )
         force_setattr(self, "role", str.__str__(self.role))
-        made, now = ("", "") if self.id and self.timestamp else ids.new_stamp("msg")
+        made, now = ("", "") if self.id and self.timestamp else ids.new_id_and_time("msg")
         force_setattr(self, "id", checked_id("a message's id", self.id) if self.id else made)
-        force_setattr(self, "timestamp", _utc(self.timestamp) if self.timestamp else now)
+        force_setattr(self, "timestamp", _utc_timestamp(self.timestamp) if self.timestamp else now)
         if type(self.content) is not str or not self.content.isascii():
-            force_setattr(self, "content", _content(self.content))
-        _freeze_objects(self)
+            force_setattr(self, "content", _checked_content(self.content))
+        _freeze_object_fields(self)
         if self.origin is not None:
             force_setattr(self, "origin", checked_id("the origin of a message", self.origin))
         for field in ("tool_calls", "tool_results"):
             if type(parts := getattr(self, field)) is not tuple:
-                force_setattr(self, field, _tuple(field, parts))
+                force_setattr(self, field, _checked_tuple(field, parts))
         if type(self.category) is not MessageCategory:
             _set_category(self)
         if type(self.tokens) is not int or self.tokens < 0:
             raise errors.InvalidMessage("tokens is a count: an int, 0 or more.")
-        _check_parts(self)
+        _check_tool_fields(self)
 
     def __hash__(self) -> int:
         return hash((self.role, self.id))
@@ -199,11 +249,11 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
             (known if key in _FIELDS else extra)[key] = value
         name = known.pop("category", None)
         if name is not None:
-            known["category"] = category_named(_text("category", name))
+            known["category"] = category_named(_checked_message_text("category", name))
             if name not in MessageCategory.__members__:
                 extra.setdefault("original_category", name)
         for field, kind in (("tool_calls", ToolCallRequest), ("tool_results", ToolCallResult)):
-            known[field] = _parts(kind, known.get(field))
+            known[field] = _parse_tool_items(kind, known.get(field))
         known.setdefault("role", "")
         return cls(**known, extra=extra or EMPTY)
 
@@ -215,18 +265,18 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         """Return `tokens` if a count was given, else an estimate by script."""
         if self.tokens > 0:
             return self.tokens
-        tokens = estimate.content_tokens(self.content)
+        tokens = estimate_content_tokens(self.content)
         for call in self.tool_calls:
-            tokens += estimate.text_tokens(f"{call.name}{call.arguments or dict(call.args)}")
+            tokens += estimate_text_tokens(f"{call.name}{call.arguments or dict(call.args)}")
         for result in self.tool_results:
-            tokens += estimate.content_tokens(result.result)
+            tokens += estimate_content_tokens(result.result)
         return max(1, tokens)
 
 
 _FIELDS: Final = frozenset(Message.__struct_fields__) - {"extra"}
 
 
-_INVISIBLE: Final = re.compile(
+_INVISIBLE_CHARACTERS: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
 """Control, separator and invisible characters: a fixed list, independent of the Unicode version of Python."""
@@ -245,7 +295,7 @@ def checked_id(what: str, value: str) -> str:
     if text.isascii():
         size, visible = len(text), text.isprintable()
     else:
-        size, visible = len(text.encode()), not _INVISIBLE.search(text)
+        size, visible = len(text.encode()), not _INVISIBLE_CHARACTERS.search(text)
     if not 0 < size <= limits.ID_BYTES_MAX:
         raise errors.InvalidRequest(
             f"{what} has {size:,} bytes; it must have 1 to {limits.ID_BYTES_MAX}.",
@@ -256,16 +306,16 @@ def checked_id(what: str, value: str) -> str:
     return text
 
 
-def _utc(timestamp: str) -> str:
+def _utc_timestamp(timestamp: str) -> str:
     try:
-        return ids.iso(ids.microseconds(_text("a timestamp", timestamp)))
+        return ids.iso(ids.microseconds(_checked_message_text("a timestamp", timestamp)))
     except (ValueError, OverflowError) as error:
         raise errors.InvalidMessage(
             "a message's timestamp must be ISO 8601, for example 2026-01-31T12:00:00+00:00."
         ) from error
 
 
-def _content(content: Json) -> Json:
+def _checked_content(content: Json) -> Json:
     frozen = freeze(content)
     if frozen is None or isinstance(frozen, (str, FrozenList, FrozenDict)):
         return frozen
@@ -275,29 +325,31 @@ def _content(content: Json) -> Json:
     )
 
 
-def _text(what: str, value: Json) -> str:
+def _checked_message_text(what: str, value: Json) -> str:
     if not isinstance(value, str):
         raise errors.InvalidMessage(f"{what} must be text, not {type(value).__name__}.")
     return checked_text(value)
 
 
-def _tuple(field: str, parts: Json) -> tuple[Json, ...]:
+def _checked_tuple(field: str, parts: Json) -> tuple[Json, ...]:
     if not isinstance(parts, (list, tuple)):
         raise errors.InvalidMessage(f"{field} comes in a list, not {type(parts).__name__}.")
     return tuple(cast("list[Json]", parts))
 
 
-def _parts(kind: type[ToolCallRequest] | type[ToolCallResult], parts: Json) -> tuple[Json, ...]:
+def _parse_tool_items(
+    kind: type[ToolCallRequest] | type[ToolCallResult], parts: Json
+) -> tuple[Json, ...]:
     if parts is None:
         return ()
     if not isinstance(parts, (list, tuple)):
         raise errors.InvalidMessage(
             f"a list of {kind.__name__} is needed, not {type(parts).__name__}."
         )
-    return tuple(_part(kind, part) for part in cast("list[Json]", parts))
+    return tuple(_parse_tool_item(kind, part) for part in cast("list[Json]", parts))
 
 
-def _part(kind: type[ToolCallRequest] | type[ToolCallResult], part: Json) -> Json:
+def _parse_tool_item(kind: type[ToolCallRequest] | type[ToolCallResult], part: Json) -> Json:
     if isinstance(part, kind):
         return part
     try:
@@ -308,7 +360,7 @@ def _part(kind: type[ToolCallRequest] | type[ToolCallResult], part: Json) -> Jso
         raise errors.InvalidMessage(f"a {kind.__name__} has the fields {wanted}.") from error
 
 
-def _freeze_objects(message: Message) -> None:
+def _freeze_object_fields(message: Message) -> None:
     if message.metadata is not EMPTY:
         force_setattr(message, "metadata", freeze_object("metadata", message.metadata))
     if message.openai is not None:
@@ -329,7 +381,7 @@ def _set_category(message: Message) -> None:
     force_setattr(message, "category", CATEGORY_OF_ROLE[message.role])
 
 
-def _check_parts(message: Message) -> None:
+def _check_tool_fields(message: Message) -> None:
     for call in message.tool_calls:
         if not isinstance(cast("object", call), ToolCallRequest):
             raise errors.InvalidMessage("tool_calls must hold ToolCallRequest values.")
@@ -347,3 +399,61 @@ def _check_parts(message: Message) -> None:
         )
     if message.content is None and not message.tool_calls and not message.tool_results:
         raise errors.InvalidMessage("a message needs content, tool calls or tool results.")
+
+
+ORPHAN_RESULT: Final = "a result whose call is not before it"
+UNANSWERED_CALL: Final = "a call without all of its results"
+REPEATED_CALL_ID: Final = "two calls of one message have the same id"
+
+
+class MessageGroup(msgspec.Struct, frozen=True):
+    """The indices of its first and last message. `open`: it waits for results at the end of the list."""
+
+    first: int
+    last: int
+    fault: str = ""
+    open: bool = False
+
+
+def group_messages(messages: Sequence[Message]) -> list[MessageGroup]:
+    """Return the groups of a list of messages, in order; each message is in exactly one."""
+    found: list[MessageGroup] = []
+    at, size = 0, len(messages)
+    while at < size:
+        group = group_at(messages, at)
+        found.append(group)
+        at = group.last + 1
+    return found
+
+
+def group_at(messages: Sequence[Message | None], at: int) -> MessageGroup:
+    """Return the group that begins at an index. None stands for messages that are not loaded."""
+    message = messages[at]
+    assert message is not None, "a group begins with a message"
+    if not message.tool_calls:
+        return MessageGroup(at, at, ORPHAN_RESULT if message.role == "tool" else "")
+    calls = message.tool_calls
+    waiting = {call.id for call in calls}
+    if len(waiting) < len(calls):
+        return MessageGroup(at, at, REPEATED_CALL_ID)
+    last, end = at, len(messages)
+    while waiting and last + 1 < end and _remove_answered(messages[last + 1], waiting):
+        last += 1
+    if not waiting:
+        return MessageGroup(at, last)
+    return (
+        MessageGroup(at, last, open=True)
+        if last + 1 == end
+        else MessageGroup(at, last, UNANSWERED_CALL)
+    )
+
+
+def _remove_answered(message: Message | None, waiting: set[str]) -> bool:
+    """Remove the answered calls from `waiting`; return False if a result answers none of them."""
+    if message is None:
+        return False
+    named = [result.tool_call_id for result in message.tool_results]
+    if not named or len(set(named)) < len(named) or not waiting.issuperset(named):
+        return False
+    waiting.difference_update(named)
+    return True

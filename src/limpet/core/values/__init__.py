@@ -1,0 +1,4 @@
+"""Frozen values that check themselves when they are made.
+
+Messages, sessions, frames, events, commands, budgets, packs and memory records.
+"""

@@ -1,0 +1,366 @@
+"""Events of sessions and frame trees, and an event with its place in the log.
+
+The log is the truth; everything else is derived from it. `kind` is the stored tag of an event
+and does not depend on its class. Frames have the nine kinds of the StateIndex document: budget
+operations, tools, packs, expiry and revocation are parts of `frame.updated`, removed handles of
+`frame.compacted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+import msgspec
+
+from limpet.core.values.budget import TokenBudget
+from limpet.core.values.context import CompactionLevel, ContextHandle, ResultRef, WindowSelection
+from limpet.core.values.frame_state import Decision, FrameStatus, Scope, SuspensionStatus, ToolRun
+from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.messages import Message
+from limpet.core.values.pack_parts import PackSelection
+from limpet.core.values.session_state import (
+    CounterCorrection,
+    Cut,
+    EndReason,
+    ReportedUsage,
+    SessionState,
+    Summary,
+    WindowPolicy,
+)
+
+
+class SessionCreatedEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A session was created; again under the same id if the earlier one was deleted.
+
+    `until` is the version at which an import is complete: the session is hidden before. An import replaces an
+    earlier session of the same id.
+    """
+
+    kind: ClassVar[str] = "session.created"
+    id: str
+    user_id: str | None = None
+    title: str | None = None
+    metadata: Mapping[str, Json] = EMPTY
+    root_id: str | None = None
+    continued_from: str | None = None
+    continuation_index: int = 0
+    policy: WindowPolicy | None = None
+    summary: Summary | None = None
+    corrections: tuple[CounterCorrection, ...] = ()
+    until: int = 0
+
+
+class MessageAddedEvent(msgspec.Struct, frozen=True, gc=False):
+    """A message was appended to a session.
+
+    `tokens` is its count and `counter` the counter: the caller or a named one.
+    """
+
+    kind: ClassVar[str] = "session.message_added"
+    message: Message
+    tokens: int
+    counter: str
+
+
+class WindowRecordedEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The model that made the next `messages` had seen this window."""
+
+    kind: ClassVar[str] = "session.window_recorded"
+    selection: WindowSelection
+    messages: int = 1
+
+
+class WindowCutEvent(msgspec.Struct, frozen=True, gc=False):
+    """The session's windows begin later from here on."""
+
+    kind: ClassVar[str] = "session.window_cut"
+    cut: Cut
+
+
+class SessionSummarizedEvent(msgspec.Struct, frozen=True, gc=False):
+    """A summary replaces messages that a cut took out of the windows, and any earlier summary."""
+
+    kind: ClassVar[str] = "session.summarized"
+    summary: Summary
+
+
+class SessionUpdatedEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Title, metadata or policy changed, or reported usage corrected a counter.
+
+    Keys in `set_metadata` were set, keys in `drop_metadata` removed.
+    """
+
+    kind: ClassVar[str] = "session.updated"
+    title: str | None | msgspec.UnsetType = msgspec.UNSET
+    set_metadata: Mapping[str, Json] = EMPTY
+    drop_metadata: tuple[str, ...] = ()
+    policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET
+    usage: ReportedUsage | msgspec.UnsetType = msgspec.UNSET
+
+
+class SessionContinuedEvent(msgspec.Struct, frozen=True, gc=False):
+    """The conversation continues in another session."""
+
+    kind: ClassVar[str] = "session.continued"
+    to: str
+
+
+class SessionForkedEvent(msgspec.Struct, frozen=True, gc=False):
+    """A session began as a copy of another one at a version; `state` is its own state from there."""
+
+    kind: ClassVar[str] = "session.forked"
+    id: str
+    source: str
+    version: int
+    state: SessionState
+
+
+class SessionRewoundEvent(msgspec.Struct, frozen=True, gc=False):
+    """The session went back to an earlier version; `state` is its state from there."""
+
+    kind: ClassVar[str] = "session.rewound"
+    to: int
+    state: SessionState
+
+
+class SessionResetEvent(msgspec.Struct, frozen=True, gc=False):
+    """The generation ended and the next one began, empty, under the same id."""
+
+    kind: ClassVar[str] = "session.reset"
+
+
+class SessionEndedEvent(msgspec.Struct, frozen=True, gc=False):
+    """The session ended, timed out, or was deleted."""
+
+    kind: ClassVar[str] = "session.ended"
+    reason: EndReason
+
+
+class SessionOffloadedEvent(msgspec.Struct, frozen=True, gc=False):
+    """Long-term memory acknowledged the history of an ended generation."""
+
+    kind: ClassVar[str] = "session.offloaded"
+    generation: int
+    engine: str = ""
+
+
+class SessionErasedEvent(msgspec.Struct, frozen=True, gc=False):
+    """The content of some events of the session was erased; `digest` proves which. The session continues."""
+
+    kind: ClassVar[str] = "session.erased"
+    events: int
+    digest: str
+
+
+SessionEvent = (
+    SessionCreatedEvent
+    | MessageAddedEvent
+    | WindowRecordedEvent
+    | WindowCutEvent
+    | SessionSummarizedEvent
+    | SessionUpdatedEvent
+    | SessionContinuedEvent
+    | SessionForkedEvent
+    | SessionRewoundEvent
+    | SessionResetEvent
+    | SessionEndedEvent
+    | SessionOffloadedEvent
+    | SessionErasedEvent
+)
+
+
+class RecordedEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event with its place in the log: position in the feed, version in the stream, time."""
+
+    event: SessionEvent
+    session_id: str
+    position: int
+    version: int
+    time_us: int
+
+    @property
+    def kind(self) -> str:
+        """The tag of the event, for example session.message_added."""
+        return self.event.kind
+
+
+class ErasedEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """An erased event: only its place in the log and its kind are left."""
+
+    kind: str
+    position: int
+    version: int
+    time_us: int
+
+    @property
+    def event(self) -> ErasedEvent:
+        """The value itself: its content was erased."""
+        return self
+
+    @property
+    def session_id(self) -> str:
+        """Empty: the id was erased with the content."""
+        return ""
+
+
+class FramePushedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A frame was pushed; its total was allocated from its parent, which waits for it if `waits`.
+
+    `named`: the caller chose its id.
+    """
+
+    kind: ClassVar[str] = "frame.pushed"
+    frame_id: str
+    scope: Scope
+    goal: str
+    budget: TokenBudget
+    parent_frame_id: str | None = None
+    inputs: Json = None
+    waits: bool = True
+    named: bool = False
+
+
+class FrameUpdatedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Fields of a frame changed; a field that is not set did not change.
+
+    `reserved` and `released` are tokens by purpose; `used` was spent, from the released reservations if there are
+    any. `tool` is the present state of a tool run; its result is in the session and message of `recorded_in`, or
+    here as `output` or as the hash of a text. `pack` is what the model is about to see. `suspension` is the new
+    state of the present suspension; `token_hash` replaces the hash of its token.
+    """
+
+    kind: ClassVar[str] = "frame.updated"
+    frame_id: str
+    goal: str | msgspec.UnsetType = msgspec.UNSET
+    inputs: Json | msgspec.UnsetType = msgspec.UNSET
+    status: FrameStatus | None = None
+    reserved: Mapping[str, int] = EMPTY
+    released: Mapping[str, int] = EMPTY
+    used: int = 0
+    tool: ToolRun | None = None
+    output: Json = None
+    output_hash: str | None = None
+    recorded_in: tuple[str, str] | None = None
+    pack: PackSelection | None = None
+    handled: tuple[str, ...] = ()
+    suspension: SuspensionStatus | None = None
+    token_hash: str = ""
+    expires_us: int | None = None
+    by: str = ""
+    reason: str = ""
+
+
+class FramePoppedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A frame was closed and its budget settled with its parent's. `abandoned` are unfinished tool runs."""
+
+    kind: ClassVar[str] = "frame.popped"
+    frame_id: str
+    status: FrameStatus
+    result_summary: str = ""
+    reason: str = ""
+    abandoned: tuple[str, ...] = ()
+
+
+class FrameSuspendedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A frame was suspended. Only the hash of its token is stored."""
+
+    kind: ClassVar[str] = "frame.suspended"
+    frame_id: str
+    suspension_id: str
+    token_hash: str
+    reason: str
+    purpose: str = ""
+    payload: Json = None
+    expires_us: int | None = None
+
+
+class FrameResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A suspended frame was resumed with its earlier status. `payload` is what it receives."""
+
+    kind: ClassVar[str] = "frame.resumed"
+    frame_id: str
+    suspension_id: str
+    decision: Decision
+    payload: Json = None
+    by: str = ""
+    reason: str = ""
+
+
+class HandleAddedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A handle was added. Content that came with it is stored as a blob, by hash."""
+
+    kind: ClassVar[str] = "frame.handle_added"
+    frame_id: str
+    handle: ContextHandle
+
+
+class ResultAddedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A result was added."""
+
+    kind: ClassVar[str] = "frame.result_added"
+    frame_id: str
+    result: ResultRef
+
+
+class FrameCompactedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Handles were dropped; those in `replaced` took their place."""
+
+    kind: ClassVar[str] = "frame.compacted"
+    frame_id: str
+    removed: tuple[str, ...] = ()
+    replaced: tuple[ContextHandle, ...] = ()
+    strategy: str = ""
+    target_budget: int = 0
+    original_tokens: int = 0
+    final_tokens: int = 0
+    level: CompactionLevel = CompactionLevel.NONE
+
+
+class ActorResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An actor resumed its stack. Tools that had started and not ended have an unknown outcome from here on."""
+
+    kind: ClassVar[str] = "actor.resumed"
+    frame_id: str
+    scope: Scope
+    unknown: tuple[str, ...] = ()
+
+
+class TreeErasedEvent(msgspec.Struct, frozen=True):
+    """The content of some events of the tree was erased; `digest` proves which. Not one of the nine kinds."""
+
+    kind: ClassVar[str] = "tree.erased"
+    events: int
+    digest: str
+
+    @property
+    def frame_id(self) -> str:
+        """Empty: it belongs to no single frame."""
+        return ""
+
+
+FrameEvent = (
+    FramePushedEvent
+    | FrameUpdatedEvent
+    | FramePoppedEvent
+    | FrameSuspendedEvent
+    | FrameResumedEvent
+    | HandleAddedEvent
+    | ResultAddedEvent
+    | FrameCompactedEvent
+    | ActorResumedEvent
+    | TreeErasedEvent
+)
+
+FRAME_EVENT_TYPES: Final = (
+    FramePushedEvent,
+    FrameUpdatedEvent,
+    FramePoppedEvent,
+    FrameSuspendedEvent,
+    FrameResumedEvent,
+    HandleAddedEvent,
+    ResultAddedEvent,
+    FrameCompactedEvent,
+    ActorResumedEvent,
+)
+"""The nine kinds of the document."""

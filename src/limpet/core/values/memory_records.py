@@ -1,0 +1,231 @@
+"""Values of long-term memory and search: histories, facts, profiles, hits.
+
+A profile prompt is the text about the user that memory adds to the first system message of a
+session. The message's metadata names the messages that this text was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, cast
+
+import msgspec
+
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.messages import Message
+
+
+class Who(msgspec.Struct, frozen=True):
+    """A user of a tenant. Memory and search are always asked for one user."""
+
+    tenant: str
+    user_id: str
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """A message and its place.
+
+    `position` is its place in the tenant's log and identifies it for ever; `number` counts the messages of its
+    session's generation from 1.
+    """
+
+    position: int
+    session_id: str
+    generation: int
+    number: int
+    time_us: int
+    message: Message
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """An ended generation of a session, as it is handed to long-term memory.
+
+    `key` is the same each time it is handed over.
+    """
+
+    key: str
+    who: Who
+    session_id: str
+    generation: int
+    messages: int
+    ended_us: int
+    title: str | None = None
+
+
+class Source(msgspec.Struct, frozen=True):
+    """The message that a fact comes from, and its place in the tenant's log."""
+
+    session_id: str
+    message_id: str
+    position: int
+
+
+class FactKind(StrEnum):
+    """The kind of a fact."""
+
+    ENTITY = "entity"
+    PREFERENCE = "preference"
+    FACT = "fact"
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A fact about a user, as one sentence, with its source and since when it holds.
+
+    Of two facts with the same subject (`about`; empty if it can't be contradicted) the later one holds; the earlier
+    one held until `until_us`.
+    """
+
+    id: str
+    kind: FactKind
+    text: str
+    source: Source
+    since_us: int
+    about: str = ""
+    until_us: int | None = None
+
+
+Extract = Callable[[Sequence[Said]], Sequence[Fact]]
+"""Finds what some messages tell of a user. The same messages give facts of the same ids.
+
+Raises Unavailable or Refused if it can't.
+"""
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """What is known of a user now, as text within the requested tokens, and the facts in it."""
+
+    text: str
+    tokens: int
+    facts: tuple[Fact, ...] = ()
+
+
+class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A result of a memory search: a fact (`kind`), or a message. Results come best first.
+
+    A fact that no longer holds was true until `until_us`.
+    """
+
+    text: str
+    score: float
+    time_us: int
+    kind: FactKind | None = None
+    source: Source | None = None
+    until_us: int | None = None
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that an archive search found: its place, and the passage that fits the query.
+
+    `marks` are begin and end of the matches in the excerpt; `time_us` is the message's own time.
+    """
+
+    session_id: str
+    generation: int
+    number: int
+    message_id: str
+    position: int
+    role: str
+    time_us: int
+    excerpt: str
+    score: float
+    marks: tuple[tuple[int, int], ...] = ()
+
+
+class Found(list[Hit]):
+    """The results of an archive search, best first.
+
+    `behind` is how many events of the log are not indexed yet.
+    """
+
+    behind: int = 0
+
+
+MEMORY_METADATA_KEY: Final = "memory"
+"""The metadata key under which a message names the engine and the messages that its prompt was made from."""
+
+
+class ProfilePrompt(msgspec.Struct, frozen=True):
+    """The text that memory adds to the first system message, fenced, and its sources."""
+
+    text: str
+    sources: Mapping[str, Json]
+
+
+class _SourcePosition(msgspec.Struct):
+    position: int
+
+
+class _SourcePositions(msgspec.Struct):
+    sources: tuple[_SourcePosition, ...] = ()
+
+
+def source_positions(message: Message) -> list[int]:
+    """Return the log positions of the messages that a prompt was made from; none without memory."""
+    return positions_in_metadata(message.metadata.get(MEMORY_METADATA_KEY, {}))
+
+
+def positions_in_metadata(told: Json) -> list[int]:
+    """Return the log positions that such metadata names."""
+    try:
+        about = msgspec.convert(told, _SourcePositions)
+    except msgspec.ValidationError:
+        # A caller's own metadata of this name.
+        return []
+    return [source.position for source in about.sources if source.position > 0]
+
+
+def with_profile_prompt(
+    messages: Sequence[Message], opening: ProfilePrompt | None
+) -> tuple[Message, ...]:
+    """Return messages whose first system prompt ends with the opening; a prompt is added if there is none."""
+    if opening is None:
+        return tuple(messages)
+    about = freeze({MEMORY_METADATA_KEY: opening.sources})
+    first = messages[0] if messages else None
+    if first is None or first.role != "system" or not isinstance(first.content, str):
+        return (Message("system", opening.text, metadata=about), *messages)
+    prompt = Message(
+        "system",
+        f"{first.content}\n\n{opening.text}",
+        first.category,
+        first.id,
+        first.timestamp,
+        {**first.metadata, **about},
+    )
+    return (prompt, *messages[1:])
+
+
+class SourceMessage(msgspec.Struct, frozen=True):
+    """A source message of a prompt, by ids that are the same in every copy of the log."""
+
+    session_id: str = ""
+    message_id: str = ""
+
+
+class _SourceMessages(msgspec.Struct):
+    sources: tuple[SourceMessage, ...] = ()
+
+
+def source_messages(message: Message) -> tuple[SourceMessage, ...]:
+    """Return the messages that a prompt was made from, by id; none without memory."""
+    try:
+        return msgspec.convert(
+            message.metadata.get(MEMORY_METADATA_KEY, {}), _SourceMessages
+        ).sources
+    except msgspec.ValidationError:
+        return ()
+
+
+def with_renamed_sources(message: Message, names: Mapping[str, str]) -> Message:
+    """Return a message whose prompt names its sources by new session ids."""
+    told, about = source_messages(message), message.metadata.get(MEMORY_METADATA_KEY)
+    if not isinstance(about, Mapping) or not any(one.session_id in names for one in told):
+        return message
+    found = cast("Sequence[Mapping[str, Json]]", about["sources"])
+    here = [
+        {**source, "session_id": names.get(one.session_id, one.session_id)}
+        for source, one in zip(found, told, strict=True)
+    ]
+    changed = freeze({MEMORY_METADATA_KEY: {**about, "sources": here}})
+    return msgspec.structs.replace(message, metadata={**message.metadata, **changed})

@@ -1,1 +1,0 @@
-"""Frozen values: messages, sessions, events, commands, frames. No clock, no randomness, no I/O."""
