@@ -127,13 +127,13 @@ def _payload_sizes(store: limpet.Limpet) -> dict[str, int]:
     work = Work(store)
     work.pop(work.push())
     store.index.add_context_handle(work.root.frame_id, handle(0))
-    from limpet.wire.frames import encode_event
+    from limpet.core.formats.codec import encode_frame_event
 
     kinds = {"frame.pushed": "push", "frame.popped": "pop", "frame.handle_added": "handle"}
     sizes: dict[str, int] = {}
     for fact in store.events.feed():
         if fact.kind in kinds:
-            sizes[kinds[fact.kind]] = len(encode_event(fact.event))  # pyright: ignore[reportArgumentType]
+            sizes[kinds[fact.kind]] = len(encode_frame_event(fact.event))  # pyright: ignore[reportArgumentType]
     return sizes
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from limpet import Message, ToolCallRequest, ToolCallResult
-from limpet.wire import intake
+from limpet.core.formats import intake
 
 Draw = st.DrawFn
 

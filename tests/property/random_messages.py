@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from limpet import Message, MessageCategory, ToolCallRequest, ToolCallResult
-from limpet.wire import intake
+from limpet.core.formats import intake
 from tests.property.world import Talk
 
 TEXTS = ["", "hi", "plan a trip to Oslo", "前文摘要：", "\0\x7f\u2028", "👩‍💻 ok", "x" * 300]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from limpet import Message, errors
-from limpet.wire import intake
+from limpet.core.formats import intake
 
 Draw = Any
 

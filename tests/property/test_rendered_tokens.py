@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from limpet import Message, StateManager, ToolCallRequest, ToolCallResult, Window, errors, tokens
-from limpet.wire import intake
+from limpet.core.formats import intake
 from tests.property import conversations as talks
 
 EXACT = "o200k_base"

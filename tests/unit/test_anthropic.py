@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import Message, MessageCategory, errors
-from limpet.wire import codec, intake
+from limpet.core.formats import codec, intake
 
 USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"b": 1, "a": [None]}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "42"}
@@ -47,7 +47,7 @@ DICTS: dict[str, dict[str, Any]] = {
 
 
 def stored(message: Message) -> Message:
-    return codec.message_of(json.loads(codec.encode_message(message)))
+    return codec.decode_message(json.loads(codec.encode_message(message)))
 
 
 @pytest.mark.req("A-8", "B-4")
@@ -143,12 +143,12 @@ def test_nothing_beside_the_dict_may_say_otherwise(changed: dict[str, Any]):
 
 def test_an_anthropic_dict_that_is_none_is_corrupt_in_the_store():
     with pytest.raises(errors.Corrupt):
-        codec.decode_event(
+        codec.decode_session_event(
             "session.message_added", 1, b'{"anthropic":{"role":"ghost"}}', tokens=1, counter="x"
         )
 
 
 def test_what_was_said_is_told_apart_by_the_dict():
     one, other = intake.accept(DICTS["cached"]), intake.accept({**DICTS["cached"], "x": 1})
-    assert codec.said(one) != codec.said(other)
-    assert "anthropic" not in codec.said(Message("user", "hi"))
+    assert codec.comparable_message(one) != codec.comparable_message(other)
+    assert "anthropic" not in codec.comparable_message(Message("user", "hi"))

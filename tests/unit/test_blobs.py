@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
+from limpet.core.formats import codec, intake
 from limpet.core.values import events
-from limpet.wire import blobs, codec, intake
 
 LIMIT = 64
 BIG = "x" * (LIMIT + 1)
@@ -23,15 +23,17 @@ def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BLOB_BYTES_MIN", LIMIT)
 
 
-def stored(message: Message) -> codec.Encoded:
-    return codec.encoded(events.MessageAddedEvent(message, 1, "x"))
+def stored(message: Message) -> codec.EncodedEvent:
+    return codec.encode_with_blobs(events.MessageAddedEvent(message, 1, "x"))
 
 
-def read(made: codec.Encoded, contents: tuple[bytes, ...] | None = None) -> Message:
+def read(made: codec.EncodedEvent, contents: tuple[bytes, ...] | None = None) -> Message:
     kept = made.blobs if contents is None else contents
-    texts = blobs.decoded({hashlib.sha256(content).digest(): content for content in kept})
+    texts = codec.decode_texts({hashlib.sha256(content).digest(): content for content in kept})
     kind = events.MessageAddedEvent.kind
-    fact = codec.decode_event(kind, made.schema, made.payload, tokens=1, counter="x", texts=texts)
+    fact = codec.decode_session_event(
+        kind, made.schema, made.payload, tokens=1, counter="x", texts=texts
+    )
     assert isinstance(fact, events.MessageAddedEvent)
     return fact.message
 
@@ -70,22 +72,22 @@ MESSAGES: list[Any] = [
 def test_a_message_comes_back_as_it_was(given_: Any):
     message = intake.accept(given_)
     made = stored(message)
-    assert made.schema == codec.PARTED
+    assert made.schema == codec.SCHEMA_WITH_BLOBS
     assert made.blobs
     assert BIG.encode() not in made.payload
     again = read(made)
     assert again == message
     assert again.raw() == message.raw()
-    assert codec.encode_event(events.MessageAddedEvent(again, 1, "x")) == codec.encode_event(
-        events.MessageAddedEvent(message, 1, "x")
-    )
+    assert codec.encode_session_event(
+        events.MessageAddedEvent(again, 1, "x")
+    ) == codec.encode_session_event(events.MessageAddedEvent(message, 1, "x"))
 
 
 def test_only_texts_above_the_limit_are_taken_out():
     exact, wide = "y" * LIMIT, "é" * (LIMIT // 2)
     many = Message("user", [{"type": "text", "text": exact}, {"type": "text", "text": wide}] * 9)
-    assert stored(many) == codec.Encoded(
-        codec.WHOLE, codec.encode_event(events.MessageAddedEvent(many, 1, "x")), ()
+    assert stored(many) == codec.EncodedEvent(
+        codec.SCHEMA_WHOLE, codec.encode_session_event(events.MessageAddedEvent(many, 1, "x")), ()
     )
     over = Message(
         "user", [{"type": "text", "text": exact + "y"}, {"type": "text", "text": wide + "é"}]
@@ -127,7 +129,7 @@ def test_nothing_a_caller_writes_is_taken_for_a_reference(imitation: Any, conten
         {"id": "m", "timestamp": "2026-01-01T00:00:00+00:00", "role": "user", "content": content}
         | metadata
     )
-    fact = codec.decode_event(
+    fact = codec.decode_session_event(
         events.MessageAddedEvent.kind, 1, foreign.encode(), tokens=1, counter="x"
     )
     assert isinstance(fact, events.MessageAddedEvent)
@@ -164,14 +166,14 @@ def test_a_blob_that_is_not_there_is_corrupt():
 )
 def test_bytes_that_can_not_be_such_a_message_are_corrupt(payload: bytes):
     with pytest.raises(errors.Corrupt):
-        codec.needed(events.MessageAddedEvent.kind, codec.PARTED, payload)
+        codec.required_blob_hashes(events.MessageAddedEvent.kind, codec.SCHEMA_WITH_BLOBS, payload)
     with pytest.raises(errors.Corrupt):
-        read(codec.Encoded(codec.PARTED, payload))
+        read(codec.EncodedEvent(codec.SCHEMA_WITH_BLOBS, payload))
 
 
 def test_a_blob_that_is_no_text_is_corrupt():
     with pytest.raises(errors.Corrupt):
-        blobs.decoded({b"hash": b"\xff"})
+        codec.decode_texts({b"hash": b"\xff"})
 
 
 TEXTS = st.text(max_size=8) | st.text(min_size=LIMIT // 4, max_size=2 * LIMIT) | st.just(BIG)

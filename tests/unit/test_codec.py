@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors
+from limpet.core.formats import codec
 from limpet.core.values import commands, events
 from limpet.core.values.context import CompactionLevel, WindowSelection
 from limpet.core.values.session_state import (
@@ -19,7 +20,6 @@ from limpet.core.values.session_state import (
     Summary,
     session_info,
 )
-from limpet.wire import codec
 
 STATE = SessionState(
     id="t",
@@ -76,8 +76,8 @@ FACTS: list[events.SessionEvent] = [
 
 def decoded(fact: events.SessionEvent, payload: bytes | None = None) -> events.SessionEvent:
     counted = fact if isinstance(fact, events.MessageAddedEvent) else None
-    made = codec.encoded(fact)
-    return codec.decode_event(
+    made = codec.encode_with_blobs(fact)
+    return codec.decode_session_event(
         fact.kind,
         made.schema,
         made.payload if payload is None else payload,
@@ -92,7 +92,7 @@ def test_every_event_is_read_back_equal(fact: events.SessionEvent):
 
 
 def test_every_kind_has_a_schema_and_an_example_here():
-    assert {fact.kind for fact in FACTS} == set(codec.SCHEMAS)
+    assert {fact.kind for fact in FACTS} == set(codec.SESSION_EVENT_SCHEMAS)
 
 
 def test_untouched_title_and_removed_title_are_told_apart():
@@ -104,18 +104,18 @@ def test_unknown_fields_of_a_stored_message_are_kept():
     payload = (
         b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","role":"user","content":"x","v9":[1]}'
     )
-    fact = codec.decode_event("session.message_added", 1, payload, tokens=1, counter="x")
+    fact = codec.decode_session_event("session.message_added", 1, payload, tokens=1, counter="x")
     assert isinstance(fact, events.MessageAddedEvent)
     assert fact.message.extra == {"v9": [1]}
-    assert json.loads(codec.encode_event(fact))["v9"] == [1]
+    assert json.loads(codec.encode_session_event(fact))["v9"] == [1]
 
 
 def test_unknown_fields_beside_a_providers_dict_are_kept():
     chat = b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","openai":{"role":"user","content":"x"},"v9":1}'
-    fact = codec.decode_event("session.message_added", 1, chat, tokens=1, counter="x")
+    fact = codec.decode_session_event("session.message_added", 1, chat, tokens=1, counter="x")
     assert isinstance(fact, events.MessageAddedEvent)
     assert fact.message.extra == {"v9": 1}
-    assert json.loads(codec.encode_event(fact)) == json.loads(chat) | {
+    assert json.loads(codec.encode_session_event(fact)) == json.loads(chat) | {
         "timestamp": "2026-01-01T00:00:00.000000+00:00"
     }
 
@@ -130,22 +130,24 @@ def lift_text(data: dict[str, Any]) -> dict[str, Any]:
 
 def test_an_older_payload_climbs_every_step(monkeypatch: pytest.MonkeyPatch):
     kind = events.SessionEndedEvent.kind
-    monkeypatch.setitem(codec.SCHEMAS, kind, 3)
+    monkeypatch.setitem(codec.SESSION_EVENT_SCHEMAS, kind, 3)
     monkeypatch.setitem(codec.UPCASTERS, (kind, 1), lambda data: {"why": data["w"]})
     monkeypatch.setitem(codec.UPCASTERS, (kind, 2), lift_reason)
     timeout = events.SessionEndedEvent(EndReason.TIMEOUT)
     for schema, payload in ((1, b'{"w":"t"}'), (2, b'{"why":"t"}'), (3, b'{"reason":"timeout"}')):
-        assert codec.decode_event(kind, schema, payload, tokens=None, counter=None) == timeout
+        assert (
+            codec.decode_session_event(kind, schema, payload, tokens=None, counter=None) == timeout
+        )
 
 
 def test_an_older_message_climbs_too(monkeypatch: pytest.MonkeyPatch):
     kind = events.MessageAddedEvent.kind
-    monkeypatch.setitem(codec.SCHEMAS, kind, 2)
+    monkeypatch.setitem(codec.SESSION_EVENT_SCHEMAS, kind, 2)
     monkeypatch.setitem(codec.UPCASTERS, (kind, 1), lift_text)
     payload = (
         b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","role":"user","text":"old","v0":1}'
     )
-    fact = codec.decode_event(kind, 1, payload, tokens=2, counter="x")
+    fact = codec.decode_session_event(kind, 1, payload, tokens=2, counter="x")
     assert isinstance(fact, events.MessageAddedEvent)
     assert (fact.message.content, fact.message.extra) == ("old", {"v0": 1})
 
@@ -153,7 +155,7 @@ def test_an_older_message_climbs_too(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(("kind", "schema"), [("session.created", 2), ("session.invented", 1)])
 def test_what_a_newer_version_wrote_is_refused_with_the_remedy(kind: str, schema: int):
     with pytest.raises(errors.NewerStore, match=r"pip install \."):
-        codec.decode_event(kind, schema, b"{}", tokens=None, counter=None)
+        codec.decode_session_event(kind, schema, b"{}", tokens=None, counter=None)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_what_a_newer_version_wrote_is_refused_with_the_remedy(kind: str, schema
 )
 def test_bytes_that_can_not_be_an_event_are_corrupt(kind: str, payload: bytes):
     with pytest.raises(errors.Corrupt):
-        codec.decode_event(kind, 1, payload, tokens=1, counter="x")
+        codec.decode_session_event(kind, 1, payload, tokens=1, counter="x")
 
 
 def test_a_state_survives_its_snapshot_and_anything_else_is_no_state():
@@ -219,19 +221,21 @@ COMMANDS: list[commands.SessionCommand] = [
 
 
 def test_different_commands_have_different_bytes():
-    made = [codec.command_bytes(one) for one in COMMANDS]
+    made = [codec.session_command_bytes(one) for one in COMMANDS]
     assert len(set(made)) == len(made)
 
 
 @pytest.mark.parametrize("one", COMMANDS, ids=lambda one: type(one).__name__)
 def test_a_command_made_anew_has_the_same_bytes(one: commands.SessionCommand):
-    assert codec.command_bytes(one) == codec.command_bytes(one)
+    assert codec.session_command_bytes(one) == codec.session_command_bytes(one)
 
 
 def test_a_command_is_the_same_whatever_was_generated_for_it():
     def adding(text: str, metadata: dict[str, int]) -> bytes:
         message = Message("user", text, metadata=metadata)
-        return codec.command_bytes(commands.AddMessages(session_id="s", messages=(message,)))
+        return codec.session_command_bytes(
+            commands.AddMessages(session_id="s", messages=(message,))
+        )
 
     first = adding("x", {"a": 1, "b": 2})
     assert adding("x", {"b": 2, "a": 1}) == first
@@ -241,7 +245,7 @@ def test_a_command_is_the_same_whatever_was_generated_for_it():
 
 def test_a_generated_session_id_is_not_part_of_what_was_said():
     def creating(id_: str, *, named: bool) -> bytes:
-        return codec.command_bytes(commands.CreateSession(session_id=id_, named=named))
+        return codec.session_command_bytes(commands.CreateSession(session_id=id_, named=named))
 
     assert creating("a", named=False) == creating("b", named=False)
     assert creating("a", named=True) != creating("b", named=True)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
+from limpet.core.formats import codec
 from limpet.core.values.json_values import freeze, thaw
 from limpet.core.values.messages import checked_id
-from limpet.wire import codec
 
 
 class Text(str):
@@ -49,7 +49,7 @@ def nested(depth: int, leaf: object = None) -> Any:
 
 
 def stored(message: Message) -> Message:
-    return codec.message_of(codec._json.decode(codec.encode_message(message)))
+    return codec.decode_message(codec._json_decoder.decode(codec.encode_message(message)))
 
 
 ENTRANCES = {

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from limpet import Message, MessageCategory, errors
-from limpet.wire import codec, intake
+from limpet.core.formats import codec, intake
 
 
 def call(id_: Any = "call_1", name: Any = "f", arguments: Any = "{}") -> dict[str, Any]:
@@ -52,7 +52,7 @@ CHATS: dict[str, dict[str, Any]] = {
 
 
 def stored(message: Message) -> Message:
-    return codec.message_of(json.loads(codec.encode_message(message)))
+    return codec.decode_message(json.loads(codec.encode_message(message)))
 
 
 @pytest.mark.req("A-8", "B-4")

@@ -8,7 +8,7 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.wire import intake
+from limpet.core.formats import intake
 
 CHAT = {
     "role": "assistant", "content": None, "refusal": None,

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits, tokens
+from limpet.core.formats import intake
 from limpet.tokens import vocabularies, words
-from limpet.wire import intake
 from tests.unit import multilingual_text, reference
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)

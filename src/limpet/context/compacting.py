@@ -14,6 +14,7 @@ import msgspec
 from limpet import errors, limits
 from limpet.context import summary
 from limpet.context.packed import ContextPack
+from limpet.core.formats import codec
 from limpet.core.values import messages
 from limpet.core.values.budget import checked_token_count
 from limpet.core.values.commands import CompactFrame
@@ -26,7 +27,6 @@ from limpet.core.values.context import (
     HandleType,
 )
 from limpet.core.values.frame_state import Frame
-from limpet.wire import codec
 
 SUMMARY_ID: Final = "summary_"
 
@@ -169,7 +169,7 @@ class _Planning:
         chars = max(400, int(self._target * limits.SUMMARY_SHARE) * 2)
         text = f"Summary of {len(old):,} handles:\n{summary.extract_named(texts, chars)}".rstrip()
         ids = [handle.handle_id for handle in old]
-        name = codec.digest(codec.canonical([ids, text])).hex()[:24]
+        name = codec.digest(codec.canonical_json([ids, text])).hex()[:24]
         return ContextHandle(
             handle_id=f"{SUMMARY_ID}{name}",
             handle_type=HandleType.DOCUMENT,

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet import errors
+from limpet.core.formats import codec
 from limpet.core.values.context import Fate
 from limpet.core.values.json_values import Json, thaw
 from limpet.core.values.messages import Message
@@ -19,7 +20,6 @@ from limpet.core.values.pack_parts import (
     PackLedger,
     TokenSummary,
 )
-from limpet.wire import codec
 
 BRIEF: Final = "brief"
 BREADCRUMBS: Final = "breadcrumbs"
@@ -116,9 +116,9 @@ class ContextPack(msgspec.Struct, frozen=True, kw_only=True):
 
 def _renderers() -> ModuleType:
     # Imported here: whoever only stores and counts does not pay for four providers' formats.
-    from limpet.wire import render  # noqa: PLC0415
+    from limpet.core import formats  # noqa: PLC0415
 
-    return render
+    return formats
 
 
 def _named(one: ContextSegment | HandleEntry) -> dict[str, Json]:
@@ -139,7 +139,7 @@ def context_hash(frame_id: str, pack: ContextPack) -> str:
         "segments": pieces,
         "messages": [message.to_dict() for message in pack.messages],
     }
-    return codec.digest(codec.canonical(whole)).hex()
+    return codec.digest(codec.canonical_json(whole)).hex()
 
 
 def _explained(pack: ContextPack) -> str:

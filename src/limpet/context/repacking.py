@@ -26,6 +26,7 @@ from limpet.context.packed import (
     context_hash,
 )
 from limpet.context.summary import text_of
+from limpet.core.formats import codec
 from limpet.core.values.context import ContextPriority, Fate, Ledger, LedgerEntry
 from limpet.core.values.json_values import Json, freeze
 from limpet.core.values.messages import Message
@@ -38,7 +39,6 @@ from limpet.core.values.pack_parts import (
     PackSelection,
     SegmentType,
 )
-from limpet.wire import codec
 
 INLINE_CHARS: Final = 256
 """A shorter text stands in the record itself: a reference would take about as much."""
@@ -97,7 +97,7 @@ class _Recording:
     def parts(self) -> Iterator[dict[str, Json]]:
         """Yield what there is to record, messages that follow on one another in one part."""
         crumbs = [[c.frame_id, c.goal, str(c.status), c.depth] for c in self._pack.breadcrumbs]
-        yield {"kind": "frames", **self._kept(codec.canonical(crumbs).decode())}
+        yield {"kind": "frames", **self._kept(codec.canonical_json(crumbs).decode())}
         segments = iter(self._pack.segments)
         run: _Run | None = None
         for at, source in enumerate(self._pack.sources):
@@ -118,7 +118,7 @@ class _Recording:
         message = self._pack.messages[at]
         part: dict[str, Json] = {"kind": source.kind, "tokens": self._pack.sizes[at]}
         if source.kind in (SAID, SUMMARY):
-            text = codec.canonical(message.to_dict()).decode()
+            text = codec.canonical_json(message.to_dict()).decode()
             part |= {"number": source.number} if source.number else {}
         else:
             text = str(message.content)

@@ -13,6 +13,7 @@ from limpet import errors
 from limpet.context import fitting, shortening, summary
 from limpet.context import items as rules
 from limpet.context.items import Item
+from limpet.core.formats import codec
 from limpet.core.values import messages as values_messages
 from limpet.core.values.context import (
     PRIORITY_OF_CATEGORY,
@@ -24,7 +25,6 @@ from limpet.core.values.context import (
 )
 from limpet.core.values.json_values import EMPTY, Json
 from limpet.core.values.messages import Message, MessageCategory
-from limpet.wire import codec
 
 PROMPT = "initial system prompt"
 QUESTION = "current question"
@@ -198,7 +198,7 @@ def _chosen(piece: Piece) -> tuple[ContextPriority, str]:
 
 def digest(messages: Sequence[Message]) -> str:
     """Return the hash of all that the messages of a window say."""
-    return codec.digest(codec.canonical([message.to_dict() for message in messages])).hex()
+    return codec.digest(codec.canonical_json([message.to_dict() for message in messages])).hex()
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -345,9 +345,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 def _renderers() -> ModuleType:
     # Imported here: whoever only stores and counts does not pay for four providers' formats.
-    from limpet.wire import render  # noqa: PLC0415
+    from limpet.core import formats  # noqa: PLC0415
 
-    return render
+    return formats
 
 
 def make(

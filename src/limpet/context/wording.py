@@ -14,11 +14,11 @@ import msgspec
 
 from limpet import limits
 from limpet.context import shortening
+from limpet.core.formats import codec
 from limpet.core.values.context import CompactionLevel, ContextHandle
 from limpet.core.values.frame_state import Frame, Scope
 from limpet.core.values.json_values import Json
 from limpet.core.values.pack_parts import BriefContext
-from limpet.wire import codec
 
 STACK = "The work under way, from the root down to yours:"
 ASKED = "Your goal:"
@@ -55,7 +55,7 @@ def brief(given: BriefContext, scope: Scope, level: CompactionLevel, chars: int 
 
 
 def _json(value: Json) -> str:
-    return value if isinstance(value, str) else codec.canonical(value).decode()
+    return value if isinstance(value, str) else codec.canonical_json(value).decode()
 
 
 def _scope(scope: Scope) -> str:

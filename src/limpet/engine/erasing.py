@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.formats import codec
 from limpet.core.values import commands as c
 from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.events import FramePushedEvent
@@ -31,7 +32,6 @@ from limpet.engine.telling import Elsewhere, Heard, Hook, Telling
 from limpet.history import sessions as rules
 from limpet.store import port
 from limpet.store.erasure import Erased, Erasure, Share, StandIn
-from limpet.wire import frames
 
 
 class Handles(Protocol):
@@ -321,7 +321,7 @@ class Erasing:
             for row in self._rows(port.Query(kind=trees.TREE, terms=(term,))):
                 found[row.id] = None
             for row in self._rows(port.Query(kind=trees.FRAME, lookup=term)):
-                found[frames.decode_frame(row.document).root_id] = None
+                found[codec.decode_frame(row.document).root_id] = None
         return list(found)
 
     def _frames(self, root_id: str) -> int:

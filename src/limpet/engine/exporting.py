@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.formats import export_format
 from limpet.core.values import events as e
 from limpet.core.values.context import WindowSelection
 from limpet.core.values.session_state import SessionState
@@ -22,12 +23,11 @@ from limpet.engine.finding import Log
 from limpet.engine.states import facts, stream_of
 from limpet.history import sessions as rules
 from limpet.store import port
-from limpet.wire import portable
 
 if TYPE_CHECKING:
     from limpet.engine.admin import Progress
 
-Timed = tuple[portable.Fact, int]
+Timed = tuple[export_format.ExportedEvent, int]
 """An event of a file, and when it happened."""
 
 replace = msgspec.structs.replace
@@ -49,7 +49,12 @@ class Exported(msgspec.Struct, frozen=True):
     sha256: str
 
 
-Portable = portable.Follows | e.SessionCreatedEvent | e.SessionForkedEvent | e.SessionRewoundEvent
+Portable = (
+    export_format.UnchangedEvent
+    | e.SessionCreatedEvent
+    | e.SessionForkedEvent
+    | e.SessionRewoundEvent
+)
 """Events of which a file tells."""
 
 
@@ -154,9 +159,9 @@ class Exporter:
 
     def lines(self, state: SessionState) -> Iterator[bytes]:
         """Yield the lines of a session."""
-        yield portable.encoded(portable.Begin(state.id))
+        yield export_format.encode_line(export_format.SessionLine(state.id))
         for fact, time_us in self.facts(state):
-            yield portable.encoded(portable.line_of(fact, time_us))
+            yield export_format.encode_line(export_format.event_line(fact, time_us))
 
 
 def _numbered(chosen: WindowSelection, session_id: str, numbers: Numbers) -> WindowSelection:
@@ -167,15 +172,17 @@ def _numbered(chosen: WindowSelection, session_id: str, numbers: Numbers) -> Win
     return replace(chosen, session_id=session_id, version=version, began=began)
 
 
-def _portable(event: Portable, session_id: str, numbers: Numbers) -> portable.Fact:
+def _portable(event: Portable, session_id: str, numbers: Numbers) -> export_format.ExportedEvent:
     if isinstance(event, e.SessionCreatedEvent):
         # What a fork has from its source is its own in a file.
         return event if event.id == session_id else replace(event, id=session_id)
     if isinstance(event, e.SessionForkedEvent):
         there = event.state
-        return portable.Forked(event.source, numbers.count - 1, there.title, there.metadata)
+        return export_format.ExportedFork(
+            event.source, numbers.count - 1, there.title, there.metadata
+        )
     if isinstance(event, e.SessionRewoundEvent):
-        return portable.Rewound(numbers.of(event.to))
+        return export_format.ExportedRewind(numbers.of(event.to))
     return event
 
 
@@ -258,10 +265,10 @@ def written(
     total = sum(state.version for state in states)
     made = Written(sink)
     done = 0
-    made.line(portable.Header())
+    made.line(export_format.HeaderLine())
     for state in states:
         engine.check()
-        made.line(portable.Begin(state.id))
+        made.line(export_format.SessionLine(state.id))
         for fact, time_us in exporter.facts(state):
             made.event(fact, time_us)
             if made.events % limits.READ_CHUNK == 0:
@@ -279,26 +286,26 @@ class Written:
         self._hash = hashlib.sha256()
         self.sessions = self.events = self.messages = self.bytes = 0
 
-    def line(self, line: portable.Line) -> None:
+    def line(self, line: export_format.ExportLine) -> None:
         """Write a line."""
-        data = portable.encoded(line)
+        data = export_format.encode_line(line)
         if len(data) > limits.EXPORT_LINE_BYTES_MAX:
             raise errors.TooLarge(
                 f"an event has {len(data):,} bytes; a line of a file holds at most {limits.EXPORT_LINE_BYTES_MAX:,}."
             )
         self._hash.update(data)
-        self.sessions += isinstance(line, portable.Begin)
+        self.sessions += isinstance(line, export_format.SessionLine)
         self.bytes += len(data)
         self._sink.write(data)
 
-    def event(self, fact: portable.Fact, time_us: int) -> None:
+    def event(self, fact: export_format.ExportedEvent, time_us: int) -> None:
         """Write the line of an event."""
-        self.line(portable.line_of(fact, time_us))
+        self.line(export_format.event_line(fact, time_us))
         self.events += 1
         self.messages += isinstance(fact, e.MessageAddedEvent)
 
     def close(self) -> Exported:
         """Write the closing line."""
         digest = self._hash.hexdigest()
-        self.line(portable.Closing(self.sessions, self.events, self.messages, digest))
+        self.line(export_format.ClosingLine(self.sessions, self.events, self.messages, digest))
         return Exported(self.sessions, self.events, self.messages, self.bytes, digest)

@@ -12,6 +12,8 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.formats import codec, export_format, foreign_chats
+from limpet.core.formats.foreign_chats import ForeignChat
 from limpet.core.values import events as e
 from limpet.core.values import ids
 from limpet.core.values.json_values import EMPTY, Json
@@ -22,8 +24,6 @@ from limpet.engine.requests import checked_policy
 from limpet.history import repairing, sessions
 from limpet.history.checking import checked_metadata
 from limpet.history.replaying import Replay, Terms
-from limpet.wire import chats, codec, lenient, penguin, portable, texts
-from limpet.wire.chats import Chat
 
 INDEX: Final = "session_index.json"
 """What Penguin calls the list of its sessions."""
@@ -69,14 +69,14 @@ def kind_of(path: Path) -> str:
         first = file.readline(limits.EXPORT_LINE_BYTES_MAX + 1)
     if not first.strip():
         raise errors.DamagedFile(f"{path} is empty.", facts={"file": str(path)})
-    head = texts.shape(first)
+    head = foreign_chats.decode_json_lossy(first)
     if isinstance(head, dict) and head.get("line") == "limpet-export":  # pyright: ignore[reportUnknownMemberType]
         return "limpet"
-    if chats.is_chat(head) or chats.is_message(head) or isinstance(head, list):
-        return "penguin" if penguin.is_session(head) else "openai"
+    if foreign_chats.is_chat(head) or foreign_chats.is_message(head) or isinstance(head, list):
+        return "penguin" if foreign_chats.is_penguin_session(head) else "openai"
     if b'"limpet-export"' in first[:100]:
         return "limpet"
-    return "penguin" if penguin.is_session(_whole(path)) else "openai"
+    return "penguin" if foreign_chats.is_penguin_session(_whole(path)) else "openai"
 
 
 def _check_size(path: Path) -> None:
@@ -94,15 +94,15 @@ def _whole(path: Path) -> Json:
     """Return the one JSON value of a file; raise DamagedFile if it is none."""
     _check_size(path)
     try:
-        return texts.decoded(path.read_bytes())
-    except texts.Unreadable as error:
+        return foreign_chats.decode_json(path.read_bytes())
+    except foreign_chats.UnreadableJson as error:
         raise errors.DamagedFile(f"{path} {error}.", facts={"file": str(path)}) from error
 
 
-def penguin_chats(path: Path, notes: Notes) -> Iterator[Chat]:
+def penguin_chats(path: Path, notes: Notes) -> Iterator[ForeignChat]:
     """Yield the sessions of a file, or of a folder with its index; tell of those that can't be read."""
     if not path.is_dir():
-        yield penguin.session(_whole(path), _index(path.parent))
+        yield foreign_chats.parse_penguin_session(_whole(path), _index(path.parent))
         return
     own = (path / "journal").is_dir() and (path / "sessions").is_dir()
     for found in sorted(path.rglob("*.json")):
@@ -112,7 +112,7 @@ def penguin_chats(path: Path, notes: Notes) -> Iterator[Chat]:
             # A store of files lies in the same folder: these are made from its log.
             continue
         try:
-            yield penguin.session(_read(found, notes), _index(found.parent))
+            yield foreign_chats.parse_penguin_session(_read(found, notes), _index(found.parent))
         except errors.Refused as error:
             notes.skip(found, error.message)
 
@@ -133,41 +133,45 @@ def _read(path: Path, notes: Notes) -> Json:
 def _index(folder: Path) -> dict[str, Json]:
     index = folder / INDEX
     try:
-        return lenient.as_object(_whole(index)) if index.is_file() else {}
+        return foreign_chats.object_or_empty(_whole(index)) if index.is_file() else {}
     except (OSError, errors.Refused):
         # An index only repeats what is in the files.
         return {}
 
 
-def openai_chats(path: Path, notes: Notes) -> Iterator[Chat]:
+def openai_chats(path: Path, notes: Notes) -> Iterator[ForeignChat]:
     """Yield the chats of a file: one JSON value, or a line for each chat or each message."""
     with path.open("rb") as file:
-        first = texts.shape(file.readline(limits.EXPORT_LINE_BYTES_MAX + 1))
+        first = foreign_chats.decode_json_lossy(file.readline(limits.EXPORT_LINE_BYTES_MAX + 1))
         several = bool(file.readline(1))
         if first is None or isinstance(first, list) or not several:
             yield from _listed(path, notes)
-        elif chats.is_message(first) and not chats.is_chat(first):
+        elif foreign_chats.is_message(first) and not foreign_chats.is_chat(first):
             _check_size(path)
-            yield chats.chat({"messages": [value for _, value in _values(file, path, notes)]})
+            yield foreign_chats.parse_chat(
+                {"messages": [value for _, value in _values(file, path, notes)]}
+            )
         else:
             yield from _lined(file, path, notes)
 
 
-def _listed(path: Path, notes: Notes) -> Iterator[Chat]:
-    found = chats.each(_whole(path))
+def _listed(path: Path, notes: Notes) -> Iterator[ForeignChat]:
+    found = foreign_chats.split_chats(_whole(path))
     for number, value in enumerate(found, 1):
         try:
-            yield chats.chat(value)
+            yield foreign_chats.parse_chat(value)
         except errors.Refused as error:
             if len(found) == 1:
                 raise
             notes.skip(f"{path}, chat {number:,}", error.message)
 
 
-def _lined(file: BinaryIO, path: Path, notes: Notes) -> Iterator[Chat]:
+def _lined(file: BinaryIO, path: Path, notes: Notes) -> Iterator[ForeignChat]:
     for number, value in _values(file, path, notes):
         try:
-            yield chats.chat({"messages": value} if isinstance(value, list) else value)
+            yield foreign_chats.parse_chat(
+                {"messages": value} if isinstance(value, list) else value
+            )
         except errors.Refused as error:
             notes.skip(f"{path}:{number}", error.message)
 
@@ -181,23 +185,23 @@ def _values(file: BinaryIO, path: Path, notes: Notes) -> Iterator[tuple[int, Jso
             raise errors.TooLarge(f"line {number:,} of {path} is longer than any line may be.")
         if data.strip():
             try:
-                yield number, texts.decoded(data)
-            except texts.Unreadable as error:
+                yield number, foreign_chats.decode_json(data)
+            except foreign_chats.UnreadableJson as error:
                 notes.skip(f"{path}:{number}", f"it {error}.")
 
 
-READERS: Final[dict[str, Callable[[Path, Notes], Iterator[Chat]]]] = {
+READERS: Final[dict[str, Callable[[Path, Notes], Iterator[ForeignChat]]]] = {
     "openai": openai_chats,
     "penguin": penguin_chats,
 }
 
 
 def converted(
-    found: Iterator[Chat], made: Written, notes: Notes, *, now_us: int, file_us: int
+    found: Iterator[ForeignChat], made: Written, notes: Notes, *, now_us: int, file_us: int
 ) -> None:
     """Write chats as sessions of ours; those that can't be kept are left out and told of."""
     names: set[str] = set()
-    made.line(portable.Header())
+    made.line(export_format.HeaderLine())
     for chat in _linked(found):
         try:
             if chat.id in names:
@@ -208,13 +212,13 @@ def converted(
             notes.skip(chat.id, error.message)
             continue
         names.add(chat.id)
-        made.line(portable.Begin(chat.id))
+        made.line(export_format.SessionLine(chat.id))
         for fact, time_us in events:
             made.event(fact, time_us)
     made.close()
 
 
-def _linked(found: Iterator[Chat]) -> Iterator[Chat]:
+def _linked(found: Iterator[ForeignChat]) -> Iterator[ForeignChat]:
     """Give sessions that follow others their place in the chain, as far as those came before."""
     places: dict[str, tuple[str, int]] = {}
     for chat in found:
@@ -227,8 +231,8 @@ def _linked(found: Iterator[Chat]) -> Iterator[Chat]:
 
 
 def _events(
-    chat: Chat, notes: Notes, *, now_us: int, file_us: int
-) -> list[tuple[portable.Fact, int]]:
+    chat: ForeignChat, notes: Notes, *, now_us: int, file_us: int
+) -> list[tuple[export_format.ExportedEvent, int]]:
     def note(text: str) -> None:
         notes.note(f"{chat.id}: {text}")
 
@@ -237,7 +241,7 @@ def _events(
     messages = list(repairing.repaired((m for m in read if m is not None), note))
     if not messages and not chat.penguin:
         raise errors.InvalidRequest("it has no messages.")
-    times = [chats.moment(message.timestamp) for message in messages]
+    times = [foreign_chats.parse_time_us(message.timestamp) for message in messages]
     time_us = began or min((t for t in times if t), default=0) or chat.active_us or file_us
     time_us = min(time_us, now_us)
     created = e.SessionCreatedEvent(
@@ -249,7 +253,7 @@ def _events(
         continued_from=chat.continued_from,
         continuation_index=chat.continuation_index,
     )
-    events: list[tuple[portable.Fact, int]] = [(created, time_us)]
+    events: list[tuple[export_format.ExportedEvent, int]] = [(created, time_us)]
     for message, said_us in zip(messages, times, strict=True):
         time_us = min(max(time_us, said_us), now_us)
         said = message if said_us else replace(message, timestamp=ids.iso(time_us))
@@ -259,22 +263,24 @@ def _events(
     return events
 
 
-def _message(chat: Chat, number: int, value: Json, note: Callable[[str], None]) -> Message | None:
+def _message(
+    chat: ForeignChat, number: int, value: Json, note: Callable[[str], None]
+) -> Message | None:
     name = f"message {number}"
     if chat.penguin:
-        message = lenient.message(value, note, name=name)
+        message = foreign_chats.parse_message(value, note, name=name)
     else:
         message = repairing.accepted(value, note, name=name)
     if message is None:
         return None
-    given = lenient.as_object(value)
-    if chats.usable_id(given.get("id")) != message.id:
-        message = replace(message, id=f"msg_{chats.fingerprint([chat.id, number])}")
+    given = foreign_chats.object_or_empty(value)
+    if foreign_chats.usable_id(given.get("id")) != message.id:
+        message = replace(message, id=f"msg_{foreign_chats.fingerprint([chat.id, number])}")
     said = given.get("timestamp")
-    return replace(message, timestamp=said if chats.moment(said) else ids.iso(0))
+    return replace(message, timestamp=said if foreign_chats.parse_time_us(said) else ids.iso(0))
 
 
-def _metadata(chat: Chat, note: Callable[[str], None]) -> dict[str, Json]:
+def _metadata(chat: ForeignChat, note: Callable[[str], None]) -> dict[str, Json]:
     kept = {k: v for k, v in chat.metadata.items() if k not in DERIVED_METADATA}
     try:
         return cast("dict[str, Json]", checked_metadata(kept))
@@ -283,7 +289,9 @@ def _metadata(chat: Chat, note: Callable[[str], None]) -> dict[str, Json]:
         return {}
 
 
-def _checked(chat: Chat, events: Sequence[tuple[portable.Fact, int]], now_us: int) -> None:
+def _checked(
+    chat: ForeignChat, events: Sequence[tuple[export_format.ExportedEvent, int]], now_us: int
+) -> None:
     """Raise what the rules, or the limits, say against a session."""
     terms = Terms(latest_us=now_us, policy=checked_policy, names=EMPTY, begins=EMPTY)
     replay = Replay(chat.id, terms, events=len(events))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from limpet import errors
+from limpet.core.formats import codec as wire
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values import ids
@@ -21,7 +22,6 @@ from limpet.engine.trees import Trees
 from limpet.history import framing, tooling
 from limpet.history.frames import Made, evolve_one
 from limpet.store import port
-from limpet.wire import frames as wire
 
 replace = msgspec.structs.replace
 
@@ -159,7 +159,8 @@ class Framing:
         wanted = framing.decide(None, replace(command, parent_frame_id=None), now_us=0)[0].event
         if (
             not isinstance(pushed, e.FramePushedEvent)
-            or wire.encode_event(replace(pushed, parent_frame_id=None)) != wire.encode_event(wanted)
+            or wire.encode_frame_event(replace(pushed, parent_frame_id=None))
+            != wire.encode_frame_event(wanted)
             or pushed.parent_frame_id != command.parent_frame_id
         ):
             raise errors.DuplicateFrame(
@@ -280,8 +281,10 @@ class Framing:
             after.append(tree)
             facts.append(fact)
             blobs = tuple({text.encode(): None for text in one.texts}) if one.texts else ()
-            payload = wire.encode_event(fact)
-            events.append(port.NewEvent(fact.kind, wire.SCHEMA, time_us, payload, blobs=blobs))
+            payload = wire.encode_frame_event(fact)
+            events.append(
+                port.NewEvent(fact.kind, wire.FRAME_EVENT_SCHEMA, time_us, payload, blobs=blobs)
+            )
         assert tree is not None, "something was made"
         stream = trees.stream_of(tree.root_id)
         write = port.StreamWrite(
@@ -289,7 +292,9 @@ class Framing:
         )
         snapshots: tuple[port.Snapshot, ...] = ()
         if before is not None and tree.due != before.due:
-            snapshots = (port.Snapshot(stream, tree.version, wire.FOLD, wire.encode_tree(tree)),)
+            snapshots = (
+                port.Snapshot(stream, tree.version, wire.TREE_FOLD_VERSION, wire.encode_tree(tree)),
+            )
         frame = tree.frames.get(frame_id) or tree.closed_frame(frame_id)
         assert frame is not None, "a frame that is not open any more was closed here"
         rows = trees.rows(before, facts, after)

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.formats import codec, export_format
 from limpet.core.values import events as e
 from limpet.core.values.commands import CommandRequest, ReplaySession
 from limpet.core.values.messages import checked_id
@@ -24,7 +25,6 @@ from limpet.engine.exporting import Exporter, Timed, begin_of
 from limpet.engine.requests import checked_policy
 from limpet.history.replaying import Replay, Step, Terms
 from limpet.history.sessions import taken
-from limpet.wire import codec, portable
 
 Passed = Callable[[int], None]
 """Called with the bytes that were gone through since the last time."""
@@ -89,20 +89,20 @@ def outline(lines: Lines) -> list[Part]:
             raise lines.damaged("it comes after the closing line.")
         line = _line(lines, data)
         offset += len(data)
-        if isinstance(line, portable.Header) != (lines.number == 1):
+        if isinstance(line, export_format.HeaderLine) != (lines.number == 1):
             raise lines.damaged("a file has one header, as its first line.")
-        if isinstance(line, portable.Closing):
+        if isinstance(line, export_format.ClosingLine):
             _check_closing(lines, line, parts)
             closing = line
             continue
         lines.hash.update(data)
-        if isinstance(line, portable.Begin):
+        if isinstance(line, export_format.SessionLine):
             lines.part = hashlib.sha256()
             if line.id in names:
                 raise lines.damaged(f"the session {line.id!r} comes twice.")
             names.add(line.id)
             parts.append(Part(line.id, lines.number, offset))
-        elif isinstance(line, portable.Event):
+        elif isinstance(line, export_format.EventLine):
             _count(lines, parts, line, data)
     if closing is None:
         lines.number += 1
@@ -110,21 +110,21 @@ def outline(lines: Lines) -> list[Part]:
     return parts
 
 
-def _line(lines: Lines, data: bytes) -> portable.Line:
+def _line(lines: Lines, data: bytes) -> export_format.ExportLine:
     try:
-        line = portable.decoded(data)
+        line = export_format.decode_line(data)
     except errors.DamagedFile as error:
         raise lines.damaged(error.message) from error
-    if isinstance(line, portable.Header) and line.version != portable.VERSION:
+    if isinstance(line, export_format.HeaderLine) and line.version != export_format.FORMAT_VERSION:
         raise errors.NewerStore(
-            f"the file has version {line.version} of the format; this Limpet reads {portable.VERSION}.",
+            f"the file has version {line.version} of the format; this Limpet reads {export_format.FORMAT_VERSION}.",
             hint="Nothing was written. In an up-to-date clone of Limpet: pip install .",
             facts={"version": line.version},
         )
     return line
 
 
-def _check_closing(lines: Lines, line: portable.Closing, parts: list[Part]) -> None:
+def _check_closing(lines: Lines, line: export_format.ClosingLine, parts: list[Part]) -> None:
     events, messages = sum(p.events for p in parts), sum(p.messages for p in parts)
     if (line.sessions, line.events, line.messages) != (len(parts), events, messages):
         raise lines.damaged("its counts are not those of the file: something is missing.")
@@ -132,7 +132,7 @@ def _check_closing(lines: Lines, line: portable.Closing, parts: list[Part]) -> N
         raise lines.damaged("the file is not what was written: its SHA-256 is another.")
 
 
-def _count(lines: Lines, parts: list[Part], line: portable.Event, data: bytes) -> None:
+def _count(lines: Lines, parts: list[Part], line: export_format.EventLine, data: bytes) -> None:
     if not parts:
         raise lines.damaged("an event comes before the first session.")
     part = parts[-1]
@@ -141,15 +141,15 @@ def _count(lines: Lines, parts: list[Part], line: portable.Event, data: bytes) -
     lines.part.update(data)
     part.sha256 = lines.part.digest()
     part.messages += line.kind == e.MessageAddedEvent.kind
-    if line.kind == portable.Rewound.kind:
+    if line.kind == export_format.ExportedRewind.kind:
         to = getattr(_fact(lines, line), "to", 0)
         if to != part.events - 1:
             part.targets.add(to)
 
 
-def _fact(lines: Lines, line: portable.Event) -> portable.Fact:
+def _fact(lines: Lines, line: export_format.EventLine) -> export_format.ExportedEvent:
     try:
-        return portable.fact_of(line)
+        return export_format.decode_exported_event(line)
     except errors.DamagedFile as error:
         raise lines.damaged(error.message) from error
 
@@ -211,7 +211,7 @@ class Importer:
         )
 
     def _policy(self, policy: WindowPolicy | None) -> object:
-        key = codec.canonical(policy)
+        key = codec.canonical_json(policy)
         if key not in self._policies:
             checked_policy(policy)
             self._policies.add(key)
@@ -224,7 +224,7 @@ class Importer:
             digest.update(data)
             left -= 1
             changed = not left and digest.digest() != part.sha256
-            if changed or not isinstance(line, portable.Event):
+            if changed or not isinstance(line, export_format.EventLine):
                 raise self._lines.damaged("the file was changed while it was read.")
             yield _fact(self._lines, line), line.time_us
             if not left:
@@ -295,11 +295,11 @@ class Importer:
             event = replay.take(fact, time_us, hidden=False).event
             if isinstance(event, e.SessionForkedEvent):
                 there = event.state
-                made: portable.Fact = portable.Forked(
+                made: export_format.ExportedEvent = export_format.ExportedFork(
                     event.source, event.version, there.title, there.metadata
                 )
             elif isinstance(event, e.SessionRewoundEvent):
-                made = portable.Rewound(event.to)
+                made = export_format.ExportedRewind(event.to)
             else:
                 assert not isinstance(event, e.SessionOffloadedEvent | e.SessionErasedEvent), (
                     "no file tells of it"
@@ -370,17 +370,21 @@ class Batch:
 
 
 def _line_bytes(timed: Timed) -> bytes:
-    return portable.encoded(portable.line_of(*timed))
+    return export_format.encode_line(export_format.event_line(*timed))
 
 
 def _begins(mine: Iterator[Timed], theirs: Iterator[bytes]) -> bool:
     """Whether a session begins with the same messages, whenever they were said."""
-    said = (codec.canonical([f.message.id, codec.said(f.message)]) for f, _ in mine if isinstance(f, e.MessageAddedEvent))  # fmt: skip
+    said = (codec.canonical_json([f.message.id, codec.comparable_message(f.message)]) for f, _ in mine if isinstance(f, e.MessageAddedEvent))  # fmt: skip
     for data in theirs:
-        line = portable.decoded(data)
-        fact = portable.fact_of(line) if isinstance(line, portable.Event) else None
+        line = export_format.decode_line(data)
+        fact = (
+            export_format.decode_exported_event(line)
+            if isinstance(line, export_format.EventLine)
+            else None
+        )
         if isinstance(fact, e.MessageAddedEvent):
-            key = codec.canonical([fact.message.id, codec.said(fact.message)])
+            key = codec.canonical_json([fact.message.id, codec.comparable_message(fact.message)])
             if next(said, None) != key:
                 return False
     return True

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.formats import codec as wire
 from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.budget import TokenBudget
@@ -37,7 +38,6 @@ from limpet.engine.requests import Settings, When, microseconds
 from limpet.engine.resolving import bound
 from limpet.engine.resuming import checked_limit, checked_scope
 from limpet.history.suspending import waits
-from limpet.wire import frames as wire
 
 UNSET = msgspec.UNSET
 

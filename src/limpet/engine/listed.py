@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from limpet import limits
+from limpet.core.formats import codec
 from limpet.core.values.json_values import Json
 from limpet.core.values.session_state import SessionState, session_info
 from limpet.store import port
-from limpet.wire import codec
 
 KIND: Final = "session"
 DELETED: Final = "deleted"
@@ -49,7 +49,7 @@ def terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     plain = {
         k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))
     }
-    texts = (codec.canonical([key, value]).decode() for key, value in plain.items())
+    texts = (codec.canonical_json([key, value]).decode() for key, value in plain.items())
     return tuple(sorted(text for text in texts if len(text) <= limits.FILTER_TERM_CHARS_MAX))
 
 

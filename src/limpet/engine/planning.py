@@ -13,6 +13,7 @@ from typing import TypeGuard
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.formats import codec
 from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.commands import FrameCommand, FrameCommandBase
@@ -27,7 +28,6 @@ from limpet.engine.states import States, messages_of, stream_of
 from limpet.engine.trees import Trees
 from limpet.history import continuation, sessions
 from limpet.store import port
-from limpet.wire import codec, frames
 
 
 class Later(Exception):
@@ -209,13 +209,13 @@ class Round:
         """
         command = request.command
         if isinstance(command, FrameCommandBase):
-            return codec.digest(frames.command_bytes(command))
+            return codec.digest(codec.frame_command_bytes(command))
         assert not isinstance(command, c.ReplaySession), "an import has no key"
         if isinstance(command, c.AddMessages):
             state = self.state(request.tenant, command.session_id)
             root = (state.root_id if state else None) or command.session_id
             command = msgspec.structs.replace(command, session_id=root)
-        return codec.digest(codec.command_bytes(command))
+        return codec.digest(codec.session_command_bytes(command))
 
     def state(self, tenant: str, session_id: str) -> SessionState | None:
         """Return a session's state with the plans of this round applied."""
@@ -401,7 +401,7 @@ class Round:
             if isinstance(fact, MessageAddedEvent):
                 claims.append((fact.message.id, len(events)))
                 tokens, counter = fact.tokens, fact.counter
-            made = codec.encoded(fact)
+            made = codec.encode_with_blobs(fact)
             events.append(
                 port.NewEvent(
                     fact.kind, made.schema, time_us, made.payload, state.ordinal, tokens, counter,
@@ -446,9 +446,13 @@ def duplicate(message_id: str) -> errors.DuplicateMessage:
 
 
 def _snapshot(state: SessionState) -> port.Snapshot:
-    return port.Snapshot(stream_of(state.id), state.version, codec.FOLD, codec.encode_state(state))
+    return port.Snapshot(
+        stream_of(state.id), state.version, codec.SESSION_FOLD_VERSION, codec.encode_state(state)
+    )
 
 
 def same_message(one: Message, other: Message) -> bool:
     """Return whether two messages have the same content; their timestamps do not count."""
-    return codec.canonical(codec.said(one)) == codec.canonical(codec.said(other))
+    return codec.canonical_json(codec.comparable_message(one)) == codec.canonical_json(
+        codec.comparable_message(other)
+    )

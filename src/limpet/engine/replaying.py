@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from limpet.core.formats import codec
 from limpet.core.values.commands import ReplaySession
 from limpet.core.values.events import MessageAddedEvent
 from limpet.engine.states import stream_of
 from limpet.store import port
-from limpet.wire import codec
 
 
 def write_of(command: ReplaySession) -> port.StreamWrite:
@@ -21,7 +21,7 @@ def write_of(command: ReplaySession) -> port.StreamWrite:
             ordinal += 1
             claims.append((fact.message.id, len(events)))
             tokens, counter = fact.tokens, fact.counter
-        made = codec.encoded(fact)
+        made = codec.encode_with_blobs(fact)
         events.append(
             port.NewEvent(
                 fact.kind, made.schema, time_us, made.payload, ordinal, tokens, counter, made.blobs

@@ -17,6 +17,7 @@ from msgspec.structs import force_setattr
 from limpet import errors, limits
 from limpet.context import selecting
 from limpet.context.window import Window
+from limpet.core.formats import codec, intake
 from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.json_values import EMPTY, Json, freeze_object
@@ -31,7 +32,6 @@ from limpet.core.values.session_state import (
 from limpet.engine import listed, policies
 from limpet.history import tooling
 from limpet.store import port
-from limpet.wire import codec, intake
 
 MessageLike = intake.MessageLike
 When = str | datetime | int

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from limpet import errors, limits
+from limpet.core.formats import codec as wire
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values.commands import CommandRequest
@@ -29,7 +30,6 @@ from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
 from limpet.history import framing, pending, sessions
 from limpet.store import port
-from limpet.wire import frames as wire
 
 
 class Resuming:

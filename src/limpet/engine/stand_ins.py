@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet import errors
+from limpet.core.formats import codec as parting
 from limpet.core.values import ids
 from limpet.core.values.events import (
     MessageAddedEvent,
@@ -19,8 +20,6 @@ from limpet.engine.states import recorded, texts_of
 from limpet.history import standing
 from limpet.store.erasure import StandIn
 from limpet.store.port import Blobs, StoredEvent
-from limpet.wire import blobs as parting
-from limpet.wire import codec, frames
 
 
 def name_of(cause: StoredEvent) -> str:
@@ -54,16 +53,16 @@ def _of_frame(stored: StoredEvent, cause: StoredEvent) -> StandIn:
     event, texts = standing.frame_event(trees.recorded(stored).event)
     return StandIn(
         stored.position,
-        frames.encode_event(event),
+        parting.encode_frame_event(event),
         cause.position,
         tuple(text.encode() for text in texts),
     )
 
 
 def _stored(stored: StoredEvent, event: SessionEvent, cause: StoredEvent) -> StandIn:
-    payload = codec.encode_event(event)
-    if stored.kind == MessageAddedEvent.kind and stored.schema == codec.PARTED:
-        payload = parting.whole(payload)
+    payload = parting.encode_session_event(event)
+    if stored.kind == MessageAddedEvent.kind and stored.schema == parting.SCHEMA_WITH_BLOBS:
+        payload = parting.payload_without_texts(payload)
     return StandIn(stored.position, payload, cause.position)
 
 

@@ -12,6 +12,7 @@ from limpet.context import remembered
 from limpet.context import summary as summaries
 from limpet.context import window as windows
 from limpet.context.window import Piece, Window
+from limpet.core.formats import intake
 from limpet.core.values import messages
 from limpet.core.values.context import CompactionLevel, has_high_priority
 from limpet.core.values.json_values import Json
@@ -27,7 +28,6 @@ from limpet.engine.shrinking import (
 )
 from limpet.engine.windows import Asked
 from limpet.history import pairing
-from limpet.wire import intake
 
 if TYPE_CHECKING:
     from limpet import tokens

@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from limpet import errors
+from limpet.core.formats import codec
 from limpet.core.values.events import MessageAddedEvent, RecordedEvent
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
@@ -16,7 +17,6 @@ from limpet.engine.folds import Folds
 from limpet.history import sessions
 from limpet.store import port
 from limpet.store.erasure import is_erased
-from limpet.wire import blobs, codec
 
 PREFIX = "session/"
 
@@ -30,13 +30,15 @@ def texts_of(page: Sequence[port.StoredEvent], fetch: port.Blobs) -> Mapping[byt
     """Return the large texts that events refer to, by hash, all fetched in one look."""
     wanted: set[bytes] = set()
     for stored in page:
-        if stored.schema == codec.PARTED and stored.payload is not None:
+        if stored.schema == codec.SCHEMA_WITH_BLOBS and stored.payload is not None:
             try:
-                wanted.update(codec.needed(stored.kind, stored.schema, stored.payload))
+                wanted.update(
+                    codec.required_blob_hashes(stored.kind, stored.schema, stored.payload)
+                )
             except errors.Corrupt as error:
                 error.facts |= _place(stored)
                 raise
-    return blobs.decoded(fetch(wanted)) if wanted else blobs.NONE
+    return codec.decode_texts(fetch(wanted)) if wanted else codec.NO_TEXTS
 
 
 def facts(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]) -> list[RecordedEvent]:
@@ -57,7 +59,7 @@ def recorded(stored: port.StoredEvent, texts: Mapping[bytes, str]) -> RecordedEv
     if stored.payload is None:
         raise errors.Erased(f"the event at position {stored.position:,} was erased.")
     try:
-        fact = codec.decode_event(
+        fact = codec.decode_session_event(
             stored.kind,
             stored.schema,
             stored.payload,
@@ -96,7 +98,11 @@ class States(Folds[SessionState]):
         return stream_of(id_)
 
     def decoded(self, snapshot: port.Snapshot) -> SessionState | None:
-        return codec.decode_state(snapshot.state) if snapshot.fold == codec.FOLD else None
+        return (
+            codec.decode_state(snapshot.state)
+            if snapshot.fold == codec.SESSION_FOLD_VERSION
+            else None
+        )
 
     def folded(
         self, tenant: str, state: SessionState | None, page: Sequence[port.StoredEvent]

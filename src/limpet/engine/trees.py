@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.formats import codec as wire
 from limpet.core.values import events as e
 from limpet.core.values.frame_state import (
     Decision,
@@ -23,7 +24,6 @@ from limpet.engine.folds import Folds
 from limpet.history import frames as rules
 from limpet.store import port
 from limpet.store.erasure import is_erased
-from limpet.wire import frames as wire
 
 PREFIX: Final = "frames/"
 FRAME: Final = "frame"
@@ -66,7 +66,7 @@ def recorded(stored: port.StoredEvent) -> TreeEvent:
     if stored.payload is None:
         raise errors.Erased(f"the event at position {stored.position:,} was erased.")
     try:
-        event = wire.decode_event(stored.kind, stored.schema, stored.payload)
+        event = wire.decode_frame_event(stored.kind, stored.schema, stored.payload)
     except errors.Corrupt as error:
         error.facts |= {
             "position": stored.position, "stream": stored.stream, "version": stored.version,
@@ -87,7 +87,7 @@ class Trees(Folds[TreeState]):
         return stream_of(id_)
 
     def decoded(self, snapshot: port.Snapshot) -> TreeState | None:
-        return wire.decode_tree(snapshot.state) if snapshot.fold == wire.FOLD else None
+        return wire.decode_tree(snapshot.state) if snapshot.fold == wire.TREE_FOLD_VERSION else None
 
     def folded(
         self,
@@ -339,7 +339,7 @@ def derived(events: Iterator[port.StoredEvent], fetch: port.Blobs) -> port.Deriv
 
 
 def _present(fact: TreeEvent, fetch: port.Blobs) -> list[bytes]:
-    needed = wire.hashes(fact.event)
+    needed = wire.frame_event_hashes(fact.event)
     missing = set(needed) - fetch(needed).keys() if needed else set[bytes]()
     if missing:
         raise errors.Corrupt(

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from limpet import errors
+from limpet.core.formats import foreign_chats, intake
 from limpet.core.values.messages import Message, MessageCategory, ToolCallResult
 from limpet.history import pairing
 from limpet.history.tooling import UNKNOWN_OUTCOME
-from limpet.wire import intake, lenient
 
 replace = msgspec.structs.replace
 Note = Callable[[str], None]
@@ -107,4 +107,4 @@ def accepted(value: object, note: Note, *, name: str) -> Message | None:
     try:
         return intake.accept(value)  # pyright: ignore[reportArgumentType]
     except errors.Refused:
-        return lenient.message(value, note, name=name)
+        return foreign_chats.parse_message(value, note, name=name)

@@ -12,6 +12,7 @@ from typing import assert_never, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.formats import export_format
 from limpet.core.values import events as e
 from limpet.core.values import ids
 from limpet.core.values.context import WindowSelection
@@ -31,7 +32,6 @@ from limpet.core.values.session_state import (
 from limpet.history import pairing
 from limpet.history.checking import checked_metadata, checked_title
 from limpet.history.sessions import evolve
-from limpet.wire import portable
 
 replace = msgspec.structs.replace
 
@@ -78,7 +78,7 @@ class Replay:
         self._said: list[tuple[int, int]] = []
         self._taken: set[int] = set()
 
-    def take(self, fact: portable.Fact, time_us: int, *, hidden: bool) -> Step:
+    def take(self, fact: export_format.ExportedEvent, time_us: int, *, hidden: bool) -> Step:
         """Check and fold the next event; raise a kind of Refused if it may not follow. `hidden`: the session stays hidden until all are in."""
         self.number += 1
         self._check_time(time_us)
@@ -103,21 +103,23 @@ class Replay:
         if self.state is not None and time_us < self.state.active_us:
             raise errors.InvalidRequest("its time is before that of an earlier event.")
 
-    def _event(self, fact: portable.Fact, *, hidden: bool) -> tuple[e.SessionEvent, int | None]:
+    def _event(
+        self, fact: export_format.ExportedEvent, *, hidden: bool
+    ) -> tuple[e.SessionEvent, int | None]:
         if isinstance(fact, e.SessionCreatedEvent):
             return self._created(fact, hidden=hidden), 0 if self._begin else None
         state = self.state
         if state is None:
             raise errors.DamagedFile("a session begins with its creation.")
-        if isinstance(fact, portable.Rewound):
+        if isinstance(fact, export_format.ExportedRewind):
             return self._rewound(state, fact)
         return self._following(state, fact), None
 
     def _following(
-        self, state: SessionState, fact: portable.Follows | portable.Forked
+        self, state: SessionState, fact: export_format.UnchangedEvent | export_format.ExportedFork
     ) -> e.SessionEvent:
         match fact:
-            case portable.Forked():
+            case export_format.ExportedFork():
                 return self._forked(state, fact)
             case e.MessageAddedEvent():
                 return self._added(state, fact)
@@ -210,7 +212,9 @@ class Replay:
         checked_metadata({k: v for k, v in merged.items() if k not in fact.drop_metadata})
         return replace(fact, set_metadata=setting)
 
-    def _forked(self, state: SessionState, fact: portable.Forked) -> e.SessionForkedEvent:
+    def _forked(
+        self, state: SessionState, fact: export_format.ExportedFork
+    ) -> e.SessionForkedEvent:
         if fact.version != self.number - 1:
             raise errors.DamagedFile("a fork must follow the event before it.")
         version = self._begin + self.number
@@ -236,7 +240,7 @@ class Replay:
         return e.SessionForkedEvent(there.id, source, version - 1, there)
 
     def _rewound(
-        self, state: SessionState, fact: portable.Rewound
+        self, state: SessionState, fact: export_format.ExportedRewind
     ) -> tuple[e.SessionRewoundEvent, int | None]:
         there = state if fact.to == self.number - 1 else self._there.get(fact.to)
         if there is None:

@@ -13,9 +13,9 @@ from typing import Final, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.formats import codec
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
-from limpet.wire import codec
 
 Count = Callable[[str], int]
 """How many tokens a text has."""
@@ -109,7 +109,7 @@ def _part(part: Mapping[str, Json]) -> str:
 
 
 def _json(value: Json) -> str:
-    return codec.canonical(_without_data(value)).decode()
+    return codec.canonical_json(_without_data(value)).decode()
 
 
 def _without_data(value: Json) -> Json:

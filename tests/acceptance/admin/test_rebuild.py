@@ -14,10 +14,10 @@ import pytest
 
 import limpet
 from limpet import Message, Scope, ToolCallRequest, errors, limits
+from limpet.core.formats import codec
 from limpet.engine.states import stream_of
 from limpet.store.port import Rebuilt, Snapshot
 from limpet.store.sqlite import SQLiteStore, opening, rows
-from limpet.wire import codec
 
 DERIVED = ("claims", "projections", "projection_terms", "blob_uses", "snapshots")
 KEPT = ("store", "tenants", "streams", "events", "keys", "blobs")

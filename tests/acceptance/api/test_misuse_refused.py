@@ -12,10 +12,10 @@ import pytest
 
 import limpet
 from limpet import Message, ToolCallRequest, limits
+from limpet.core.formats import codec
 from limpet.core.values import commands
 from limpet.store import sqlite
 from limpet.store.sqlite import Files, opening
-from limpet.wire import codec
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_a_ram_disk_is_not_called_safe_from_power_loss(tmp_path: Path):
 
 def test_the_bytes_of_a_command_are_what_they_were():
     added = commands.AddMessages(session_id="s", messages=(), max_messages=5)
-    assert codec.command_bytes(added) == b'["add",{"messages":[],"session_id":"s"}]'
+    assert codec.session_command_bytes(added) == b'["add",{"messages":[],"session_id":"s"}]'
     ended = commands.EndSession(session_id="s")
-    assert codec.command_bytes(ended) == b'["end",{"session_id":"s"}]'
+    assert codec.session_command_bytes(ended) == b'["end",{"session_id":"s"}]'
 
 
 def test_a_key_used_twice_at_once_has_one_effect_and_two_answers(tmp_path: Path):

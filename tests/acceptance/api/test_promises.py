@@ -16,6 +16,7 @@ import pytest
 
 import limpet
 from limpet import Limpet, Message, ToolCallRequest, errors, limits
+from limpet.core.formats import codec
 from limpet.core.values import ids
 from limpet.core.values.session_state import SessionState
 from limpet.engine.commits import Answer, CommitQueue, Ticket
@@ -24,7 +25,6 @@ from limpet.store import chain, sqlite
 from limpet.store.sqlite import opening, rows
 from limpet.store.sqlite.anchor import HEADS_MAX, SLOT_BYTES
 from limpet.testing.contract.stage import TENANT, commit, step, take, write
-from limpet.wire import codec
 from tests.acceptance.conversation_steps import (
     Opener,
     answer,
@@ -284,9 +284,9 @@ def test_ending_for_idleness_is_not_activity(lp: Limpet):
 
 def test_a_snapshot_of_another_fold_is_not_read(opener: Opener, monkeypatch: pytest.MonkeyPatch):
     lp = opener(cached_sessions=1)
-    encode, fold = codec.encode_state, codec.FOLD
+    encode, fold = codec.encode_state, codec.SESSION_FOLD_VERSION
     with monkeypatch.context() as later:
-        later.setattr(codec, "FOLD", fold + 1)
+        later.setattr(codec, "SESSION_FOLD_VERSION", fold + 1)
         later.setattr(codec, "encode_state", lambda s: encode(msgspec.structs.replace(s, tokens=7)))
         session = lp.sessions.create_session("s")
         session.add_messages([user(str(n)) for n in range(limits.SNAPSHOT_EVERY)])

@@ -1,6 +1,6 @@
-"""The one door for messages: whatever a caller may hand in becomes a Message.
+"""Conversion of whatever a caller hands in to a Message.
 
-Providers' dicts are told apart by their shape, SDK objects by what they can do; no SDK is imported.
+Providers' dicts are recognised by their shape, SDK objects by their methods. No SDK is imported.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
 from limpet import errors
+from limpet.core.formats import anthropic, openai
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
-from limpet.wire import anthropic, openai
 
-_LISTS: Final = (list, tuple)
-_READ: Final = ("role", "content", "tool_calls", "tool_results")
-_DUMPS: Final[tuple[tuple[str, Mapping[str, Json]], ...]] = (
+_LIST_TYPES: Final = (list, tuple)
+_COMPARED_FIELDS: Final = ("role", "content", "tool_calls", "tool_results")
+_DUMP_METHODS: Final[tuple[tuple[str, Mapping[str, Json]], ...]] = (
     ("to_dict", {"mode": "json", "warnings": False}),
     ("model_dump", {"mode": "json", "by_alias": True, "exclude_unset": True, "warnings": False}),
 )
-_DEFECTS: Final = (
+_FOREIGN_ERRORS: Final = (
     ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
@@ -43,8 +43,12 @@ def accept(value: MessageLike) -> Message:
     Raises a kind of InvalidMessage.
     """
     if type(value) is not dict and isinstance(value, Message):
-        return value if value.openai is None and value.anthropic is None else _agreeing(value)
-    given = _fields(cast("object", value))
+        return (
+            value
+            if value.openai is None and value.anthropic is None
+            else _checked_against_provider(value)
+        )
+    given = _message_fields(cast("object", value))
     if (
         "tool_results" in given
         or "openai" in given
@@ -52,14 +56,14 @@ def accept(value: MessageLike) -> Message:
         or ("id" in given and "category" in given)
     ):
         # Only a dict made by Message.to_dict has these.
-        return _agreeing(Message.from_dict(given))
+        return _checked_against_provider(Message.from_dict(given))
     content: Json = given.get("content")
-    if isinstance(content, _LISTS):
-        return _of_parts(given, cast("Sequence[Json]", content))
-    return openai.message(given)
+    if isinstance(content, _LIST_TYPES):
+        return _message_of_parts(given, cast("Sequence[Json]", content))
+    return openai.parse_message(given)
 
 
-def _fields(value: object) -> Mapping[str, Json]:
+def _message_fields(value: object) -> Mapping[str, Json]:
     """Return the dict of a message, of the one in a choice, or of the one in a completion's only choice."""
     inner: Json = value
     if type(inner) is dict and "role" in inner:
@@ -70,8 +74,8 @@ def _fields(value: object) -> Mapping[str, Json]:
             inner = cast("dict[str, Json]", inner).get("message")
     if isinstance(inner, Mapping):
         given = cast("Mapping[str, Json]", inner)
-        return _foreign(lambda: dict(given))
-    plain = _plain(_attribute(inner, "message", inner))
+        return _call_foreign(lambda: dict(given))
+    plain = _dump_to_json(_attribute(inner, "message", inner))
     if isinstance(plain, dict):
         return cast("dict[str, Json]", plain)
     raise errors.InvalidMessage(
@@ -93,21 +97,25 @@ def _choices(value: object) -> list[Json] | None:
     return cast("list[Json]", choices) if isinstance(choices, list) else None
 
 
-def _of_parts(given: Mapping[str, Json], parts: Sequence[Json]) -> Message:
+def _message_of_parts(given: Mapping[str, Json], parts: Sequence[Json]) -> Message:
     if not all(isinstance(part, dict) for part in parts):
-        given = {**given, "content": [_plain(part) for part in parts]}
-    return anthropic.message(given) if anthropic.is_anthropic(given) else openai.message(given)
+        given = {**given, "content": [_dump_to_json(part) for part in parts]}
+    return (
+        anthropic.parse_message(given)
+        if anthropic.is_anthropic(given)
+        else openai.parse_message(given)
+    )
 
 
-def _agreeing(value: Message) -> Message:
+def _checked_against_provider(value: Message) -> Message:
     # Only the provider's dict is stored of such a message, so nothing beside it may say otherwise.
     if value.openai is not None:
-        provider, read = "openai", openai.message(value.openai)
+        provider, read = "openai", openai.parse_message(value.openai)
     elif value.anthropic is not None:
-        provider, read = "anthropic", anthropic.message(value.anthropic)
+        provider, read = "anthropic", anthropic.parse_message(value.anthropic)
     else:
         return value
-    for field in _READ:
+    for field in _COMPARED_FIELDS:
         if getattr(read, field) != getattr(value, field):
             raise errors.InvalidMessage(
                 f"{field} of the message is not what its {provider} dict says.",
@@ -125,11 +133,11 @@ def _only_choice(choices: list[Json]) -> Json:
     return choices[0]
 
 
-def _foreign(read: Callable[[], Json]) -> Json:
+def _call_foreign(read: Callable[[], Json]) -> Json:
     """Return what somebody else's object gives; if it gives an error instead, that is no message."""
     try:
         return read()
-    except _DEFECTS as error:
+    except _FOREIGN_ERRORS as error:
         raise errors.InvalidMessage(
             f"an object that should be a message gave {type(error).__name__} when it was read.",
             hint="Hand in its dict: what the provider's API takes or gave.",
@@ -137,19 +145,19 @@ def _foreign(read: Callable[[], Json]) -> Json:
 
 
 def _attribute(value: object, name: str, otherwise: Json) -> Json:
-    return _foreign(lambda: getattr(value, name, otherwise))
+    return _call_foreign(lambda: getattr(value, name, otherwise))
 
 
-def _plain(value: Json) -> Json:
+def _dump_to_json(value: Json) -> Json:
     """Return the JSON of an SDK object without what the SDK has computed; anything else as it is."""
-    for name, options in _DUMPS:
+    for name, options in _DUMP_METHODS:
         dump = _attribute(value, name, None)
         if callable(dump):
-            return _without_computed(_foreign(lambda: _dumped(dump, options)))  # noqa: B023 - called here
+            return _without_computed(_call_foreign(lambda: _call_dump(dump, options)))  # noqa: B023 - called here
     return value
 
 
-def _dumped(dump: Callable[..., Json], options: Mapping[str, Json]) -> Json:
+def _call_dump(dump: Callable[..., Json], options: Mapping[str, Json]) -> Json:
     try:
         return dump(**options)
     except TypeError:
@@ -161,26 +169,26 @@ def _without_computed(dumped: Json) -> Json:
     """Return a dump without what an SDK adds to an answer or a block of one: the provider does not take it back."""
     if not isinstance(dumped, dict):
         return dumped
-    kept = _but(cast("dict[str, Json]", dumped), "parsed", "parsed_output")
+    kept = _without_keys(cast("dict[str, Json]", dumped), "parsed", "parsed_output")
     if isinstance(content := kept.get("content"), list):
         blocks = cast("list[Json]", content)
-        kept["content"] = [_but(block, "parsed_output") for block in blocks]
+        kept["content"] = [_without_keys(block, "parsed_output") for block in blocks]
     if isinstance(calls := kept.get("tool_calls"), list):
-        kept["tool_calls"] = [_call(call) for call in cast("list[Json]", calls)]
+        kept["tool_calls"] = [_call_without_computed(call) for call in cast("list[Json]", calls)]
     return kept
 
 
-def _call(call: Json) -> Json:
+def _call_without_computed(call: Json) -> Json:
     if not isinstance(call, dict):
         return call
     kept = cast("dict[str, Json]", call)
     return {
-        key: _but(item, "parsed_arguments") if key == "function" else item
+        key: _without_keys(item, "parsed_arguments") if key == "function" else item
         for key, item in kept.items()
     }
 
 
-def _but(value: Json, *names: str) -> Json:
+def _without_keys(value: Json, *names: str) -> Json:
     """Return a dict without some of its fields, in a copy: it may be the very inside of an object."""
     if not isinstance(value, dict):
         return value

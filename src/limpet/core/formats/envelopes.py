@@ -1,4 +1,4 @@
-"""Envelopes: what is stored beside a provider's dict, and the message that both make together."""
+"""Envelopes: the fields stored beside a provider's dict, and the message built from both."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from limpet.core.values.messages import (
     category_named,
 )
 
-_BESIDE: Final = frozenset({"timestamp", "metadata", "tokens", "origin"})
-_ENVELOPE: Final = _BESIDE | {"id", "category", "openai", "anthropic"}
+_COPIED_FIELDS: Final = frozenset({"timestamp", "metadata", "tokens", "origin"})
+_ENVELOPE_FIELDS: Final = _COPIED_FIELDS | {"id", "category", "openai", "anthropic"}
 
 
-class Read(NamedTuple):
+class ParsedMessage(NamedTuple):
     """What was read from a provider's dict."""
 
     role: str
@@ -27,8 +27,8 @@ class Read(NamedTuple):
     results: tuple[ToolCallResult, ...]
 
 
-def open_message(
-    read: Read,
+def build_message(
+    read: ParsedMessage,
     envelope: Mapping[str, Json],
     *,
     openai: Mapping[str, Json] | None = None,
@@ -47,12 +47,12 @@ def open_message(
         tool_results=read.results,
         openai=openai,
         anthropic=anthropic,
-        **(_beside(envelope) if envelope else EMPTY),
+        **(_message_fields(envelope) if envelope else EMPTY),
     )
 
 
-def _beside(envelope: Mapping[str, Json]) -> Mapping[str, Json]:
+def _message_fields(envelope: Mapping[str, Json]) -> Mapping[str, Json]:
     """Return the fields that an envelope holds beside the dict; those it does not know are extra."""
-    known = {key: envelope[key] for key in _BESIDE if key in envelope}
-    known["extra"] = freeze({key: envelope[key] for key in envelope if key not in _ENVELOPE})
+    known = {key: envelope[key] for key in _COPIED_FIELDS if key in envelope}
+    known["extra"] = freeze({key: envelope[key] for key in envelope if key not in _ENVELOPE_FIELDS})
     return known

@@ -1,0 +1,545 @@
+"""Encoding and decoding of events, states, rows and commands.
+
+Schema versions and tags are explicit. A payload of an older schema is upcast step by step on
+reading; a kind or schema of a newer version is refused with NewerStore. Large texts of a message
+are stored as blobs: the payload lists their paths, and the SHA-256 of each stands in its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.formats import anthropic, openai
+from limpet.core.values import commands, events
+from limpet.core.values.budget import TokenBudget
+from limpet.core.values.frame_state import Frame, Suspension, TreeState
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.messages import CATEGORY_OF_ROLE, Message
+from limpet.core.values.session_state import SessionInfo, SessionState
+
+PathStep = str | int
+TextPath = tuple[PathStep, ...]
+
+_CHARACTER_BYTES_MAX = 4
+"""What one character takes at most."""
+
+
+class PayloadWithBlobs(msgspec.Struct, frozen=True):
+    """A payload without its large texts; where they were, and how large."""
+
+    message: dict[str, Json]
+    blobs: tuple[tuple[TextPath, int], ...]
+
+
+NO_TEXTS: Final[Mapping[bytes, str]] = MappingProxyType({})
+"""The texts for payloads that need none."""
+
+_json_decoder = msgspec.json.Decoder()
+_payload_with_blobs_decoder = msgspec.json.Decoder(PayloadWithBlobs)
+_encoder = msgspec.json.Encoder()
+
+
+def extract_texts(payload: bytes) -> tuple[bytes, tuple[bytes, ...]]:
+    """Return a payload without its large texts, and those as blobs; as it is if it has none."""
+    message: dict[str, Json] = _json_decoder.decode(payload)
+    found = [(path, text.encode()) for path, text in _large_texts(message, ())]
+    places: list[tuple[TextPath, int]] = []
+    blobs: dict[str, bytes] = {}
+    for path, content in found:
+        if len(content) > limits.BLOB_BYTES_MIN:
+            name = hashlib.sha256(content).hexdigest()
+            blobs[name] = content
+            _set_at(message, path, name)
+            places.append((path, len(content)))
+    if not places:
+        return payload, ()
+    return _encoder.encode(PayloadWithBlobs(message, tuple(places))), tuple(blobs.values())
+
+
+def payload_without_texts(payload: bytes) -> bytes:
+    """Return a payload in the form of one whose large texts were taken out, though it has none."""
+    return _encoder.encode(PayloadWithBlobs(_json_decoder.decode(payload), ()))
+
+
+def _large_texts(value: Json, path: TextPath) -> Iterator[tuple[TextPath, str]]:
+    """Give the texts that may be large, and where they are."""
+    if isinstance(value, str):
+        if len(value) * _CHARACTER_BYTES_MAX > limits.BLOB_BYTES_MIN:
+            yield path, value
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, Json]", value).items():
+            yield from _large_texts(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Json]", value)):
+            yield from _large_texts(item, (*path, index))
+
+
+def blob_hashes(payload: bytes) -> list[bytes]:
+    """Return the hashes of the blobs that a payload refers to; raise Corrupt if it can't be read."""
+    return [hash_ for _, hash_ in _blob_references(_decode_payload_with_blobs(payload))]
+
+
+def decode_texts(contents: Mapping[bytes, bytes]) -> dict[bytes, str]:
+    """Return the texts of blobs; raise Corrupt for one that is no text."""
+    try:
+        return {hash_: content.decode() for hash_, content in contents.items()}
+    except UnicodeDecodeError as error:
+        raise errors.Corrupt("a blob of a stored message is no text.") from error
+
+
+def restore_texts(payload: bytes, texts: Mapping[bytes, str]) -> dict[str, Json]:
+    """Return the message of a payload, whole again; raise Corrupt if a text is not among those given."""
+    parted = _decode_payload_with_blobs(payload)
+    for path, hash_ in _blob_references(parted):
+        if hash_ not in texts:
+            raise errors.Corrupt(f"the blob {hash_.hex()} is missing.", facts={"blob": hash_.hex()})
+        _set_at(parted.message, path, texts[hash_])
+    return parted.message
+
+
+def _decode_payload_with_blobs(payload: bytes) -> PayloadWithBlobs:
+    try:
+        return _payload_with_blobs_decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a stored message does not say which blobs it needs.") from error
+
+
+def _blob_references(parted: PayloadWithBlobs) -> list[tuple[TextPath, bytes]]:
+    try:
+        return [(path, bytes.fromhex(_value_at(parted.message, path))) for path, _ in parted.blobs]
+    except (LookupError, TypeError, ValueError) as error:
+        raise errors.Corrupt("a stored message does not say which blobs it needs.") from error
+
+
+def _value_at(value: Json, path: TextPath) -> Json:
+    for step in path:
+        value = value[step]
+    return value
+
+
+def _set_at(value: Json, path: TextPath, text: str) -> None:
+    _value_at(value, path[:-1])[path[-1]] = text
+
+
+SESSION_EVENT_SCHEMAS: Final[Mapping[str, int]] = {
+    events.SessionCreatedEvent.kind: 1,
+    events.MessageAddedEvent.kind: 2,
+    events.WindowRecordedEvent.kind: 1,
+    events.WindowCutEvent.kind: 1,
+    events.SessionSummarizedEvent.kind: 1,
+    events.SessionUpdatedEvent.kind: 1,
+    events.SessionContinuedEvent.kind: 1,
+    events.SessionForkedEvent.kind: 1,
+    events.SessionRewoundEvent.kind: 1,
+    events.SessionResetEvent.kind: 1,
+    events.SessionEndedEvent.kind: 1,
+    events.SessionOffloadedEvent.kind: 1,
+    events.SessionErasedEvent.kind: 1,
+}
+"""The newest schema that this version knows, by kind of event; it is what it writes, but of a message."""
+
+SCHEMA_WHOLE: Final = 1
+SCHEMA_WITH_BLOBS: Final = 2
+"""The schemas of a message: with every text in it, and with references to blobs in place of large ones."""
+
+Upcaster = Callable[[dict[str, Json]], dict[str, Json]]
+UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {
+    (events.MessageAddedEvent.kind, SCHEMA_WHOLE): lambda whole: whole,
+}
+"""From (kind, schema) to the function that lifts such a payload to the next schema."""
+
+SESSION_FOLD_VERSION: Final = 4
+"""Version of the folded state. A snapshot of another fold is not read but folded anew."""
+
+_SESSION_EVENT_DECODERS: Final = {
+    kind.kind: msgspec.json.Decoder(kind)
+    for kind in (
+        events.SessionCreatedEvent,
+        events.WindowRecordedEvent,
+        events.WindowCutEvent,
+        events.SessionSummarizedEvent,
+        events.SessionUpdatedEvent,
+        events.SessionContinuedEvent,
+        events.SessionForkedEvent,
+        events.SessionRewoundEvent,
+        events.SessionResetEvent,
+        events.SessionEndedEvent,
+        events.SessionOffloadedEvent,
+        events.SessionErasedEvent,
+    )
+}
+_canonical_encoder = msgspec.json.Encoder(order="sorted")
+_state_decoder = msgspec.json.Decoder(SessionState)
+_info_decoder = msgspec.json.Decoder(SessionInfo)
+
+
+class EncodedEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event as it is stored: its payload with its schema, and the blobs that it refers to."""
+
+    schema: int
+    payload: bytes
+    blobs: tuple[bytes, ...] = ()
+
+
+def encode_with_blobs(fact: events.SessionEvent) -> EncodedEvent:
+    """Return an event as it is stored; raise TooLarge if a message is larger than its limit."""
+    if not isinstance(fact, events.MessageAddedEvent):
+        return EncodedEvent(SESSION_EVENT_SCHEMAS[fact.kind], _encoder.encode(fact))
+    payload = encode_message(fact.message)
+    # No text is larger than the whole: most messages need no look inside.
+    if len(payload) > limits.BLOB_BYTES_MIN:
+        parted, contents = extract_texts(payload)
+        if contents:
+            return EncodedEvent(SCHEMA_WITH_BLOBS, parted, contents)
+    return EncodedEvent(SCHEMA_WHOLE, payload)
+
+
+def required_blob_hashes(kind: str, schema: int, payload: bytes) -> list[bytes]:
+    """Return the hashes of the blobs that a payload can't be read without."""
+    parted = kind == events.MessageAddedEvent.kind and schema == SCHEMA_WITH_BLOBS
+    return blob_hashes(payload) if parted else []
+
+
+def encode_session_event(fact: events.SessionEvent) -> bytes:
+    """Return the whole payload of an event; raise TooLarge if a message is larger than its limit."""
+    if isinstance(fact, events.MessageAddedEvent):
+        return encode_message(fact.message)
+    return _encoder.encode(fact)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return a message's bytes: what came in, and whatever of its fields is not a default."""
+    data: dict[str, Json] = {"id": message.id, "timestamp": message.timestamp}
+    if message.openai is not None:
+        data["openai"] = message.openai
+    elif message.anthropic is not None:
+        data["anthropic"] = message.anthropic
+    else:
+        data["role"] = message.role
+        if message.content is not None:
+            data["content"] = message.content
+        if message.tool_calls:
+            data["tool_calls"] = message.tool_calls
+        if message.tool_results:
+            data["tool_results"] = message.tool_results
+    if message.category is not CATEGORY_OF_ROLE[message.role]:
+        data["category"] = message.category.name
+    if message.metadata:
+        data["metadata"] = message.metadata
+    if message.tokens:
+        data["tokens"] = message.tokens
+    if message.origin:
+        data["origin"] = message.origin
+    payload = _encoder.encode({**message.extra, **data} if message.extra else data)
+    if len(payload) > limits.MESSAGE_BYTES_MAX:
+        raise errors.TooLarge(
+            f"the message has {len(payload):,} bytes; at most {limits.MESSAGE_BYTES_MAX:,} are kept.",
+            hint="Keep large content outside and put a reference to it into the message.",
+            facts={"bytes": len(payload), "bytes_max": limits.MESSAGE_BYTES_MAX},
+        )
+    return payload
+
+
+def decode_session_event(
+    kind: str,
+    schema: int,
+    payload: bytes,
+    *,
+    tokens: int | None,
+    counter: str | None,
+    texts: Mapping[bytes, str] = NO_TEXTS,
+) -> events.SessionEvent:
+    """Return the event of a payload that has passed its digest; `texts` has the blobs it needs, by hash.
+
+    Raises NewerStore for a kind or schema this version does not know, Corrupt for bytes it can't be,
+    or for a blob that is not there.
+    """
+    known = SESSION_EVENT_SCHEMAS.get(kind, 0)
+    if schema > known:
+        raise errors.NewerStore(
+            f"an event of kind {kind} with schema {schema} was written by a newer Limpet.",
+            hint="In an up-to-date clone of Limpet: pip install .",
+            facts={"kind": kind, "schema": schema},
+        )
+    try:
+        if kind == events.MessageAddedEvent.kind:
+            parted = schema == SCHEMA_WITH_BLOBS
+            data = restore_texts(payload, texts) if parted else _json_decoder.decode(payload)
+            data = upcast(kind, schema, data)
+            return events.MessageAddedEvent(decode_message(data), tokens or 0, counter or "")
+        if schema == known:
+            return _SESSION_EVENT_DECODERS[kind].decode(payload)
+        lifted = upcast(kind, schema, _json_decoder.decode(payload))
+        return _SESSION_EVENT_DECODERS[kind].decode(_encoder.encode(lifted))
+    except (msgspec.MsgspecError, errors.Refused) as error:
+        raise errors.Corrupt(f"a stored {kind} can't be read.", facts={"kind": kind}) from error
+
+
+def upcast(kind: str, schema: int, data: dict[str, Json]) -> dict[str, Json]:
+    """Climb the upcasters from a stored schema to the one in force."""
+    if not isinstance(cast("object", data), dict):
+        raise errors.NotJson("a payload must be an object.")
+    if schema < 1:
+        raise errors.NotJson("a payload's schema is a number from 1 on.")
+    for step in range(schema, SESSION_EVENT_SCHEMAS[kind]):
+        data = UPCASTERS[kind, step](data)
+    return data
+
+
+def decode_message(data: Mapping[str, Json]) -> Message:
+    """Return the message that encode_message described."""
+    if (raw := data.get("openai")) is not None:
+        return openai.parse_message(raw, envelope=data)
+    if (raw := data.get("anthropic")) is not None:
+        return anthropic.parse_message(raw, envelope=data)
+    return Message.from_dict(data)
+
+
+def encode_state(state: SessionState) -> bytes:
+    """Return a state's bytes, for a snapshot."""
+    return _encoder.encode(state)
+
+
+def decode_state(data: bytes) -> SessionState | None:
+    """Return the state of a snapshot, or None if it is not one (it is folded anew then)."""
+    try:
+        return _freeze_metadata(_state_decoder.decode(data))
+    except msgspec.MsgspecError:
+        return None
+
+
+def _freeze_metadata(state: SessionState) -> SessionState:
+    return msgspec.structs.replace(state, metadata=freeze(state.metadata))
+
+
+def encode_info(row: SessionInfo) -> bytes:
+    """Return a listing row's bytes."""
+    return _encoder.encode(row)
+
+
+def decode_info(data: bytes, *, id: str, user_id: str | None, active_us: int) -> SessionInfo:
+    """Return a listing row, with what it is found by, which its bytes do not say again."""
+    try:
+        row = _info_decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a stored session row can't be read.") from error
+    return msgspec.structs.replace(row, id=id, user_id=user_id, active_us=active_us)
+
+
+def digest(data: bytes) -> bytes:
+    """Return the SHA-256 of some bytes."""
+    return hashlib.sha256(data).digest()
+
+
+def canonical_json(value: object) -> bytes:
+    """Return JSON bytes that are the same for equal values, whatever the order of their keys."""
+    return _canonical_encoder.encode(value)
+
+
+SESSION_COMMAND_TAGS: Final[Mapping[type, str]] = {
+    commands.CreateSession: "create",
+    commands.AddMessages: "add",
+    commands.UpdateSession: "update",
+    commands.ContinueSession: "continue",
+    commands.EndSession: "end",
+    commands.ResetSession: "reset",
+    commands.ForkSession: "fork",
+    commands.RewindSession: "rewind",
+    commands.TrimSession: "trim",
+    commands.SummarizeSession: "summarize",
+    commands.OffloadSession: "offload",
+}
+"""The stored names of commands."""
+
+_SESSION_FIELDS_NOT_COMPARED: Final = frozenset(
+    {"next_id", "carried", "max_messages", "named", "cut", "summary", "there", "opening"}
+)
+"""Fields that Limpet fills in, or that are settings: not what the caller said."""
+
+
+def session_command_bytes(request: commands.SessionCommand) -> bytes:
+    """Return what makes two commands the same: what the caller said, nothing made on the way.
+
+    Fields that are as they are by default are left out, so a later version may add some. A message
+    counts by what it says, without its id and timestamp.
+    """
+    fields: dict[str, Json] = {}
+    for field in msgspec.structs.fields(request):
+        value = getattr(request, field.name)
+        if field.name not in _SESSION_FIELDS_NOT_COMPARED and value != field.default:
+            fields[field.name] = value
+    if isinstance(request, commands.CreateSession) and not request.named:
+        del fields["session_id"]
+    if isinstance(request, commands.ForkSession) and not request.named:
+        del fields["fork_id"]
+    if "messages" in fields:
+        messages = cast("tuple[Message, ...]", fields["messages"])
+        fields["messages"] = [comparable_message(message) for message in messages]
+    return canonical_json([SESSION_COMMAND_TAGS[type(request)], fields])
+
+
+def comparable_message(message: Message) -> Json:
+    """Return what a message says, without the id and timestamp that may have been made for it."""
+    whole = message.to_dict()
+    told = {
+        key: whole[key] for key in ("role", "content", "category", "metadata", "tool_results")
+    } | {
+        "tool_calls": [[call.name, call.args] for call in message.tool_calls],
+        "openai": message.openai,
+    }
+    # Said only where it is, so that commands from before it could be are still the same.
+    return told if message.anthropic is None else told | {"anthropic": message.anthropic}
+
+
+FRAME_EVENT_SCHEMA: Final = 1
+"""The newest schema of every kind of event that this version knows, and writes."""
+
+TREE_FOLD_VERSION: Final = 2
+"""Version of the folded tree. A snapshot of another fold is not read but folded anew."""
+
+FRAME_COMMAND_TAGS: Final[Mapping[type, str]] = {
+    commands.PushFrame: "push",
+    commands.UpdateFrame: "update_frame",
+    commands.SpendTokens: "spend",
+    commands.PopFrame: "pop",
+    commands.AddHandle: "add_handle",
+    commands.AddResult: "add_result",
+    commands.CompactFrame: "compact",
+    commands.RecordPack: "record_pack",
+    commands.SuspendFrame: "suspend",
+    commands.EndSuspension: "end_suspension",
+    commands.RevokeSuspension: "revoke",
+    commands.BeginTool: "begin_tool",
+    commands.EndTool: "end_tool",
+    commands.RetryTool: "retry_tool",
+    commands.ResumeActor: "resume_actor",
+    commands.ExpireTree: "expire",
+}
+"""The stored names of commands."""
+
+_FRAME_FIELDS_NOT_COMPARED: Final[Mapping[type, frozenset[str]]] = {
+    commands.SuspendFrame: frozenset({"suspension_id", "token_hash", "again"}),
+    commands.EndTool: frozenset({"max_messages"}),
+    commands.AddHandle: frozenset({"at"}),
+    commands.RecordPack: frozenset({"texts"}),
+}
+"""Fields that Limpet fills in, or that are settings: not what the caller said."""
+
+_FRAME_EVENT_DECODERS: Final = {
+    kind.kind: msgspec.json.Decoder(kind)
+    for kind in (*events.FRAME_EVENT_TYPES, events.TreeErasedEvent)
+}
+_tree_decoder = msgspec.json.Decoder(TreeState)
+_frame_decoder = msgspec.json.Decoder(Frame)
+_suspension_decoder = msgspec.json.Decoder(Suspension)
+
+
+def frame_command_bytes(command: commands.FrameCommand) -> bytes:
+    """Return what makes two commands the same: what the caller said, nothing made on the way."""
+    made = _FRAME_FIELDS_NOT_COMPARED.get(type(command), frozenset())
+    if isinstance(command, commands.PushFrame) and not command.named:
+        made = frozenset({"frame_id"})
+    elif isinstance(command, commands.BeginTool):
+        made = frozenset({"key"} if command.named else {"key", "tool_id"})
+    fields = {
+        field.name: value
+        for field in msgspec.structs.fields(command)
+        if field.name not in made
+        and field.name != "named"
+        and (value := getattr(command, field.name)) != field.default
+    }
+    return _canonical_encoder.encode([FRAME_COMMAND_TAGS[type(command)], fields])
+
+
+def encode_frame_event(event: events.FrameEvent) -> bytes:
+    """Return the payload of an event."""
+    return _encoder.encode(event)
+
+
+def decode_frame_event(kind: str, schema: int, payload: bytes) -> events.FrameEvent:
+    """Return the event of a payload that has passed its digest.
+
+    Raises NewerStore for a kind or schema this version does not know, Corrupt for bytes it can't be.
+    """
+    decoder = _FRAME_EVENT_DECODERS.get(kind)
+    if decoder is None or schema > FRAME_EVENT_SCHEMA:
+        raise errors.NewerStore(
+            f"an event of kind {kind} with schema {schema} was written by a newer Limpet.",
+            hint="In an up-to-date clone of Limpet: pip install .",
+            facts={"kind": kind, "schema": schema},
+        )
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, errors.Refused) as error:
+        raise errors.Corrupt(f"a stored {kind} can't be read.", facts={"kind": kind}) from error
+
+
+def frame_event_hashes(event: events.FrameEvent) -> list[bytes]:
+    """Return the hashes of the texts that an event refers to."""
+    found: list[str | None] = []
+    match event:
+        case events.HandleAddedEvent():
+            found = [event.handle.content_hash]
+        case events.FrameCompactedEvent():
+            found = [handle.content_hash for handle in event.replaced]
+        case events.FrameUpdatedEvent():
+            found = [event.output_hash, *(event.pack.hashes if event.pack else ())]
+        case _:
+            pass
+    return [bytes.fromhex(one) for one in dict.fromkeys(found) if one is not None]
+
+
+def encode_tree(tree: TreeState) -> bytes:
+    """Return a tree's bytes, for a snapshot."""
+    return _encoder.encode(tree)
+
+
+def decode_tree(data: bytes) -> TreeState | None:
+    """Return the tree of a snapshot, or None if it is not one (it is folded anew then)."""
+    try:
+        return _tree_decoder.decode(data)
+    except (msgspec.MsgspecError, errors.Refused):
+        return None
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Return the bytes of a frame's row: all of a closed one; of an open one only what seldom changes."""
+    if frame.open:
+        given = frame.budget
+        budget = TokenBudget(
+            given.total, 0, 0, 0, given.max_context_tokens, given.max_tool_calls,
+            given.max_subframe_depth, given.timeout_ms,
+        )  # fmt: skip
+        frame = Frame(
+            frame_id=frame.frame_id, root_id=frame.root_id, scope=frame.scope, goal=frame.goal,
+            budget=budget, parent_frame_id=frame.parent_frame_id, depth=frame.depth,
+            created_us=frame.created_us,
+        )  # fmt: skip
+    return _encoder.encode(frame)
+
+
+def decode_frame(data: bytes) -> Frame:
+    """Return the frame of a row."""
+    try:
+        return _frame_decoder.decode(data)
+    except (msgspec.MsgspecError, errors.Refused) as error:
+        raise errors.Corrupt("a stored frame can't be read.") from error
+
+
+def encode_suspension(suspension: Suspension) -> bytes:
+    """Return the bytes of a suspension's row. The hash of its token stays in the log."""
+    return _encoder.encode(msgspec.structs.replace(suspension, token_hash=""))
+
+
+def decode_suspension(data: bytes) -> Suspension:
+    """Return the suspension of a row."""
+    try:
+        return _suspension_decoder.decode(data)
+    except (msgspec.MsgspecError, errors.Refused) as error:
+        raise errors.Corrupt("a stored suspension can't be read.") from error

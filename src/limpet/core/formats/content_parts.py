@@ -1,0 +1,460 @@
+"""Content parts in one provider-neutral form, and messages with the results of their calls.
+
+Reading a part never fails: a part of an unknown type is `unknown` and is replaced by a
+placeholder text. Tool call ids and tool names are made acceptable to each provider here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, cast
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.messages import Message, ToolCallRequest, ToolCallResult
+
+PartKind = Literal["text", "refusal", "image", "audio", "video", "file", "private", "unknown"]
+
+
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece of content.
+
+    Media have `data` (base64) and `media_type`, or a `url`, or neither if only their provider has them.
+    A file of plain text has `text`. `private` is what only its own provider understands: reasoning,
+    signatures, the provider's own tools. `raw` is the part as it came.
+    """
+
+    kind: PartKind
+    text: str = ""
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
+    name: str = ""
+    raw: Mapping[str, Json] = EMPTY
+
+    @property
+    def type(self) -> str:
+        """The part's own word for what it is; Gemini's parts have none."""
+        return _text_at(self.raw, "type")
+
+
+PDF: Final = "application/pdf"
+_MEDIA_TYPES: Final = {
+    "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif",
+    "webp": "image/webp", "pdf": PDF, "wav": "audio/wav", "mp3": "audio/mpeg", "mp4": "video/mp4",
+    "txt": "text/plain", "md": "text/markdown", "csv": "text/csv",
+}  # fmt: skip
+_AUDIO_TYPES: Final = {"mp3": "audio/mpeg", "wav": "audio/wav"}
+_PRIVATE_TYPES: Final = frozenset(
+    {"thinking", "redacted_thinking", "reasoning", "server_tool_use", "container_upload"}
+    | {"mcp_tool_use", "mcp_tool_result"}
+)
+
+
+_URL_FIELDS: Final = (("image_url", dict), ("image_url", str), ("file_id", str))
+_FILE_FIELDS: Final = (("file_data", str), ("file_url", str), ("file_id", str))
+_CONTENT_FIELDS: Final[Mapping[str, tuple[tuple[str, type], ...]]] = {
+    "text": (("text", str),), "input_text": (("text", str),), "output_text": (("text", str),),
+    "refusal": (("refusal", str),), "image_url": _URL_FIELDS, "input_image": _URL_FIELDS,
+    "input_audio": (("input_audio", dict),), "audio": (("audio", dict),), "file": (("file", dict),),
+    "input_file": _FILE_FIELDS, "image": (("source", dict),), "document": (("source", dict),),
+    "search_result": (("content", list),),
+}  # fmt: skip
+"""Kinds of parts, and the fields of which one has what such a part is about."""
+
+
+def read_parts(content: Json) -> tuple[ContentPart, ...]:
+    """Return the parts of a message's content, whatever its shape."""
+    if content is None:
+        return ()
+    if isinstance(content, list):
+        return tuple(read_part(part) for part in cast("list[Json]", content))
+    return (read_part(content),)
+
+
+def read_result_parts(result: Json) -> tuple[ContentPart, ...]:
+    """Return the parts of a tool's result; one that is not a list of parts is text, or JSON as text."""
+    if isinstance(result, list) and result:
+        items = cast("list[Json]", result)
+        parts = read_parts(items)
+        if all(_is_provider_part(part) for part in parts):
+            return parts
+    if result is None:
+        return ()
+    return (
+        ContentPart(kind="text", text=result if isinstance(result, str) else json_text(result)),
+    )
+
+
+def _is_provider_part(part: ContentPart) -> bool:
+    """Whether a part is one of a provider's, and not a row that a tool gave, such as {"type": "file", "size": 7}."""
+    if part.kind == "private":
+        return bool(part.type)
+    holders = _CONTENT_FIELDS.get(part.type, ())
+    return any(isinstance(part.raw.get(name), kind) for name, kind in holders)
+
+
+def read_part(part: Json) -> ContentPart:
+    """Return one part."""
+    if isinstance(part, str):
+        return ContentPart(kind="text", text=part)
+    if not isinstance(part, dict):
+        return ContentPart(kind="text", text=json_text(part))
+    raw = cast("Mapping[str, Json]", part)
+    kind = _text_at(raw, "type")
+    if kind in _PRIVATE_TYPES or kind.endswith("_tool_result"):
+        return ContentPart(kind="private", raw=raw)
+    if reader := _PART_READERS.get(kind):
+        return reader(raw)
+    return ContentPart(kind="unknown", name=kind, raw=raw) if kind else _gemini_part(raw)
+
+
+def json_text(value: Json) -> str:
+    """Return a JSON value as text, compact."""
+    return msgspec.json.encode(value).decode()
+
+
+def placeholder(part: ContentPart) -> str:
+    """Return the words that stand for a part that can't be shown."""
+    kind = part.name if part.kind == "unknown" else part.kind
+    what = part.name if part.kind != "unknown" and part.name else part.url
+    return f"[{kind} {what}: not shown]" if what else f"[{kind}: not shown]"
+
+
+def text_or_placeholder(part: ContentPart) -> str:
+    """Return the text of a part where there can only be text: its own, or the words that stand for it."""
+    return part.text or ("" if part.kind in ("text", "refusal") else placeholder(part))
+
+
+def is_blank(part: ContentPart) -> bool:
+    """Whether a part says nothing, which some providers refuse to hear."""
+    return part.kind in ("text", "refusal") and not part.text.strip()
+
+
+def data_url(part: ContentPart) -> str:
+    """Return the part's data in a URL."""
+    return f"data:{part.media_type};base64,{part.data}"
+
+
+def _text_at(raw: Mapping[str, Json], *path: str) -> str:
+    value: Json = raw
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType] - JSON
+    return value if isinstance(value, str) else ""
+
+
+def _guess_media_type(url: str, otherwise: str) -> str:
+    path = url.partition("?")[0].partition("#")[0]
+    return _MEDIA_TYPES.get(path.rpartition(".")[2].lower(), otherwise)
+
+
+def _media_part(
+    kind: PartKind, raw: Mapping[str, Json], url: str, name: str, media_type: str = ""
+) -> ContentPart:
+    """Return media at a URL, whose data may be in the URL itself."""
+    if not url.startswith("data:"):
+        fitting = media_type or _guess_media_type(
+            url or name, "image/jpeg" if kind == "image" else PDF
+        )
+        return ContentPart(kind=kind, url=url, name=name, media_type=fitting, raw=raw)
+    head, _, data = url[5:].partition(",")
+    stated, *options = head.split(";")
+    if "base64" not in options:
+        data = base64.b64encode(unquote_to_bytes(data)).decode()
+    # Some put any file where a picture's URL goes; what it is stands in the URL.
+    kind = media_kind(stated) if stated else kind
+    return _data_part(kind, raw, data, stated or media_type or "text/plain", name)
+
+
+def _data_part(
+    kind: PartKind, raw: Mapping[str, Json], data: str, media_type: str, name: str
+) -> ContentPart:
+    text = _decode_text(data) if kind == "file" and media_type.startswith("text/") else ""
+    return ContentPart(kind=kind, data=data, media_type=media_type, name=name, text=text, raw=raw)
+
+
+def _decode_text(data: str) -> str:
+    try:
+        return base64.b64decode(data).decode("utf-8", "replace")
+    except binascii.Error:
+        return ""
+
+
+def _text_part(raw: Mapping[str, Json]) -> ContentPart:
+    return ContentPart(kind="text", text=_text_at(raw, "text"), raw=raw)
+
+
+def _refusal_part(raw: Mapping[str, Json]) -> ContentPart:
+    return ContentPart(kind="refusal", text=_text_at(raw, "refusal"), raw=raw)
+
+
+def _chat_image_part(raw: Mapping[str, Json]) -> ContentPart:
+    url = _text_at(raw, "image_url", "url") or _text_at(raw, "image_url")
+    return _media_part("image", raw, url, _text_at(raw, "file_id"))
+
+
+def _chat_audio_part(raw: Mapping[str, Json]) -> ContentPart:
+    spoken = _text_at(raw, "input_audio", "format")
+    media_type = _AUDIO_TYPES.get(spoken, f"audio/{spoken}")
+    return _data_part("audio", raw, _text_at(raw, "input_audio", "data"), media_type, "")
+
+
+def _audio_answer_part(raw: Mapping[str, Json]) -> ContentPart:
+    """An answer in audio: others get what was said, which comes with it."""
+    return ContentPart(kind="audio", text=_text_at(raw, "audio", "transcript"), raw=raw)
+
+
+def _chat_file_part(raw: Mapping[str, Json]) -> ContentPart:
+    file = raw.get("file")
+    return _openai_file_part(
+        raw, cast("Mapping[str, Json]", file) if isinstance(file, dict) else EMPTY
+    )
+
+
+def _openai_file_part(raw: Mapping[str, Json], inner: Mapping[str, Json]) -> ContentPart:
+    name, data = _text_at(inner, "filename"), _text_at(inner, "file_data")
+    if data and not data.startswith("data:"):
+        return _data_part("file", raw, data, _guess_media_type(name, PDF), name)
+    url = data or _text_at(inner, "file_url")
+    return _media_part("file", raw, url, name or _text_at(inner, "file_id"))
+
+
+def _anthropic_media_part(raw: Mapping[str, Json]) -> ContentPart:
+    kind: PartKind = "image" if raw.get("type") == "image" else "file"
+    name = _text_at(raw, "title")
+    match _text_at(raw, "source", "type"):
+        case "base64":
+            media_type = _text_at(raw, "source", "media_type")
+            return _data_part(kind, raw, _text_at(raw, "source", "data"), media_type, name)
+        case "text":
+            text = _text_at(raw, "source", "data")
+            return ContentPart(kind=kind, text=text, media_type="text/plain", name=name, raw=raw)
+        case "content":
+            text = _joined_text(raw["source"].get("content"))
+            return ContentPart(kind=kind, text=text, media_type="text/plain", name=name, raw=raw)
+        case "file":
+            return _media_part(kind, raw, "", name or _text_at(raw, "source", "file_id"))
+        case _:
+            return _media_part(kind, raw, _text_at(raw, "source", "url"), name)
+
+
+def _search_result_part(raw: Mapping[str, Json]) -> ContentPart:
+    head = [text for key in ("title", "source") if (text := _text_at(raw, key))]
+    return ContentPart(
+        kind="file", text="\n".join([*head, _joined_text(raw.get("content"))]), raw=raw
+    )
+
+
+def _joined_text(content: Json) -> str:
+    return "\n".join(part.text for part in read_parts(content) if part.kind == "text")
+
+
+def _gemini_part(raw: Mapping[str, Json]) -> ContentPart:
+    if raw.get("thought") is True:
+        return ContentPart(kind="private", raw=raw)
+    if isinstance(raw.get("text"), str):
+        return _text_part(raw)
+    for snake, camel in (("inline_data", "inlineData"), ("file_data", "fileData")):
+        inner = raw.get(snake) or raw.get(camel)
+        if isinstance(inner, dict):
+            held = cast("Mapping[str, Json]", inner)
+            media_type = _text_at(held, "mime_type") or _text_at(held, "mimeType")
+            kind = media_kind(media_type)
+            if snake == "inline_data":
+                return _data_part(kind, raw, _text_at(held, "data"), media_type, "")
+            url = _text_at(held, "file_uri") or _text_at(held, "fileUri")
+            return _media_part(kind, raw, url if url.startswith("http") else "", url, media_type)
+    return ContentPart(kind="text", text=json_text(raw))
+
+
+def media_kind(media_type: str) -> PartKind:
+    """Return what kind of part a media type is for."""
+    kind = media_type.partition("/")[0]
+    return cast("PartKind", kind) if kind in ("image", "audio", "video") else "file"
+
+
+_PART_READERS: Final[Mapping[str, Callable[[Mapping[str, Json]], ContentPart]]] = {
+    "text": _text_part,
+    "input_text": _text_part,
+    "output_text": _text_part,
+    "refusal": _refusal_part,
+    "image_url": _chat_image_part,
+    "input_image": _chat_image_part,
+    "input_audio": _chat_audio_part,
+    "audio": _audio_answer_part,
+    "file": _chat_file_part,
+    "input_file": lambda raw: _openai_file_part(raw, raw),
+    "image": _anthropic_media_part,
+    "document": _anthropic_media_part,
+    "search_result": _search_result_part,
+}
+
+
+def without_private(parts: Sequence[ContentPart]) -> list[ContentPart]:
+    """Return the parts that are not some provider's own business."""
+    return [part for part in parts if part.kind != "private"]
+
+
+OPENING_USER_TEXT: Final = "(conversation begins)"
+"""Said by the user before an assistant's first words, where a provider wants the user to begin."""
+
+ERROR_PREFIX: Final = "Error: "
+"""Before the text of a failed call, where a provider has no other way to say so."""
+
+_ID_DIGEST_CHARS: Final = 12
+
+
+class CallAnswer(NamedTuple):
+    """The result of a call, and the message that carries it."""
+
+    message: Message
+    result: ToolCallResult
+
+    def parts(self) -> tuple[ContentPart, ...]:
+        """Return what the tool gave. A message may say it as its content, if it has one result only."""
+        given: Json = self.result.result
+        if given is None and self.message.anthropic is None and len(self.message.tool_results) == 1:
+            given = self.message.content
+        return read_result_parts(given)
+
+
+class AnsweredMessage(NamedTuple):
+    """A message that is not of role tool, with one answer for each of its calls, as they came in."""
+
+    message: Message
+    answers: tuple[CallAnswer, ...] = ()
+
+    def in_order(self) -> list[tuple[ToolCallRequest, CallAnswer]]:
+        """Return calls and answers in the order of the calls."""
+        found = {answer.result.tool_call_id: answer for answer in self.answers}
+        return [(call, found[call.id]) for call in self.message.tool_calls]
+
+    def carriers(self) -> list[Message]:
+        """Return the messages that carried the answers, each once."""
+        seen: list[Message] = []
+        for answer in self.answers:
+            if not seen or seen[-1] is not answer.message:
+                seen.append(answer.message)
+        return seen
+
+    def said_beside(self) -> list[ContentPart]:
+        """Return what the user said in the same breath as the results, which only one provider allows."""
+        return [
+            part
+            for carrier in self.carriers()
+            if carrier.anthropic is not None
+            for part in read_parts(carrier.content)
+        ]
+
+
+def split_system_messages(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """Return the system messages that a window begins with, and the rest."""
+    count = 0
+    while count < len(messages) and messages[count].role == "system":
+        count += 1
+    return list(messages[:count]), list(messages[count:])
+
+
+def answered_messages(messages: Sequence[Message]) -> Iterator[AnsweredMessage]:
+    """Go through a window. Raises OpenCalls or ResultWithoutCall if calls and results are not paired."""
+    number = 0
+    while number < len(messages):
+        message = messages[number]
+        number += 1
+        if message.role == "tool":
+            raise errors.ResultWithoutCall(
+                "a result stands before its call, or without it.",
+                hint="Render a window, which keeps calls and results together.",
+                facts={"message": message.id},
+            )
+        waiting = {call.id for call in message.tool_calls}
+        answers: list[CallAnswer] = []
+        while waiting and number < len(messages) and messages[number].role == "tool":
+            for result in messages[number].tool_results:
+                _remove_answered_call(waiting, result)
+                answers.append(CallAnswer(messages[number], result))
+            number += 1
+        if waiting:
+            raise errors.OpenCalls(
+                f"{len(waiting)} tool call(s) have no result; no provider takes that.",
+                hint="Add their results first, or close them with close_pending_calls().",
+                facts={"calls": sorted(waiting)},
+            )
+        yield AnsweredMessage(message, tuple(answers))
+
+
+def _remove_answered_call(waiting: set[str], result: ToolCallResult) -> None:
+    if result.tool_call_id not in waiting:
+        raise errors.ResultWithoutCall(facts={"call": result.tool_call_id})
+    waiting.remove(result.tool_call_id)
+
+
+class ProviderCallIds:
+    """Gives calls ids that a provider accepts: their own where it can be, else one derived from it.
+
+    A derived id depends on the message and the call only, so a conversation that grows keeps the ids
+    it had. `once` is for providers that want every id once in a request, not only in a message.
+    """
+
+    def __init__(self, accepted: str, longest: int, *, once: bool) -> None:
+        self._accepted = re.compile(accepted)
+        self._longest = longest
+        self._once = once
+        self._taken: set[str] = set()
+
+    def of(self, message: Message) -> dict[str, str]:
+        """Return the id of each call of the next message in the request."""
+        if not self._once:
+            self._taken.clear()
+        return {call.id: self._given(message.id, call.id) for call in message.tool_calls}
+
+    def _given(self, message_id: str, call_id: str) -> str:
+        name, attempt = call_id, 0
+        while name in self._taken or not self._fits(name):
+            whole = f"{message_id}\n{call_id}\n{attempt}".encode()
+            tail = hashlib.sha256(whole).hexdigest()[:_ID_DIGEST_CHARS]
+            head = re.sub(r"[^a-zA-Z0-9_-]", "_", call_id)[: self._longest - _ID_DIGEST_CHARS - 1]
+            name, attempt = f"{head}_{tail}", attempt + 1
+        self._taken.add(name)
+        return name
+
+    def _fits(self, name: str) -> bool:
+        return len(name) <= self._longest and self._accepted.fullmatch(name) is not None
+
+
+def tool_name(name: str, *, dots: bool = False) -> str:
+    """Return a tool's name as a provider takes it: other characters become `_`, and what is too long is cut."""
+    return re.sub(r"[^a-zA-Z0-9_.-]" if dots else r"[^a-zA-Z0-9_-]", "_", name)[
+        : limits.TOOL_NAME_MAX
+    ]
+
+
+def original_or_tool_name(name: str, longest: int = limits.TOOL_NAME_MAX) -> str:
+    """Return a name that came from a provider as it is, if the provider takes it back, else as tool_name does."""
+    return name if re.fullmatch(rf"[a-zA-Z0-9_-]{{1,{longest}}}", name) else tool_name(name)
+
+
+def system_text(message: Message) -> str:
+    """Return a system message as text; what is not text in it is mentioned."""
+    found = without_private(read_parts(message.content))
+    return "\n\n".join(text for part in found if (text := text_or_placeholder(part)).strip())
+
+
+def system_as_user_parts(message: Message) -> list[ContentPart]:
+    """Return a system message in mid-conversation as a user's words, for providers without such a role."""
+    text = system_text(message)
+    return [ContentPart(kind="text", text=f"<system>\n{text}\n</system>")] if text else []
+
+
+def result_text(answer: CallAnswer, text: str) -> str:
+    """Return the text of a result, marked if the call failed and the text does not say so itself."""
+    if not answer.result.is_error or text.lower().startswith("error"):
+        return text
+    return f"{ERROR_PREFIX}{text}" if text else f"{ERROR_PREFIX}the tool gave no reason."

@@ -1,0 +1,139 @@
+"""Gemini: messages to the `system_instruction` and `contents` of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from limpet import limits
+from limpet.core.formats import content_parts
+from limpet.core.formats.content_parts import ContentPart
+from limpet.core.values.json_values import Json, thaw
+from limpet.core.values.messages import Message
+
+_INLINE_MEDIA_TYPES: Final = ("image/", "audio/", "video/", "text/", content_parts.PDF)
+
+GeminiItem = dict[str, Json]
+
+
+def to_gemini(messages: Sequence[Message]) -> dict[str, Json]:
+    """Return {"system_instruction", "contents"}; without a system prompt, only the contents.
+
+    The system messages at the start are the instruction, later ones are said by the user in tags.
+    Neighbours of one role become one content; only the responses of a content's calls stand alone in the
+    next one, in the order of the calls. Blank text is left out. If the user does not begin, OPENING
+    does. Raises OpenCalls or ResultWithoutCall.
+    """
+    leading, rest = content_parts.split_system_messages(messages)
+    ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.GEMINI_CALL_ID_MAX, once=True)
+    turns: list[GeminiItem] = []
+    for step in content_parts.answered_messages(rest):
+        names = ids.of(step.message)
+        role = "model" if step.message.role == "assistant" else "user"
+        _append_items(
+            turns, role, _message_parts(step.message) + _function_calls(step.message, names)
+        )
+        below: list[ContentPart] = []
+        _append_items(turns, "user", _function_responses(step, names, below))
+        _append_items(turns, "user", _content_parts([*below, *step.said_beside()]))
+    if not turns or turns[0]["role"] != "user":
+        turns.insert(0, {"role": "user", "parts": [{"text": content_parts.OPENING_USER_TEXT}]})
+    texts = [{"text": text} for one in leading if (text := content_parts.system_text(one))]
+    return {**({"system_instruction": {"parts": texts}} if texts else {}), "contents": turns}
+
+
+def _append_items(turns: list[GeminiItem], role: str, items: list[GeminiItem]) -> None:
+    # A model that gets other words among responses takes them for no question, or refuses them.
+    if (
+        items
+        and turns
+        and turns[-1]["role"] == role
+        and "function_response" not in turns[-1]["parts"][0]
+    ):
+        turns[-1]["parts"] += items
+    elif items:
+        turns.append({"role": role, "parts": items})
+
+
+def _message_parts(message: Message) -> list[GeminiItem]:
+    found = (
+        content_parts.system_as_user_parts(message)
+        if message.role == "system"
+        else content_parts.read_parts(message.content)
+    )
+    return _content_parts(found, own=message.role == "assistant")
+
+
+def _content_parts(found: Sequence[ContentPart], *, own: bool = False) -> list[GeminiItem]:
+    """Return parts; thoughts, which have no type, go only back into the model's own words."""
+    return [
+        _content_part(part)
+        for part in found
+        if not content_parts.is_blank(part) and (part.kind != "private" or (own and not part.type))
+    ]
+
+
+def _content_part(part: ContentPart) -> GeminiItem:
+    if part.raw and not part.type:
+        return thaw(part.raw)
+    if part.text:
+        return {"text": part.text}
+    if part.data and part.media_type.startswith(_INLINE_MEDIA_TYPES):
+        return {"inline_data": {"mime_type": part.media_type, "data": part.data}}
+    if part.url.startswith("http"):
+        return {"file_data": {"mime_type": part.media_type, "file_uri": part.url}}
+    return {"text": content_parts.text_or_placeholder(part)}
+
+
+def _function_calls(message: Message, names: Mapping[str, str]) -> list[GeminiItem]:
+    return [
+        {
+            "function_call": {
+                "id": names[call.id],
+                "name": _function_name(call.name),
+                "args": thaw(call.args),
+            }
+        }
+        for call in message.tool_calls
+    ]
+
+
+def _function_name(name: str) -> str:
+    fitting = content_parts.tool_name(name, dots=True)
+    if fitting[0].isalpha() or fitting[0] == "_":
+        return fitting
+    return f"_{fitting}"[: limits.TOOL_NAME_MAX]
+
+
+def _function_responses(
+    step: content_parts.AnsweredMessage, names: Mapping[str, str], below: list[ContentPart]
+) -> list[GeminiItem]:
+    """Return the responses in the order of the calls; media that they can't hold are added to `below`."""
+    responses: list[GeminiItem] = []
+    for call, answer in step.in_order():
+        said = {"id": names[call.id], "name": _function_name(call.name)}
+        responses.append(
+            {"function_response": {**said, "response": _function_response(answer, below)}}
+        )
+    return responses
+
+
+def _function_response(answer: content_parts.CallAnswer, below: list[ContentPart]) -> GeminiItem:
+    value: Json = answer.result.result
+    if (
+        isinstance(value, dict)
+        and not answer.result.is_error
+        and not {"error", "output"} & {*value}
+    ):
+        return thaw(value)
+    texts: list[str] = []
+    for part in content_parts.without_private(answer.parts()):
+        if part.kind in ("image", "audio", "video", "file") and not part.text:
+            below.append(part)
+            texts.append(f"[{part.kind}: shown below]")
+        else:
+            texts.append(content_parts.text_or_placeholder(part))
+    text = "\n".join(texts)
+    if answer.result.is_error:
+        return {"error": text or "the tool gave no reason."}
+    return {"output": text}

@@ -1,1 +1,0 @@
-"""Values to bytes and back, and provider formats in. Nothing here decides. Start with `codec.py`."""
