@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import typing as _typing
 
-from limpet.context.packed import ContextPack
-from limpet.context.window import Window
 from limpet.core.values.budget import TokenBudget
 from limpet.core.values.context import (
     CompactionLevel,
@@ -48,6 +46,8 @@ from limpet.core.values.memory_records import (
 from limpet.core.values.messages import Message, MessageCategory, ToolCallRequest, ToolCallResult
 from limpet.core.values.pack_parts import ContextSegment, SegmentType
 from limpet.core.values.session_state import SessionState, SessionStatus, WindowPolicy
+from limpet.core.windows.pack import ContextPack
+from limpet.core.windows.window import Window
 from limpet.engine.handles import PendingCall
 from limpet.engine.index import StateIndex
 from limpet.engine.past import Moment, PastSession

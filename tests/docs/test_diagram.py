@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from limpet.history.frames import TRANSITIONS
+from limpet.core.rules.frame_fold import TRANSITIONS
 from tests.docs.markdown import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "frames.md"

@@ -18,10 +18,9 @@ import pytest
 
 import limpet
 from limpet import Limpet, Message
+from limpet.core.rules.session_rules import ALWAYS_VISIBLE_CATEGORIES, is_fully_offloaded
 from limpet.core.values.events import SessionOffloadedEvent, SessionSummarizedEvent
 from limpet.engine.summarizing import WANTED
-from limpet.history.offloading import handed_over
-from limpet.history.sessions import KEPT
 from tests.faults import results, worker_processes
 from tests.faults.step_kills import Kill
 from tests.faults.worker_processes import Server
@@ -117,7 +116,7 @@ def _memory(lp: Limpet, folder: Path) -> Iterator[str]:
     if noted != Counter([*expected, *(f"{part}#0" for part in chain)]):
         yield f"the log says that memory took {noted}"
     owned = ("ended", "reset", *chain)
-    if not all(handed_over(lp.sessions.get_session(one).state) for one in owned):
+    if not all(is_fully_offloaded(lp.sessions.get_session(one).state) for one in owned):
         yield "something is not handed over"
 
 
@@ -138,7 +137,11 @@ def _summaries(lp: Limpet) -> Iterator[str]:
         if not isinstance(fact, SessionSummarizedEvent) or not fact.summary.author:
             continue
         made += 1
-        given = [m for m in session.expand(last + 1, fact.summary.last) if m.category not in KEPT]
+        given = [
+            m
+            for m in session.expand(last + 1, fact.summary.last)
+            if m.category not in ALWAYS_VISIBLE_CATEGORIES
+        ]
         if worker_processes.told(given) not in fact.summary.text:
             yield f"the summary of {last + 1} to {fact.summary.last} was made of something else"
         last = fact.summary.last

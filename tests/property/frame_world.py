@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 
 from limpet import Scope, StateIndex, errors, limits
+from limpet.core.rules.frame_fold import TRANSITIONS
 from limpet.core.values import ids
 from limpet.core.values.frame_state import Frame, FrameStatus
 from limpet.engine import deriving, trees
 from limpet.engine.admin import Admin
 from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
-from limpet.history.frames import TRANSITIONS
 from limpet.store import port
 from limpet.store.volatile import VolatileStore
 from limpet.wiring.stores import open_store

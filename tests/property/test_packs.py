@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from limpet import CompactionLevel, ContextPriority, errors
-from limpet.context import finishing
-from limpet.context import window as windows
-from limpet.context.pack import Wanted
-from limpet.context.packed import ContextPack, Talked
 from limpet.core.values import messages
 from limpet.core.values.context import ContextHandle, Fate, HandleType
 from limpet.core.values.pack_parts import BriefContext
+from limpet.core.windows import pack_assembly
+from limpet.core.windows import window as windows
+from limpet.core.windows.pack import ContextPack, ConversationMoment
+from limpet.core.windows.pack_assembly import PackInput
 from limpet.testing import providers
 from tests.property.window_checks import Talk, count, pieces
 from tests.unit.pack_steps import COUNTED, SCOPE, Library, stack
@@ -23,7 +23,7 @@ BUDGETS = st.sampled_from([500, 501, 600, 800, 1_200, 3_000, 20_000])
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Wanted:
+def wishes(draw: st.DrawFn) -> PackInput:
     seed = draw(st.integers(0, 10_000))
     talk = Talk(seed)
     said = talk.messages(draw(st.sampled_from([0, 1, 3, 8, 25]))) if draw(st.booleans()) else []
@@ -42,7 +42,7 @@ def wishes(draw: st.DrawFn) -> Wanted:
     ]  # fmt: skip
     names = [f"h{n}" for n in range(70)]
     hints = st.frozensets(st.sampled_from(names), max_size=6)
-    return Wanted(
+    return PackInput(
         ancestry=stack(draw(st.sampled_from([1, 2, 6])), handles, talk.text(draw(st.sampled_from([2, 60])))),
         scope=SCOPE,
         brief=BriefContext(
@@ -52,8 +52,8 @@ def wishes(draw: st.DrawFn) -> Wanted:
         ),
         budget=draw(BUDGETS),
         assembled_at="2026-01-31T12:00:00+00:00",
-        conversation=tuple(windows.items(pieces(said))) if said else (),
-        talked=Talked("trip", len(said), 0) if said else None,
+        conversation=tuple(windows.window_items(pieces(said))) if said else (),
+        talked=ConversationMoment("trip", len(said), 0) if said else None,
         include=draw(hints),
         exclude=draw(hints),
         least=draw(st.sampled_from(list(CompactionLevel))),
@@ -61,9 +61,9 @@ def wishes(draw: st.DrawFn) -> Wanted:
     )  # fmt: skip
 
 
-def made(wanted: Wanted) -> ContextPack | None:
+def made(wanted: PackInput) -> ContextPack | None:
     try:
-        return finishing.assemble(wanted, Library(), count=count, counted=COUNTED)
+        return pack_assembly.assemble(wanted, Library(), count=count, counted=COUNTED)
     except errors.ContextOverflow as error:
         required = error.facts["required"]
         assert isinstance(required, int) and required > wanted.budget
@@ -71,7 +71,7 @@ def made(wanted: Wanted) -> ContextPack | None:
         return None
 
 
-def check(wanted: Wanted, pack: ContextPack) -> None:
+def check(wanted: PackInput, pack: ContextPack) -> None:
     told, parts = pack.token_summary, pack.token_summary.breakdown
     assert sum(pack.sizes) + parts.overhead == told.used
     assert parts.overhead == 50
@@ -85,7 +85,7 @@ def check(wanted: Wanted, pack: ContextPack) -> None:
         assert size == count(message) or (size == least > count(message))
 
 
-def check_handles(wanted: Wanted, pack: ContextPack) -> None:
+def check_handles(wanted: PackInput, pack: ContextPack) -> None:
     shown = {s.handle_id: s for s in pack.segments if s.handle_id is not None}
     assert not wanted.exclude & shown.keys()
     for one in wanted.frame.context_handles:
@@ -132,7 +132,7 @@ def check_rendered(pack: ContextPack) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(wishes())
-def test_every_pack_is_right(wanted: Wanted):
+def test_every_pack_is_right(wanted: PackInput):
     pack = made(wanted)
     if pack is None:
         return
@@ -151,7 +151,7 @@ def test_every_pack_is_right(wanted: Wanted):
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(wishes())
-def test_a_smaller_budget_never_has_a_lower_level(wanted: Wanted):
+def test_a_smaller_budget_never_has_a_lower_level(wanted: PackInput):
     levels: list[int] = []
     for budget in (20_000, 3_000, 1_200, 800, 500):
         pack = made(msgspec.structs.replace(wanted, budget=budget, flag=False))

@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet import Message, Session, WindowPolicy, errors
-from limpet.context.summary import SUMMARY_PREFIXES
+from limpet.core.windows.summary import SUMMARY_PREFIXES
 from limpet.testing import providers
 
 STEPS = 120

@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 
 from limpet import Message, MessageCategory, ToolCallRequest, ToolCallResult, errors
-from limpet.context import window as windows
-from limpet.context.window import Counted, Piece, Window
 from limpet.core.values import messages
 from limpet.core.values.context import CompactionLevel, ContextPriority, Fate
+from limpet.core.windows import window as windows
+from limpet.core.windows.window import CounterInfo, Window, WindowMessage
 
 WORDS = (
     "harbour", "tide", "Oslo", "ticket_42", "must", "decided", "because", "42.50", "why", "lantern",
@@ -91,15 +91,17 @@ class Talk:
         return self._say("tool", tool_results=[ToolCallResult(self._id("nobody"), "lost")])
 
 
-def pieces(messages: Sequence[Message]) -> list[Piece]:
-    return [Piece(number, message, count(message)) for number, message in enumerate(messages, 1)]
+def pieces(messages: Sequence[Message]) -> list[WindowMessage]:
+    return [
+        WindowMessage(number, message, count(message)) for number, message in enumerate(messages, 1)
+    ]
 
 
-def check(given: Sequence[Piece], budget: int, least: CompactionLevel) -> Window | None:
+def check(given: Sequence[WindowMessage], budget: int, least: CompactionLevel) -> Window | None:
     """Make a window and demand of it what holds for every one; None if it does not fit."""
-    counted = Counted("tests", overhead=OVERHEAD)
+    counted = CounterInfo("tests", overhead=OVERHEAD)
     try:
-        window = windows.make(given, budget, count=count, counted=counted, least=least)
+        window = windows.fit_window(given, budget, count=count, counted=counted, least=least)
     except errors.ContextOverflow as error:
         _check_overflow(given, budget, error.facts["required"])
         return None
@@ -112,8 +114,8 @@ def check(given: Sequence[Piece], budget: int, least: CompactionLevel) -> Window
     return window
 
 
-def _check_overflow(given: Sequence[Piece], budget: int, required: object) -> None:
-    items = windows.items(given)
+def _check_overflow(given: Sequence[WindowMessage], budget: int, required: object) -> None:
+    items = windows.window_items(given)
     critical = [i.size for i in items if i.priority is ContextPriority.CRITICAL and not i.barred]
     needed = sum(critical) + OVERHEAD
     assert required == needed > budget, "only what must be there can be too much"
@@ -132,7 +134,7 @@ def _check_musts(messages: Sequence[Message], window: Window) -> None:
         assert any(message is asked[-1] for message in window.messages)
 
 
-def _check_ledger(given: Sequence[Piece], window: Window, sizes: Sequence[int]) -> None:
+def _check_ledger(given: Sequence[WindowMessage], window: Window, sizes: Sequence[int]) -> None:
     numbers = [n for entry in window.ledger for n in range(entry.first, entry.last + 1)]
     assert numbers == list(range(1, len(given) + 1)), "each message has one entry, in order"
     inside = {m.id: (m, size) for m, size in zip(window.messages, sizes, strict=True)}

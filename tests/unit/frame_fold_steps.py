@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from limpet import Scope, TokenBudget
+from limpet.core.rules import frame_fold, frame_rules
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values.frame_state import Decision, Frame, FrameStatus, TreeState
-from limpet.history import frames, framing
 
 S = FrameStatus
 SCOPE = Scope("a")
@@ -29,9 +29,9 @@ class Grown:
 
     def do(self, command: c.FrameCommand) -> list[e.FrameEvent]:
         """Decide and evolve; return the events."""
-        made = [one.event for one in framing.decide(self.tree, command, now_us=self.now)]
+        made = [one.event for one in frame_rules.decide(self.tree, command, now_us=self.now)]
         for event in made:
-            self.tree = frames.evolve_one(self.tree, event, time_us=self.now)
+            self.tree = frame_fold.evolve_one(self.tree, event, time_us=self.now)
         return made
 
     def push(

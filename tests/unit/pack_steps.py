@@ -5,12 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from limpet import Message, errors
-from limpet.context import finishing
-from limpet.context import window as windows
-from limpet.context.pack import Found, Wanted
-from limpet.context.packed import ContextPack, Talked
-from limpet.context.summary import text_of
-from limpet.context.window import Counted, Piece
 from limpet.core.values.budget import TokenBudget
 from limpet.core.values.context import (
     CompactionLevel,
@@ -21,9 +15,15 @@ from limpet.core.values.context import (
 )
 from limpet.core.values.frame_state import Frame, FrameStatus, Scope
 from limpet.core.values.pack_parts import BriefContext
+from limpet.core.windows import pack_assembly
+from limpet.core.windows import window as windows
+from limpet.core.windows.pack import ContextPack, ConversationMoment
+from limpet.core.windows.pack_assembly import HandleContent, PackInput
+from limpet.core.windows.summary import message_text
+from limpet.core.windows.window import CounterInfo, WindowMessage
 
 SCOPE = Scope("planner", "trip")
-COUNTED = Counted("marks", overhead=50)
+COUNTED = CounterInfo("marks", overhead=50)
 
 
 def marks(number: int) -> str:
@@ -32,7 +32,7 @@ def marks(number: int) -> str:
 
 
 def count(message: Message) -> int:
-    return text_of(message).count("§")
+    return message_text(message).count("§")
 
 
 def handle(name: str, tokens: int, priority: str = "medium", **fields: object) -> ContextHandle:
@@ -71,19 +71,21 @@ class Library:
         self._texts = texts or {}
         self.asked: list[str] = []
 
-    def __call__(self, handles: Sequence[ContextHandle], must: bool) -> dict[str, Found]:
-        found: dict[str, Found] = {}
+    def __call__(self, handles: Sequence[ContextHandle], must: bool) -> dict[str, HandleContent]:
+        found: dict[str, HandleContent] = {}
         for one in handles:
             self.asked.append(one.handle_id)
             text = self._texts.get(one.handle_id, one.content)
             if text is None and must:
                 raise errors.HandleUnresolved(facts={"why": "nobody has it"})
-            found[one.handle_id] = Found(text, "" if text is not None else "nobody has it")
+            found[one.handle_id] = HandleContent(text, "" if text is not None else "nobody has it")
         return found
 
 
-def talk(*said: Message) -> tuple[windows.Item, ...]:
-    return tuple(windows.items([Piece(at, m, count(m)) for at, m in enumerate(said, 1)]))
+def talk(*said: Message) -> tuple[windows.ContextItem, ...]:
+    return tuple(
+        windows.window_items([WindowMessage(at, m, count(m)) for at, m in enumerate(said, 1)])
+    )
 
 
 def wanted(
@@ -95,23 +97,23 @@ def wanted(
     said: Sequence[Message] = (),
     goal: str = "a goal",
     **fields: object,
-) -> Wanted:
+) -> PackInput:
     given: dict[str, object] = {
         "ancestry": stack(depth, handles, goal), "scope": SCOPE, "budget": budget,
         "brief": BriefContext(role="planner", system_prompt=marks(brief))
         if isinstance(brief, int)
         else brief,
         "assembled_at": "2026-01-31T12:00:00+00:00", "conversation": talk(*said),
-        "talked": Talked("trip", len(said), 0) if said else None,
+        "talked": ConversationMoment("trip", len(said), 0) if said else None,
     }  # fmt: skip
     for name in ("include", "exclude"):
         if name in fields:
             fields[name] = frozenset(fields[name])  # pyright: ignore[reportArgumentType]
-    return Wanted(**(given | fields))  # pyright: ignore[reportArgumentType]
+    return PackInput(**(given | fields))  # pyright: ignore[reportArgumentType]
 
 
-def assemble(given: Wanted, library: Library | None = None) -> ContextPack:
-    return finishing.assemble(given, library or Library(), count=count, counted=COUNTED)
+def assemble(given: PackInput, library: Library | None = None) -> ContextPack:
+    return pack_assembly.assemble(given, library or Library(), count=count, counted=COUNTED)
 
 
 def shown(pack: ContextPack) -> list[str]:

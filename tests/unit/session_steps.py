@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from limpet import Message, ToolCallRequest, ToolCallResult
+from limpet.core.rules import session_rules
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values.session_state import SessionState
-from limpet.history import sessions
 
 States = dict[str, SessionState]
 
@@ -30,10 +30,10 @@ def giving(*call_ids: str) -> Message:
 def apply(states: States, command: c.SessionCommand, *, time_us: int = 1) -> list[e.SessionEvent]:
     """Decide and evolve; return the events, in order."""
     made: list[e.SessionEvent] = []
-    for writing in sessions.decide(states.get(command.session_id), command):
+    for writing in session_rules.decide(states.get(command.session_id), command):
         for fact in writing.events:
             before = states.get(writing.session_id)
-            states[writing.session_id] = sessions.evolve_one(before, fact, time_us=time_us)
+            states[writing.session_id] = session_rules.evolve_one(before, fact, time_us=time_us)
             made.append(fact)
     return made
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from limpet import CompactionLevel, errors
-from limpet.context import compacting
-from limpet.context.compacting import Planned
-from limpet.context.packed import ContextPack
 from limpet.core.values.context import CompactionStrategy, ContextHandle
+from limpet.core.windows import compaction
+from limpet.core.windows.compaction import CompactionPlan
+from limpet.core.windows.pack import ContextPack
 from tests.unit.pack_steps import assemble, handle, stack, wanted
 
 PRIORITY, OLDEST = CompactionStrategy.PRIORITY_BASED, CompactionStrategy.SUMMARIZE_OLDEST
@@ -21,9 +21,9 @@ replace = msgspec.structs.replace
 
 def plan(
     handles: Sequence[ContextHandle], target: int, strategy: CompactionStrategy, **together: int
-) -> Planned:
+) -> CompactionPlan:
     (frame,) = stack(1, handles)
-    return compacting.plan(
+    return compaction.plan_compaction(
         frame,
         target,
         strategy,
@@ -33,7 +33,7 @@ def plan(
     )
 
 
-def removed(planned: Planned) -> list[str]:
+def removed(planned: CompactionPlan) -> list[str]:
     return list(planned.command.removed) if planned.command else []
 
 
@@ -185,7 +185,7 @@ def test_strategies_are_checked():
      (499, False, "aggressive"), (900, True, "moderate"), (100, True, "aggressive")],
 )  # fmt: skip
 def test_the_level_follows_a_written_rule(final: int, summarised: bool, level: str):
-    found = compacting.level_of(
+    found = compaction.resulting_level(
         1_000, final, changed=True, summarised=summarised, only_critical=False
     )
     assert found.label == level

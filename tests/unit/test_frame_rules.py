@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from limpet import FrameStatus, errors, limits
+from limpet.core.rules import frame_fold, frame_rules
 from limpet.core.values import commands as c
 from limpet.core.values.events import FRAME_EVENT_TYPES
 from limpet.core.values.frame_state import Decision, SuspensionStatus
-from limpet.history import frames, pending
 from tests.unit.frame_fold_steps import Grown
 
 S = FrameStatus
@@ -45,7 +45,7 @@ def test_there_are_nine_kinds_of_events():
 
 
 def test_the_table_is_the_one_that_was_agreed():
-    assert {status: set(after) for status, after in frames.TRANSITIONS.items()} == ALLOWED
+    assert {status: set(after) for status, after in frame_fold.TRANSITIONS.items()} == ALLOWED
 
 
 def reach(grown: Grown, to: FrameStatus) -> None:
@@ -380,7 +380,7 @@ def test_pending_work_says_what_waits_in_the_words_of_the_document():
     assert grown.tree is not None
     found = [
         (work.frame_id, str(work.work_type), work.description, work.ref_id)
-        for work in pending.pending_work(grown.tree.frames.values())
+        for work in frame_rules.pending_work(grown.tree.frames.values())
     ]
     assert found == [
         ("r", "waiting_for_subcall", "Frame 'goal r' waiting", ""),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors
+from limpet.core.rules import call_pairs
 from limpet.core.values.session_state import OpenCall
-from limpet.history import pairing
 
 
 def asking(*call_ids: str) -> Message:
@@ -22,13 +22,13 @@ def giving(*call_ids: str) -> Message:
     return Message("tool", tool_results=[ToolCallResult(id_, "r") for id_ in call_ids])
 
 
-def follow(messages: Sequence[Message]) -> tuple[pairing.Open, tuple[str, ...]]:
+def follow(messages: Sequence[Message]) -> tuple[call_pairs.OpenToolCalls, tuple[str, ...]]:
     """Add messages one by one; return what is open and answered at the end."""
-    open_calls: pairing.Open = ()
+    open_calls: call_pairs.OpenToolCalls = ()
     answered: tuple[str, ...] = ()
     for message in messages:
-        pairing.check(open_calls, answered, message)
-        open_calls, answered = pairing.after(open_calls, answered, message)
+        call_pairs.check_message(open_calls, answered, message)
+        open_calls, answered = call_pairs.calls_after(open_calls, answered, message)
     return open_calls, answered
 
 

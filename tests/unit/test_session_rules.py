@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from limpet import Message, MessageCategory, errors, limits
+from limpet.core.rules import session_rules
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
-from limpet.history import sessions
 from tests.unit.session_steps import answer, apply, asking, began, giving, user
 
 
@@ -26,13 +26,13 @@ def test_deciding_changes_nothing_it_was_given():
     states = began(user())
     before = states["s"]
     copy = SessionState(**{name: getattr(before, name) for name in before.__struct_fields__})
-    sessions.decide(before, add(answer()))
+    session_rules.decide(before, add(answer()))
     assert before == copy
 
 
 def test_the_same_command_on_the_same_state_decides_the_same():
     state, command = began(user())["s"], add(asking("a"))
-    assert sessions.decide(state, command) == sessions.decide(state, command)
+    assert session_rules.decide(state, command) == session_rules.decide(state, command)
 
 
 @pytest.mark.req("B-6")
@@ -120,7 +120,7 @@ def test_every_command_on_no_session_says_so_and_how_to_go_on(command: c.Session
     apply(deleted, c.EndSession(session_id="s", reason=EndReason.DELETED))
     for state in (None, deleted["s"]):
         with pytest.raises(errors.SessionNotFound, match="get_or_create_session"):
-            sessions.decide(state, command)
+            session_rules.decide(state, command)
 
 
 @pytest.mark.req("A-21")
@@ -129,7 +129,7 @@ def test_an_ended_session_takes_no_messages_and_says_what_does():
     apply(states, c.EndSession(session_id="s"))
     for command in (add(user()), c.ContinueSession(session_id="s", next_id="t")):
         with pytest.raises(errors.SessionEnded, match="reset_session"):
-            sessions.decide(states["s"], command)
+            session_rules.decide(states["s"], command)
 
 
 def test_ending_twice_makes_one_event_and_deleting_an_ended_one_still_deletes():
@@ -232,7 +232,7 @@ def test_metadata_can_not_grow_past_its_limit_in_small_steps():
 
 def test_a_log_that_does_not_begin_with_a_creation_is_corrupt():
     with pytest.raises(errors.Corrupt):
-        sessions.evolve_one(None, e.SessionResetEvent(), time_us=0)
+        session_rules.evolve_one(None, e.SessionResetEvent(), time_us=0)
 
 
 def test_folding_the_events_anew_gives_the_same_state():
@@ -253,5 +253,5 @@ def test_folding_the_events_anew_gives_the_same_state():
         log += apply(states, command, time_us=1)
     state: SessionState | None = None
     for version, fact in enumerate(log, 1):
-        state = sessions.evolve(state, e.RecordedEvent(fact, "s", version, version, 1))
+        state = session_rules.evolve(state, e.RecordedEvent(fact, "s", version, version, 1))
     assert state == states["s"]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import Message
-from limpet.context import recall
+from limpet.core.windows import summary as windows_summary
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from limpet.context import recall
     ],
 )  # fmt: skip
 def test_marks_are_what_is_hard_to_guess_again(text: str, found: set[str]):
-    assert recall.marks(text) == found
+    assert windows_summary.key_terms(text) == found
 
 
 def said(*texts: str, role: str = "user") -> list[Message]:
@@ -31,39 +31,49 @@ def said(*texts: str, role: str = "user") -> list[Message]:
 @pytest.mark.req("A-13")
 def test_a_summary_is_scored_by_what_it_still_has():
     messages = said("Put SK4718 on hold for Ada.", "No, take LH900 and pay 214 for Ada.")
-    whole, nothing = recall.score(messages, "Ada takes LH900 for 214, not SK4718.")
+    whole, nothing = windows_summary.recall_score(messages, "Ada takes LH900 for 214, not SK4718.")
     assert (whole, nothing) == (1.0, [])
-    part, missing = recall.score(messages, "Ada takes LH900.")
+    part, missing = windows_summary.recall_score(messages, "Ada takes LH900.")
     assert 0 < part < 1 and set(missing) == {"sk4718", "214"}
-    assert recall.score(messages, "They talked about flights.")[0] == 0.0
-    assert recall.score(said("hello there"), "anything") == (1.0, [])
+    assert windows_summary.recall_score(messages, "They talked about flights.")[0] == 0.0
+    assert windows_summary.recall_score(said("hello there"), "anything") == (1.0, [])
 
 
 def test_a_number_in_a_longer_one_is_not_it():
-    assert recall.score(said("pay 214 now"), "It was 2140.")[0] == 0.0
-    assert recall.score(said("pay 214 now"), "It was 214.")[0] == 1.0
+    assert windows_summary.recall_score(said("pay 214 now"), "It was 2140.")[0] == 0.0
+    assert windows_summary.recall_score(said("pay 214 now"), "It was 214.")[0] == 1.0
 
 
 def test_what_users_say_weighs_more_than_what_tools_print():
     both = [*said("My number is 4711."), *said("rows: 8822 and 9933", role="assistant")]
-    assert recall.score(both, "4711")[0] == recall.score(both, "8822 9933")[0] == 0.5
+    assert (
+        windows_summary.recall_score(both, "4711")[0]
+        == windows_summary.recall_score(both, "8822 9933")[0]
+        == 0.5
+    )
 
 
 def test_the_summary_before_counts_too():
-    assert recall.score(said("and 12 more"), "12 more", before="order REF-1 stands")[0] < 1.0
     assert (
-        recall.score(said("and 12 more"), "12 more on REF-1", before="order REF-1 stands")[0] == 1
+        windows_summary.recall_score(said("and 12 more"), "12 more", before="order REF-1 stands")[0]
+        < 1.0
+    )
+    assert (
+        windows_summary.recall_score(
+            said("and 12 more"), "12 more on REF-1", before="order REF-1 stands"
+        )[0]
+        == 1
     )
 
 
 @given(st.lists(st.text(max_size=80), max_size=8), st.text(max_size=200))
 def test_a_score_is_a_part_and_always_the_same(texts: list[str], summary: str):
     messages = said(*(text or "x" for text in map(_sound, texts)))
-    score, missing = recall.score(messages, _sound(summary))
+    score, missing = windows_summary.recall_score(messages, _sound(summary))
     assert 0 <= score <= 1 and (score < 1 or not missing)
-    assert recall.score(messages, _sound(summary)) == (score, missing)
+    assert windows_summary.recall_score(messages, _sound(summary)) == (score, missing)
     everything = "\n".join(str(message.content) for message in messages)
-    assert recall.score(messages, everything)[0] >= score or not messages
+    assert windows_summary.recall_score(messages, everything)[0] >= score or not messages
 
 
 def _sound(text: str) -> str:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits, tokens
 from limpet.core.formats import intake
-from limpet.tokens import vocabularies, words
+from limpet.core.tokens import estimates, registry
 from tests.unit import multilingual_text, reference
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -41,7 +41,7 @@ def test_exact_counts_are_those_of_the_reference(script: str):
         else multilingual_text.strings(script, 1_500)
     )
     for name, every in (("o200k_base", 1), ("cl100k_base", 5)):
-        known, ours = reference.encoding(name), vocabularies.pretrained(name)
+        known, ours = reference.encoding(name), registry.load_tokenizer(name)
         chosen = texts[::every]
         theirs = [known.encode_ordinary(text) for text in chosen]
         assert [ours.encode_ordinary(text) for text in chosen] == theirs
@@ -143,7 +143,7 @@ def test_every_counter_loads_passes_its_known_answer_and_counts(name: str):
 class Damaged:
     """A tokenizer that is another one than its name says, as after a bad release."""
 
-    sound = staticmethod(vocabularies.pretrained)
+    sound = staticmethod(registry.load_tokenizer)
 
     def __init__(self, name: str) -> None:
         self._sound = self.sound(name)
@@ -152,26 +152,26 @@ class Damaged:
         return self._sound.encode_ordinary(text.replace("你好", "你 好"))
 
 
-@pytest.mark.parametrize("name", vocabularies.KNOWN_TOKENS)
+@pytest.mark.parametrize("name", registry.KNOWN_TOKENS)
 def test_damaged_tokenizer_counts_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(vocabularies, "pretrained", Damaged)
-    monkeypatch.setattr(vocabularies, "_loaded", {})
+    monkeypatch.setattr(registry, "load_tokenizer", Damaged)
+    monkeypatch.setattr(registry, "_encoders", {})
     for _ in range(2):  # the second look is no milder
         with pytest.raises(errors.WrongTokenizer, match="splintr-rs"):
-            vocabularies.counting(name)("hello")
+            registry.vocabulary_count(name)("hello")
 
 
 def test_missing_vocabulary_is_a_wrong_tokenizer():
     with pytest.raises(errors.WrongTokenizer, match="no vocabulary"):
-        vocabularies.pretrained("no-such-thing")
+        registry.load_tokenizer("no-such-thing")
 
 
 def test_vocabulary_is_loaded_once(monkeypatch: pytest.MonkeyPatch):
     loads: list[str] = []
-    sound = vocabularies.pretrained("o200k_base")
-    monkeypatch.setattr(vocabularies, "pretrained", lambda name: loads.append(name) or sound)
-    monkeypatch.setattr(vocabularies, "_loaded", {})
-    count = vocabularies.counting("o200k_base")
+    sound = registry.load_tokenizer("o200k_base")
+    monkeypatch.setattr(registry, "load_tokenizer", lambda name: loads.append(name) or sound)
+    monkeypatch.setattr(registry, "_encoders", {})
+    count = registry.vocabulary_count("o200k_base")
     threads = [threading.Thread(target=count, args=("hello",)) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -363,5 +363,5 @@ def test_repeated_text_is_remembered_for_each_counter():
 
 def test_the_estimate_has_the_name_of_its_way_of_counting():
     counter = tokens.named("estimate")
-    assert counter.name == words.NAME
-    assert counter.text("Find me a flight.") == words.text_tokens("Find me a flight.")
+    assert counter.name == estimates.ESTIMATE_NAME
+    assert counter.text("Find me a flight.") == estimates.estimate_tokens("Find me a flight.")

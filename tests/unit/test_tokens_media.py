@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import Message, limits, tokens
-from limpet.tokens import headers
+from limpet.core.tokens import media
 
 
 def png(width: int, height: int) -> bytes:
@@ -74,17 +74,17 @@ def count(model: str, part: Mapping[str, object]) -> int:
 
 @pytest.mark.parametrize("make", FORMATS)
 def test_size_is_read_from_the_header(make):
-    assert headers.image_size(make(1_024, 768)) == (1_024, 768)
+    assert media.image_size(make(1_024, 768)) == (1_024, 768)
     whole = make(1_024, 768)
     for length in range(len(whole)):
-        assert headers.image_size(whole[:length]) in (None, (1_024, 768))
+        assert media.image_size(whole[:length]) in (None, (1_024, 768))
 
 
 @given(st.binary(max_size=80), st.sampled_from([b"", *(make(7, 9)[:30] for make in FORMATS)]))
 def test_hostile_bytes_give_a_size_or_none(tail: bytes, head: bytes):
-    size = headers.image_size(head + tail)
+    size = media.image_size(head + tail)
     assert size is None or all(0 < side <= limits.IMAGE_SIDE_MAX for side in size)
-    headers.wav_seconds(head + tail, 10)
+    media.wav_seconds(head + tail, 10)
 
 
 @pytest.mark.parametrize(

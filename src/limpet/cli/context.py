@@ -11,10 +11,10 @@ from limpet.cli.surface import Face, Surface
 from limpet.core.values.context import Fate
 
 if TYPE_CHECKING:
-    from limpet.context.packed import ContextPack
-    from limpet.context.window import Window
     from limpet.core.values.context import LedgerEntry
     from limpet.core.values.json_values import Json
+    from limpet.core.windows.pack import ContextPack
+    from limpet.core.windows.window import Window
     from limpet.engine.sessions import Session
 
 BUDGET = 8_000

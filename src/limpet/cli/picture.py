@@ -12,8 +12,8 @@ from limpet.core.values.messages import MessageCategory
 
 if TYPE_CHECKING:
     from limpet.cli.surface import Glyphs
-    from limpet.context.window import Window
     from limpet.core.values.context import Ledger
+    from limpet.core.windows.window import Window
 
 BAR_CELLS = 52
 _BAR_LEAST = 12

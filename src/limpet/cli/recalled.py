@@ -12,9 +12,9 @@ from limpet.core.values.context import Fate
 
 if TYPE_CHECKING:
     from limpet.cli.options import Common
-    from limpet.context.window import Difference, Window
     from limpet.core.values.json_values import Json
     from limpet.core.values.messages import Message
+    from limpet.core.windows.window import Window, WindowDifference
     from limpet.engine.recordings import RecordedWindow
     from limpet.engine.sessions import Session
 
@@ -220,7 +220,7 @@ def _words(message: Message) -> str:
     return results if message.tool_results else "content in parts"
 
 
-def _first_change(a: Window, b: Window, difference: Difference) -> str | None:
+def _first_change(a: Window, b: Window, difference: WindowDifference) -> str | None:
     """Name the first message at which the windows part; None if they never do."""
     at_ = difference.same
     for window in (b, a):
@@ -230,7 +230,7 @@ def _first_change(a: Window, b: Window, difference: Difference) -> str | None:
     return None
 
 
-def cause(a: Window, b: Window, difference: Difference) -> str:
+def cause(a: Window, b: Window, difference: WindowDifference) -> str:
     """Say why two windows differ, as far as that follows from what was recorded of them."""
     if difference.same == len(a) == len(b):
         return "nothing changed"
@@ -264,7 +264,7 @@ def _place(cut: int | None) -> str:
     return "the beginning" if cut is None else f"#{cut:,}"
 
 
-def _prefix(difference: Difference, start: str | None, why: str) -> str:
+def _prefix(difference: WindowDifference, start: str | None, why: str) -> str:
     share = f"{difference.share * 100:.0f} %"
     where = f"; first change: {start}" if start is not None else ""
     return (
@@ -274,7 +274,10 @@ def _prefix(difference: Difference, start: str | None, why: str) -> str:
 
 
 def _draw(
-    surface: Surface, both: tuple[Past, Past], difference: Difference, changes: Sequence[Change]
+    surface: Surface,
+    both: tuple[Past, Past],
+    difference: WindowDifference,
+    changes: Sequence[Change],
 ) -> None:
     say, width = surface.console.print, min(surface.console.width, _WIDTH_MAX)
     for name, past in zip("AB", both, strict=True):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from limpet import limits
-from limpet.context.window import Window
 from limpet.core.values import ids
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
+from limpet.core.windows.window import Window
 from limpet.engine import past
 from limpet.engine.aio_log import AsyncMessages, AsyncPastSession
 from limpet.engine.commits import Answer

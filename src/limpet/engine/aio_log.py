@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from limpet import limits
-from limpet.context.packed import ContextPack
-from limpet.context.window import Window
 from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.frame_state import Frame, TreeState
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState, WindowPolicy
+from limpet.core.windows.pack import ContextPack
+from limpet.core.windows.window import Window
 from limpet.engine import admin, past, past_frames
 from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing

@@ -11,6 +11,7 @@ from typing import Final, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.rules import frame_rules
 from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.budget import TokenBudget, checked_token_count
@@ -28,7 +29,6 @@ from limpet.core.values.frame_state import (
 )
 from limpet.core.values.json_values import Json, freeze
 from limpet.core.values.messages import checked_id
-from limpet.history import framing
 
 UNSET = msgspec.UNSET
 
@@ -199,7 +199,7 @@ class Asking:
         """A command that takes a handle from a frame."""
         named = checked_id("a handle's id", handle_id)
         return c.CompactFrame(
-            frame_id=_frame_id(frame_id), removed=(named,), strategy=framing.REMOVE
+            frame_id=_frame_id(frame_id), removed=(named,), strategy=frame_rules.REMOVE_STRATEGY
         )
 
     def result(self, frame_id: str, result: ResultRef) -> c.AddResult:

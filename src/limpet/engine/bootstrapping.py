@@ -16,10 +16,10 @@ from typing import cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.context import remembered
 from limpet.core.values import commands as c
 from limpet.core.values.memory_records import Profile, ProfilePrompt, Who
 from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.core.windows import profile_prompt
 from limpet.engine.attempts import Failed, attempt
 from limpet.engine.engine import Engine
 from limpet.memory.port import MemoryEngine
@@ -51,7 +51,7 @@ class Bootstrap:
         self._memory = memory
         self._tokens = tokens
         self._timeout_s = timeout_s
-        self._language = remembered.checked_language(language)
+        self._language = profile_prompt.checked_language(language)
         self._monotonic = monotonic
         self._mutex = threading.Lock()
         self._asking: dict[int, float] = {}
@@ -76,7 +76,7 @@ class Bootstrap:
 
     def opening(self, who: Who) -> ProfilePrompt | None:
         """Return what is known of a user as part of a prompt; None if nothing is, or no answer came in time."""
-        budget = remembered.room(self._tokens, self._language)
+        budget = profile_prompt.profile_tokens_left(self._tokens, self._language)
         number = self._begun() if budget else None
         if number is None:
             return None
@@ -85,7 +85,7 @@ class Bootstrap:
             self._failed(who, profile)
             return None
         self._failures = 0
-        return remembered.opening(
+        return profile_prompt.fit_profile(
             profile, self._memory.name, budget=self._tokens, language=self._language
         )
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from limpet import errors, limits
-from limpet.context.packed import ContextPack
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.context import (
     CompactionLevel,
@@ -18,6 +17,7 @@ from limpet.core.values.frame_state import Scope
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import checked_id
 from limpet.core.values.pack_parts import BriefContext
+from limpet.core.windows.pack import ContextPack
 from limpet.engine import packs, trees
 from limpet.engine.engine import Engine
 from limpet.engine.packs import Packing, PackRequest

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from limpet import errors
+from limpet.core.rules import session_rules
 from limpet.core.values.events import MessageAddedEvent, SessionEndedEvent
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import listed, trees
 from limpet.engine.states import PREFIX, recorded, texts_of
-from limpet.history import sessions
 from limpet.store.port import Blobs, Derived, Projection, Rebuilt, Store, StoredEvent
 
 
@@ -55,7 +55,7 @@ def _of_session(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
         texts = texts_of((stored,), fetch)
         blobs += [(hash_, stored.version) for hash_ in texts]
         fact = recorded(stored, texts)
-        state = sessions.evolve(state, fact)
+        state = session_rules.evolve(state, fact)
         if isinstance(fact.event, MessageAddedEvent):
             claims.append((fact.event.message.id, stored.version))
         if stored.kind == SessionEndedEvent.kind and not stored.erased and _deleted(state):

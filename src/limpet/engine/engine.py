@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from limpet import errors, limits
+from limpet.core.rules import continuation
 from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.commands import FrameCommandBase, PushFrame
@@ -26,7 +27,6 @@ from limpet.engine.policies import Policies
 from limpet.engine.states import States, messages_of, stream_of
 from limpet.engine.tails import Tails
 from limpet.engine.trees import Trees, recorded
-from limpet.history import continuation
 from limpet.store import port
 
 FORGET_EVERY_US = 3_600_000_000
@@ -279,7 +279,7 @@ class Engine:
             if request.key is not None or self._is_contended(tenant, session_id):
                 break
             state = known(tenant, session_id)
-            if not continuation.is_plain(state, command.max_messages):
+            if not continuation.is_simple_append(state, command.max_messages):
                 break
             plan = _verdict(deciding.plan_plain_append, request, command, state)
             if not isinstance(plan, Plan):

@@ -16,6 +16,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import codec
+from limpet.core.rules import session_rules as rules
 from limpet.core.values import commands as c
 from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.events import FramePushedEvent
@@ -29,7 +30,6 @@ from limpet.engine.openings import Goes, Openings, session_of
 from limpet.engine.pending import Todo, encoded, todos, unfinished
 from limpet.engine.states import stream_of
 from limpet.engine.telling import Elsewhere, Heard, Hook, Telling
-from limpet.history import sessions as rules
 from limpet.store import port
 from limpet.store.erasure import Erased, Erasure, Share, StandIn
 
@@ -184,7 +184,7 @@ class Erasing:
         except errors.Corrupt:
             return salvaging.owner(self._store, self._tenant, session_id)
         if state is None:
-            raise rules.unknown(session_id)
+            raise rules.unknown_session_error(session_id)
         return state.user_id
 
     def _of_outlived(self, states: Sequence[SessionState]) -> Wish:

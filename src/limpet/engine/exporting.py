@@ -14,6 +14,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import export_format
+from limpet.core.rules import session_rules as rules
 from limpet.core.values import events as e
 from limpet.core.values.context import WindowSelection
 from limpet.core.values.session_state import SessionState
@@ -21,7 +22,6 @@ from limpet.engine import listed
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.states import facts, stream_of
-from limpet.history import sessions as rules
 from limpet.store import port
 
 if TYPE_CHECKING:
@@ -213,19 +213,19 @@ def begin_of(engine: Engine, tenant: str, state: SessionState) -> int:
 
 def conversation(engine: Engine, tenant: str, session_id: str) -> list[SessionState]:
     """Return the sessions that one conversation goes through; raise SessionNotFound if there is none."""
-    state = rules.known(engine.states.current(tenant, session_id), session_id)
+    state = rules.existing_state(engine.states.current(tenant, session_id), session_id)
     chain = {state.id: state}
     before = state
     while before.continued_from and before.continued_from not in chain:
         source = engine.states.current(tenant, before.continued_from)
-        if source is None or source.gone or not rules.follows(before, source):
+        if source is None or source.gone or not rules.is_continuation_of(before, source):
             break
         chain[source.id] = before = source
     after: SessionState | None = state
     while after is not None:
         later = (engine.states.current(tenant, one) for one in reversed(after.continuations))
         here = after
-        after = next((one for one in later if one and rules.follows(one, here)), None)
+        after = next((one for one in later if one and rules.is_continuation_of(one, here)), None)
         if after is not None:
             if after.id in chain:
                 break

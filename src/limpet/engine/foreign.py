@@ -14,6 +14,9 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.formats import codec, export_format, foreign_chats
 from limpet.core.formats.foreign_chats import ForeignChat
+from limpet.core.rules import import_rules, session_rules
+from limpet.core.rules.import_rules import ImportTerms, SessionReplay
+from limpet.core.rules.session_rules import checked_metadata
 from limpet.core.values import events as e
 from limpet.core.values import ids
 from limpet.core.values.json_values import EMPTY, Json
@@ -21,9 +24,6 @@ from limpet.core.values.messages import Message
 from limpet.core.values.session_state import DERIVED_METADATA
 from limpet.engine.exporting import Written
 from limpet.engine.requests import checked_policy
-from limpet.history import repairing, sessions
-from limpet.history.checking import checked_metadata
-from limpet.history.replaying import Replay, Terms
 
 INDEX: Final = "session_index.json"
 """What Penguin calls the list of its sessions."""
@@ -238,7 +238,7 @@ def _events(
 
     began = min(chat.created_us, now_us)
     read = [_message(chat, number, value, note) for number, value in enumerate(chat.messages, 1)]
-    messages = list(repairing.repaired((m for m in read if m is not None), note))
+    messages = list(import_rules.repair_messages((m for m in read if m is not None), note))
     if not messages and not chat.penguin:
         raise errors.InvalidRequest("it has no messages.")
     times = [foreign_chats.parse_time_us(message.timestamp) for message in messages]
@@ -257,7 +257,7 @@ def _events(
     for message, said_us in zip(messages, times, strict=True):
         time_us = min(max(time_us, said_us), now_us)
         said = message if said_us else replace(message, timestamp=ids.iso(time_us))
-        events.append((sessions.counted(said), time_us))
+        events.append((session_rules.counted_message_event(said), time_us))
     if chat.continued_to:
         events.append((e.SessionContinuedEvent(chat.continued_to), time_us))
     return events
@@ -270,7 +270,7 @@ def _message(
     if chat.penguin:
         message = foreign_chats.parse_message(value, note, name=name)
     else:
-        message = repairing.accepted(value, note, name=name)
+        message = import_rules.accept_message(value, note, name=name)
     if message is None:
         return None
     given = foreign_chats.object_or_empty(value)
@@ -293,8 +293,8 @@ def _checked(
     chat: ForeignChat, events: Sequence[tuple[export_format.ExportedEvent, int]], now_us: int
 ) -> None:
     """Raise what the rules, or the limits, say against a session."""
-    terms = Terms(latest_us=now_us, policy=checked_policy, names=EMPTY, begins=EMPTY)
-    replay = Replay(chat.id, terms, events=len(events))
+    terms = ImportTerms(latest_us=now_us, policy=checked_policy, names=EMPTY, begins=EMPTY)
+    replay = SessionReplay(chat.id, terms, events=len(events))
     for fact, time_us in events:
         replay.take(fact, time_us, hidden=False)
         if isinstance(fact, e.MessageAddedEvent):

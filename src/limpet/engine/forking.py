@@ -9,11 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from limpet import errors
+from limpet.core.rules import session_rules
 from limpet.core.values.commands import CommandRequest, ForkSession, RewindSession
 from limpet.core.values.session_state import SessionState
 from limpet.engine.finding import Log
 from limpet.engine.states import States, stream_of
-from limpet.history import sessions
 from limpet.store import port
 
 Going = ForkSession | RewindSession
@@ -24,7 +24,7 @@ def ahead(store: port.Store, states: States, request: CommandRequest) -> Command
     command = request.command
     assert isinstance(command, Going), "only a fork or a rewind goes on from a state"
     try:
-        state = sessions.known(
+        state = session_rules.existing_state(
             states.current(request.tenant, command.session_id), command.session_id
         )
         made = placed(store, states, request.tenant, state, command)

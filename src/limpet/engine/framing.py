@@ -11,6 +11,8 @@ import msgspec
 
 from limpet import errors
 from limpet.core.formats import codec as wire
+from limpet.core.rules import frame_rules
+from limpet.core.rules.frame_fold import FrameWrite, evolve_one
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values import ids
@@ -19,8 +21,6 @@ from limpet.core.values.messages import Message, ToolCallResult
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import trees
 from limpet.engine.trees import Trees
-from limpet.history import framing, tooling
-from limpet.history.frames import Made, evolve_one
 from limpet.store import port
 
 replace = msgspec.structs.replace
@@ -67,7 +67,7 @@ class Framing:
         else:
             tree = self._tree(tenant, command)
         time_us = max(self._factory.now_us(), tree.updated_us if tree else 0)
-        made = framing.decide(tree, command, now_us=time_us)
+        made = frame_rules.decide(tree, command, now_us=time_us)
         if isinstance(command, c.BeginTool):
             self._check_new(tenant, tree, command, made)
         if not made:
@@ -130,7 +130,7 @@ class Framing:
             raise trees.unknown(frame_id)
         if isinstance(command, c.EndSuspension) and command.token_hash is not None:
             raise errors.InvalidSuspensionToken
-        raise framing.refused(frame, "change any more", "Push a new one.")
+        raise frame_rules.invalid_transition_error(frame, "change any more", "Push a new one.")
 
     def _parent_tree(self, tenant: str, command: c.PushFrame) -> TreeState | None:
         parent_id = command.parent_frame_id
@@ -146,7 +146,9 @@ class Framing:
                 hint="Push it first, or leave parent_frame_id out.",
                 facts={"frame": parent_id},
             )
-        raise framing.refused(parent, "get children", "Push under a frame that is open.")
+        raise frame_rules.invalid_transition_error(
+            parent, "get children", "Push under a frame that is open."
+        )
 
     def _pushed_before(self, tenant: str, command: c.PushFrame, present: Frame) -> Frame:
         """Return the frame of a push that was made before; raise DuplicateFrame if it was another."""
@@ -156,7 +158,7 @@ class Framing:
         if version:
             found = self._store.read(tenant, stream, after=version - 1, until=version, limit=1)
             pushed = trees.recorded(found[0]).event if found else None
-        wanted = framing.decide(None, replace(command, parent_frame_id=None), now_us=0)[0].event
+        wanted = frame_rules.decide(None, replace(command, parent_frame_id=None), now_us=0)[0].event
         if (
             not isinstance(pushed, e.FramePushedEvent)
             or wire.encode_frame_event(replace(pushed, parent_frame_id=None))
@@ -171,7 +173,7 @@ class Framing:
         return present
 
     def _check_new(
-        self, tenant: str, tree: TreeState | None, command: c.BeginTool, made: Sequence[Made]
+        self, tenant: str, tree: TreeState | None, command: c.BeginTool, made: Sequence[FrameWrite]
     ) -> None:
         frame = tree.frames[command.frame_id] if tree else None
         if tree is None or frame is None or not made or frame.tool(command.tool_id):
@@ -201,16 +203,16 @@ class Framing:
             )  # fmt: skip
 
     def _answered(
-        self, tenant: str, frame: Frame, command: c.EndTool, made: Made
-    ) -> tuple[tuple[Made, ...], tuple[c.AddMessages, ...]]:
+        self, tenant: str, frame: Frame, command: c.EndTool, made: FrameWrite
+    ) -> tuple[tuple[FrameWrite, ...], tuple[c.AddMessages, ...]]:
         """Put a tool's result into the conversation that asked for it, if one waits for it."""
-        tool = tooling.find(frame, command.tool_id)
+        tool = frame_rules.find_tool(frame, command.tool_id)
         session = self._waiting_session(tenant, frame, tool)
         if session is None or tool.call_id is None:
             return (made,), ()
         result = ToolCallResult(
             tool.call_id,
-            tooling.result_text(tooling.outcome(tool, command)),
+            frame_rules.tool_result_text(frame_rules.tool_output(tool, command)),
             is_error=command.is_error,
         )
         message = self._message([result], abandoned=command.abandon)
@@ -220,7 +222,7 @@ class Framing:
         saying = c.AddMessages(
             session_id=session.id, messages=(message,), max_messages=command.max_messages
         )
-        return (Made(here),), (saying,)
+        return (FrameWrite(here),), (saying,)
 
     def _waiting_session(self, tenant: str, frame: Frame, tool: ToolRun) -> SessionState | None:
         """Return the session in which a tool's call waits: that very call, for providers reuse their ids."""
@@ -232,7 +234,7 @@ class Framing:
         return session if _waits(session, tool) else None
 
     def _given_up(
-        self, tenant: str, tree: TreeState, made: Iterable[Made]
+        self, tenant: str, tree: TreeState, made: Iterable[FrameWrite]
     ) -> tuple[c.AddMessages, ...]:
         """Tell conversations the truth about calls whose frames are closed before they were answered."""
         results: dict[str, dict[str, ToolCallResult]] = {}
@@ -244,7 +246,9 @@ class Framing:
             for tool in frame.tools:
                 session = self._waiting_session(tenant, frame, tool)
                 if session is not None and tool.call_id is not None:
-                    result = ToolCallResult(tool.call_id, tooling.abandoned(tool), is_error=True)
+                    result = ToolCallResult(
+                        tool.call_id, frame_rules.abandoned_tool_output(tool), is_error=True
+                    )
                     # Two frames may have run one call; it gets one result.
                     results.setdefault(session.id, {})[tool.call_id] = result
         return tuple(
@@ -264,7 +268,7 @@ class Framing:
         self,
         before: TreeState | None,
         frame_id: str,
-        made: Sequence[Made],
+        made: Sequence[FrameWrite],
         saying: tuple[c.AddMessages, ...],
         time_us: int,
     ) -> Step:

@@ -16,6 +16,8 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import codec, export_format
+from limpet.core.rules.import_rules import ImportedEvent, ImportTerms, SessionReplay
+from limpet.core.rules.session_rules import duplicate_session_error
 from limpet.core.values import events as e
 from limpet.core.values.commands import CommandRequest, ReplaySession
 from limpet.core.values.messages import checked_id
@@ -23,8 +25,6 @@ from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.engine.engine import Engine
 from limpet.engine.exporting import Exporter, Timed, begin_of
 from limpet.engine.requests import checked_policy
-from limpet.history.replaying import Replay, Step, Terms
-from limpet.history.sessions import taken
 
 Passed = Callable[[int], None]
 """Called with the bytes that were gone through since the last time."""
@@ -200,9 +200,9 @@ class Importer:
                 refused.append((part, error))
         return chosen, refused
 
-    def _terms(self, begins: Mapping[str, int]) -> Terms:
+    def _terms(self, begins: Mapping[str, int]) -> ImportTerms:
         ahead = self._engine.now_us() + limits.IMPORT_CLOCK_SKEW_S * 1_000_000
-        return Terms(
+        return ImportTerms(
             latest_us=ahead,
             policy=self._policy,
             names=self._names,
@@ -230,9 +230,11 @@ class Importer:
             if not left:
                 return
 
-    def _steps(self, part: Part, terms: Terms) -> Iterator[tuple[Replay, Step]]:
+    def _steps(
+        self, part: Part, terms: ImportTerms
+    ) -> Iterator[tuple[SessionReplay, ImportedEvent]]:
         """Yield a session's events as they would be written; raise DamagedFile for one that may not be."""
-        replay = Replay(part.id, terms, events=part.events, targets=part.targets)
+        replay = SessionReplay(part.id, terms, events=part.events, targets=part.targets)
         for fact, time_us in self._facts(part) if part.events else ():
             try:
                 step = replay.take(fact, time_us, hidden=part.steps)
@@ -260,7 +262,7 @@ class Importer:
             return Choice(part)
         if not state.gone:
             if self._same(part, state) < part.events:
-                raise taken(state.id)
+                raise duplicate_session_error(state.id)
             return Choice(part, begin_of(self._engine, self._tenant, state), here=True)
         if state.until:
             begin, done = state.until - part.events, state.version + part.events - state.until
@@ -290,7 +292,7 @@ class Importer:
     def _as_here(self, part: Part) -> Iterator[bytes]:
         """Yield the lines that a session of the file would have if it were exported from here."""
         terms = self._terms({})
-        replay = Replay(part.id, terms, events=part.events, targets=part.targets)
+        replay = SessionReplay(part.id, terms, events=part.events, targets=part.targets)
         for fact, time_us in self._facts(part):
             event = replay.take(fact, time_us, hidden=False).event
             if isinstance(event, e.SessionForkedEvent):
@@ -314,7 +316,7 @@ class Importer:
             if not choice.here:
                 self._write(choice, terms)
 
-    def _write(self, choice: Choice, terms: Terms) -> None:
+    def _write(self, choice: Choice, terms: ImportTerms) -> None:
         part, batch = choice.part, Batch(choice)
         for replay, step in self._steps(part, terms):
             assert replay.state is not None, "an event leads to a state"
@@ -351,11 +353,11 @@ class Batch:
     def begin(self, version: int) -> None:
         """Begin anew, after a version."""
         self.version = version
-        self.steps: list[Step] = []
+        self.steps: list[ImportedEvent] = []
         self.state: SessionState | None = None
         self.bytes = 0
 
-    def add(self, step: Step, state: SessionState) -> None:
+    def add(self, step: ImportedEvent, state: SessionState) -> None:
         """Take one more."""
         self.steps.append(step)
         self.state = state

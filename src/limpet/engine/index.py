@@ -13,6 +13,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import codec as wire
+from limpet.core.rules.frame_rules import is_suspension_open
 from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.budget import TokenBudget
@@ -37,7 +38,6 @@ from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings, When, microseconds
 from limpet.engine.resolving import bound
 from limpet.engine.resuming import checked_limit, checked_scope
-from limpet.history.suspending import waits
 
 UNSET = msgspec.UNSET
 
@@ -295,7 +295,8 @@ class StateIndex(Contexts):
         found = (
             one
             for one in every
-            if (scope is None or scope.covers(one.scope)) and (not waiting or waits(one, now))
+            if (scope is None or scope.covers(one.scope))
+            and (not waiting or is_suspension_open(one, now))
         )
         return list(itertools.islice(found, limit))
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from limpet import errors
+from limpet.core.rules import session_rules as rules
+from limpet.core.rules.session_rules import is_continuation_of
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values.json_values import Json
@@ -27,8 +29,6 @@ from limpet.engine.finding import Log
 from limpet.engine.jobs import TASK, Job, Jobs, Noted
 from limpet.engine.states import PREFIX, facts, stream_of
 from limpet.engine.tasks import Beat, Task
-from limpet.history import offloading as rules
-from limpet.history.sessions import follows
 from limpet.memory.port import MemoryEngine
 from limpet.store import port
 
@@ -133,7 +133,7 @@ class Offloading:
         if isinstance(fact.event, e.SessionEndedEvent) and fact.event.reason is EndReason.DELETED:
             return None
         ended = self._ended(tenant, state, stored)
-        if ended is None or rules.taken(state, ended.generation):
+        if ended is None or rules.is_offloaded(state, ended.generation):
             return None
         return Job(
             session_id=session_id,
@@ -195,7 +195,7 @@ class Offloading:
         state = self._engine.states.current(tenant, job.session_id)
         if state is None or state.status is SessionStatus.DELETED:
             return False
-        if not rules.taken(state, job.generation):
+        if not rules.is_offloaded(state, job.generation):
             return True
         # The log says that it was taken: it is only here if that is lost.
         return (
@@ -234,7 +234,7 @@ class Offloading:
         if state.continued_from is None:
             return
         source = self._engine.states.current(tenant, state.continued_from)
-        if source is not None and follows(state, source):
+        if source is not None and is_continuation_of(state, source):
             jobs.add(
                 Job(
                     session_id=source.id,

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.context import compacting, finishing, pack, repacking
-from limpet.context import window as windows
-from limpet.context.compacting import Planned
-from limpet.context.items import Item
-from limpet.context.pack import Wanted
-from limpet.context.packed import ContextPack, Talked
+from limpet.core.rules import session_rules as rules
 from limpet.core.values import events as e
 from limpet.core.values import ids
 from limpet.core.values.budget import insufficient_tokens_error
@@ -29,12 +24,17 @@ from limpet.core.values.frame_state import Frame, Scope, TreeState
 from limpet.core.values.messages import Message, checked_id
 from limpet.core.values.pack_parts import BriefContext, PackSelection
 from limpet.core.values.session_state import SessionState
+from limpet.core.windows import compaction, pack_assembly, recorded_selection
+from limpet.core.windows import window as windows
+from limpet.core.windows.compaction import CompactionPlan
+from limpet.core.windows.fitter import ContextItem
+from limpet.core.windows.pack import ContextPack, ConversationMoment
+from limpet.core.windows.pack_assembly import PackInput
 from limpet.engine import trees
 from limpet.engine.engine import Engine
 from limpet.engine.parts import Measure, Parts
 from limpet.engine.resolving import Moments, Resolvers, Resolving, living
 from limpet.engine.windows import Asked, Spoken
-from limpet.history import sessions as rules
 from limpet.store import port
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Packing:
         state = self._conversation(session_id) if session_id is not None else None
         measure = self._measure(request, state, budget)
         talk, talked = self._talk(state, measure, budget)
-        wanted = Wanted(
+        wanted = PackInput(
             ancestry=ancestry,
             scope=scope,
             brief=request.brief,
@@ -127,20 +127,20 @@ class Packing:
             flag=request.overflow == "flag",
         )
         fetch = self._resolving.fetch
-        return finishing.assemble(wanted, fetch, count=measure.count, counted=measure.counted)
+        return pack_assembly.assemble(wanted, fetch, count=measure.count, counted=measure.counted)
 
     def _budget(self, tree: TreeState, frame: Frame, request: PackRequest) -> int:
         """Return the budget of a pack: what was asked for, or what the frame and its limits leave."""
         free, asked = frame.budget.available(), request.budget_tokens
         if asked is None:
             most = tree.limit(frame.frame_id, "max_context_tokens")
-            return pack.checked_budget(free if most is None else min(free, most))
+            return pack_assembly.checked_pack_budget(free if most is None else min(free, most))
         if type(cast("object", asked)) is not int or asked > limits.TOKENS_MAX:
             raise errors.InvalidRequest(
                 f"budget_tokens is a number of tokens, not {asked!r}.",
                 hint="For example budget_tokens=4_000.",
             )
-        pack.checked_budget(asked)
+        pack_assembly.checked_pack_budget(asked)
         if request.strict and asked > free:
             raise insufficient_tokens_error(asked, free)
         return asked
@@ -165,7 +165,7 @@ class Packing:
                 living(self._engine, self._tenant, each) for each in reversed(state.continuations)
             )
             here = state
-            following = next((s for s in found if s and rules.follows(s, here)), None)
+            following = next((s for s in found if s and rules.is_continuation_of(s, here)), None)
             if following is None:
                 return state
             state = following
@@ -173,21 +173,21 @@ class Packing:
 
     def _talk(
         self, state: SessionState | None, measure: Measure, budget: int
-    ) -> tuple[tuple[Item, ...], Talked | None]:
+    ) -> tuple[tuple[ContextItem, ...], ConversationMoment | None]:
         if state is None or not state.message_count:
             return (), None
         parts = Parts(self._engine.tails.of(self._tenant, state), state, measure, budget)
-        items = windows.items(parts.upto(stable=False), known=parts.known)
-        return tuple(items), Talked(state.id, state.version, state.ordinal_began)
+        items = windows.window_items(parts.upto(stable=False), known=parts.known)
+        return tuple(items), ConversationMoment(state.id, state.version, state.ordinal_began)
 
     def recording(self, made: ContextPack) -> RecordPack:
         """Return the command that records a pack."""
-        chosen, texts = repacking.selection(made)
+        chosen, texts = recorded_selection.pack_selection(made)
         return RecordPack(frame_id=made.metadata.frame_id, selection=chosen, texts=texts)
 
     def planned(
         self, frame_id: str, target: int, strategy: CompactionStrategy, request: PackRequest
-    ) -> Planned:
+    ) -> CompactionPlan:
         """Return what a strategy does to an open frame's handles."""
         if not isinstance(cast("object", strategy), CompactionStrategy):
             raise errors.InvalidRequest(
@@ -196,7 +196,7 @@ class Packing:
             )
         tree = self.open_tree(frame_id)
         frame = tree.frames[frame_id]
-        return compacting.plan(
+        return compaction.plan_compaction(
             frame,
             target,
             strategy,
@@ -264,7 +264,7 @@ def check_talk(engine: Engine, tenant: str, chosen: PackSelection) -> None:
     found = list(chosen.sessions)
     talked = chosen.about.get("talked")
     if talked is not None:
-        moment = msgspec.convert(talked, Talked)
+        moment = msgspec.convert(talked, ConversationMoment)
         found.append((moment.session_id, moment.version))
     for session_id, version in found:
         if living(engine, tenant, session_id, version) is None:
@@ -281,10 +281,10 @@ def rebuilt_pack(store: port.Store, tenant: str, chosen: PackSelection) -> Conte
         found = store.blobs(tenant, {bytes.fromhex(each) for each in hashes})
         return {key.hex(): content.decode() for key, content in found.items()}
 
-    def said(moment: Talked, first: int, last: int) -> list[Message]:
+    def said(moment: ConversationMoment, first: int, last: int) -> list[Message]:
         return Spoken(store, tenant, moment).read(first, last)
 
-    return repacking.rebuilt(chosen, texts, said)
+    return recorded_selection.rebuilt_pack(chosen, texts, said)
 
 
 def recorded(

@@ -8,12 +8,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 from limpet import errors, limits
-from limpet.context import summary as summaries
-from limpet.context.window import Counted, Gap, Part, Piece, Recap
 from limpet.core.values.context import priority_of_metadata
 from limpet.core.values.json_values import Json, freeze
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import CounterCorrection, SessionState
+from limpet.core.windows import summary as summaries
+from limpet.core.windows.window import (
+    CounterInfo,
+    WindowGap,
+    WindowMessage,
+    WindowPart,
+    WindowSummary,
+)
 from limpet.engine.tails import Said, Tail
 
 if TYPE_CHECKING:
@@ -72,7 +78,7 @@ class Measure:
         self.besides = counter.reply + (counter.tools(freeze(list(tools))) if tools else 0)
         taken = self.sized(self.besides)
         overhead = max(reserve, taken) if within else reserve + taken
-        self.counted = Counted(self.name, counter.exact, overhead)
+        self.counted = CounterInfo(self.name, counter.exact, overhead)
 
     def plain(self, message: Message) -> int:
         """Return what the counter says of a message."""
@@ -126,7 +132,7 @@ class Parts:
         way = (measure.name, self._stubs, self.cut and self.cut.asked)
         self.known = tail.items(way) if measure.shared else None
 
-    def upto(self, *, stable: bool, shared: bool = False) -> list[Part]:
+    def upto(self, *, stable: bool, shared: bool = False) -> list[WindowPart]:
         """Return the newest messages, with those that stay from before, and gaps between.
 
         `shared`: categories have shares of the window, so those that stay may not take all of it.
@@ -142,7 +148,7 @@ class Parts:
         newest = said[start or 0 :]
         return self._with_gaps([*self._before(newest), *newest], told)
 
-    def live(self, most: int) -> tuple[list[Piece], int]:
+    def live(self, most: int) -> tuple[list[WindowMessage], int]:
         """Return the messages that a cut may take out, and the size of those that stay.
 
         No more are looked at than have `most` tokens; what is older would go in any case.
@@ -164,7 +170,7 @@ class Parts:
         self._newest *= 4
         return True
 
-    def _told(self, free: int) -> Recap | None:
+    def _told(self, free: int) -> WindowSummary | None:
         summary = self._state.summary
         if summary is None:
             return None
@@ -173,9 +179,9 @@ class Parts:
         if size > min(free, self._budget * limits.SUMMARY_SHARE_MAX):
             # It was written for larger windows: it must not drive out all that was said since.
             chars = int(max(0, free) * limits.SUMMARY_SHARE) * 2
-            message = summaries.shortened(message, chars)
+            message = summaries.shorten_summary(message, chars)
             size = self._measure.count(message)
-        return Recap(summary.first, summary.last, message, size)
+        return WindowSummary(summary.first, summary.last, message, size)
 
     def _with_marks(self, said: list[Said], start: int) -> tuple[list[Said], int]:
         """Read on until the marks after an index can be told, whatever was in memory."""
@@ -293,16 +299,16 @@ class Parts:
             plain = counts[key] = self._measure.plain(self._tail.stub(said))
         return self._measure.sized(plain)
 
-    def _piece(self, said: Said) -> Piece:
+    def _piece(self, said: Said) -> WindowMessage:
         size = said.counts.get(self._key)
         if size is not None:
-            return Piece(said.number, said.message, size)
+            return WindowMessage(said.number, said.message, size)
         if said.number < self._stubs and said.message.role == "tool":
             stub, whole = self._count_stub(said), self._count_whole(said)
             if stub < whole:
-                return Piece(said.number, self._tail.stub(said), stub, whole)
+                return WindowMessage(said.number, self._tail.stub(said), stub, whole)
         asked = self.cut is not None and said.number == self.cut.asked
-        return Piece(said.number, said.message, self._count_whole(said), asked=asked)
+        return WindowMessage(said.number, said.message, self._count_whole(said), asked=asked)
 
     def _before(self, newest: Sequence[Said]) -> list[Said]:
         first = newest[0].version if newest else self._state.version + 1
@@ -311,8 +317,8 @@ class Parts:
             stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
         return [stay[version] for version in sorted(stay) if version < first]
 
-    def _with_gaps(self, said: Iterable[Said], told: Recap | None) -> list[Part]:
-        parts: list[Part] = []
+    def _with_gaps(self, said: Iterable[Said], told: WindowSummary | None) -> list[WindowPart]:
+        parts: list[WindowPart] = []
         found, number, key = list(said), 0, self._key
         for one in found:
             if one.number > number + 1:
@@ -322,11 +328,13 @@ class Parts:
             number = one.number
             known = one.counts.get(key)
             parts.append(
-                Piece(number, one.message, known) if known is not None else self._piece(one)
+                WindowMessage(number, one.message, known) if known is not None else self._piece(one)
             )
-        if told and (not told.last or any(isinstance(part, Gap) and part.told for part in parts)):
+        if told and (
+            not told.last or any(isinstance(part, WindowGap) and part.told for part in parts)
+        ):
             first = parts[0] if parts else None
-            prompt = isinstance(first, Piece) and first.message.role == "system"
+            prompt = isinstance(first, WindowMessage) and first.message.role == "system"
             parts.insert(1 if prompt else 0, told)
         return parts
 
@@ -346,7 +354,7 @@ def _both_speak(said: Sequence[Said], before: int) -> bool:
     return False
 
 
-def _gaps(first: int, last: int, each: float, told: Recap | None) -> list[Part]:
+def _gaps(first: int, last: int, each: float, told: WindowSummary | None) -> list[WindowPart]:
     """Return the gap between two messages, in pieces where the summary begins and ends."""
     cuts = {first, last + 1}
     if told:
@@ -354,6 +362,6 @@ def _gaps(first: int, last: int, each: float, told: Recap | None) -> list[Part]:
     edges = sorted(cuts)
     return [
         # Nobody has counted them by this counter: their share of what was counted when they came.
-        Gap(a, b - a, int(each * (b - a)), bool(told and told.first <= a <= told.last))
+        WindowGap(a, b - a, int(each * (b - a)), bool(told and told.first <= a <= told.last))
         for a, b in pairwise(edges)
     ]

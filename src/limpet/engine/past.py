@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.context.packed import ContextPack
-from limpet.context.window import Window
+from limpet.core.rules import session_rules as rules
 from limpet.core.values.frame_state import Frame, TreeState
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message, checked_id
 from limpet.core.values.session_state import SessionState, WindowPolicy
+from limpet.core.windows.pack import ContextPack
+from limpet.core.windows.window import Window
 from limpet.engine import forking, past_frames
 from limpet.engine.engine import Engine
 from limpet.engine.handles import PendingCall, pending
@@ -22,7 +23,6 @@ from limpet.engine.past_frames import FrameDifference
 from limpet.engine.recordings import Recalling
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
 from limpet.engine.states import PREFIX, stream_of
-from limpet.history import sessions as rules
 
 if TYPE_CHECKING:
     from limpet.engine.session import Session
@@ -49,7 +49,7 @@ def at_position(engine: Engine, tenant: str, session_id: str, position: int) -> 
     """Return what a session was when the log was at a position; raise SessionNotFound if it was not there."""
     engine.check()
     named = checked_id("a session's id", session_id)
-    state = rules.known(engine.states.current(tenant, named), named)
+    state = rules.existing_state(engine.states.current(tenant, named), named)
     version = engine.store.version(tenant, stream_of(named), position=position)
     try:
         return at_version(engine, tenant, state, version)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from limpet import errors, limits
-from limpet.context.packed import ContextPack
+from limpet.core.rules import frame_fold as rules
 from limpet.core.values import events as e
 from limpet.core.values.frame_state import Frame, TreeState
 from limpet.core.values.messages import checked_id
 from limpet.core.values.pack_parts import PackSelection
+from limpet.core.windows.pack import ContextPack
 from limpet.engine import packs, trees
 from limpet.engine.engine import Engine
-from limpet.history import frames as rules
 
 
 class FrameDifference(msgspec.Struct, frozen=True):

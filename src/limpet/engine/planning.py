@@ -14,6 +14,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import codec
+from limpet.core.rules import continuation, session_rules
 from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.commands import FrameCommand, FrameCommandBase
@@ -26,7 +27,6 @@ from limpet.engine.framing import Framing, Step
 from limpet.engine.policies import NotYet, Policies
 from limpet.engine.states import States, messages_of, stream_of
 from limpet.engine.trees import Trees
-from limpet.history import continuation, sessions
 from limpet.store import port
 
 
@@ -72,7 +72,7 @@ class Round:
         tenant, command = request.tenant, request.command
         if isinstance(command, c.AddMessages):
             state = self.state(tenant, command.session_id)
-            if request.key is None and continuation.is_plain(state, command.max_messages):
+            if request.key is None and continuation.is_simple_append(state, command.max_messages):
                 return self.plan_plain_append(request, command, state)
         elif isinstance(command, FrameCommandBase):
             return self._framed(request, command)
@@ -97,7 +97,7 @@ class Round:
         tenant = request.tenant
         if request.expected_version is not None:
             _check_version(request.expected_version, state)
-        events = sessions.messages_added(state, command)
+        events = session_rules.add_messages_events(state, command)
         assert events, "a request to add messages has some"
         after, write = self._evolved(state, command.session_id, events)
         append = port.Append(
@@ -132,7 +132,7 @@ class Round:
         step = self._framing.plan(tenant, command)
         if step.write is None:
             return Plan(None, (), step.frame)
-        writings: list[sessions.Writing] = []
+        writings: list[session_rules.SessionWrite] = []
         for adding in step.saying:
             made = self._decided(tenant, self.state(tenant, adding.session_id), adding)
             assert not isinstance(made, SessionState), "adding a message makes an event"
@@ -145,7 +145,7 @@ class Round:
 
     def _decided(
         self, tenant: str, state: SessionState | None, command: c.SessionCommand
-    ) -> Sequence[sessions.Writing] | SessionState:
+    ) -> Sequence[session_rules.SessionWrite] | SessionState:
         """Return the events that a command makes; the session itself if it makes none."""
         if isinstance(command, c.AddMessages) and state is not None:
             if state.continuations or state.continued_from is not None:
@@ -155,7 +155,7 @@ class Round:
             command = self._continued(tenant, state, command)
             if state.policy is None and isinstance(command, c.AddMessages):
                 # Without a policy no counts are added and no window is cut.
-                return sessions.decide(state, command)
+                return session_rules.decide(state, command)
         elif isinstance(command, c.CreateSession) and command.or_get and _exists(state):
             if self.tail(tenant, state).status is SessionStatus.ACTIVE:
                 return state
@@ -166,21 +166,25 @@ class Round:
             state = self.tail(tenant, state)
             command = msgspec.structs.replace(command, session_id=state.id)
         elif isinstance(command, c.ContinueSession):
-            source = sessions.open_state(state, command.session_id)
-            carry = continuation.on_request(source, command.max_messages)
+            source = session_rules.active_state(state, command.session_id)
+            carry = continuation.carry_on_request(source, command.max_messages)
             command = self.continuing(tenant, source, carry)
         elif isinstance(command, c.TrimSession):
             command = self._trimming(
-                tenant, sessions.open_state(state, command.session_id), command
+                tenant, session_rules.active_state(state, command.session_id), command
             )
         elif isinstance(command, forking.Going):
-            command = self._placed(tenant, sessions.known(state, command.session_id), command)
-        writings = sessions.decide(state, sourcing.sound(self._store, tenant, command))
+            command = self._placed(
+                tenant, session_rules.existing_state(state, command.session_id), command
+            )
+        writings = session_rules.decide(state, sourcing.sound(self._store, tenant, command))
         if not writings:
-            return sessions.known(state, command.session_id)
+            return session_rules.existing_state(state, command.session_id)
         return [self._windowed(tenant, each) for each in writings]
 
-    def _windowed(self, tenant: str, writing: sessions.Writing) -> sessions.Writing:
+    def _windowed(
+        self, tenant: str, writing: session_rules.SessionWrite
+    ) -> session_rules.SessionWrite:
         state = self.state(tenant, writing.session_id)
         drafted = (tenant, writing.session_id) in self._drafts
         try:
@@ -191,7 +195,7 @@ class Round:
     def _placed(self, tenant: str, state: SessionState, command: forking.Going) -> forking.Going:
         if isinstance(command, c.ForkSession) and self.state(tenant, command.fork_id) is not None:
             # A fork begins a stream, and the stream of a deleted session can't be begun again.
-            raise sessions.taken(command.fork_id)
+            raise session_rules.duplicate_session_error(command.fork_id)
         if (tenant, state.id) in self._drafts:
             raise Later
         return forking.placed(self._store, self._states, tenant, state, command)
@@ -242,7 +246,7 @@ class Round:
         """Return the newest session that continues another and is not deleted."""
         for session_id in reversed(state.continuations):
             found = self.state(tenant, session_id)
-            if sessions.follows(found, state):
+            if session_rules.is_continuation_of(found, state):
                 return found
         return None
 
@@ -251,7 +255,7 @@ class Round:
 
         The last one is the end of the chain.
         """
-        named = sessions.known(self.state(tenant, session_id), session_id)
+        named = session_rules.existing_state(self.state(tenant, session_id), session_id)
         if not named.continuations and named.continued_from is None:
             return (named,)
         tail = self.tail(tenant, named)
@@ -276,7 +280,7 @@ class Round:
             here = msgspec.structs.replace(command, session_id=state.id)
         if command.max_messages is None or state.status is not SessionStatus.ACTIVE:
             return here
-        carry = continuation.due(state, command.messages, command.max_messages)
+        carry = continuation.carry_if_due(state, command.messages, command.max_messages)
         if carry is None:
             return here
         continuing_command = self.continuing(tenant, state, carry, command)
@@ -287,7 +291,7 @@ class Round:
         self,
         tenant: str,
         state: SessionState,
-        carry: continuation.Carry,
+        carry: continuation.CarriedVersions,
         adding: c.AddMessages | None = None,
     ) -> c.ContinueSession:
         """Return the command that continues a conversation in a new session, with the messages carried over."""
@@ -305,7 +309,9 @@ class Round:
             )
             turn += messages_of(self._store, tenant, found)
             after = found[-1].version
-        opening = continuation.opening(state, kept, turn, continuation.marker(state))
+        opening = continuation.first_messages(
+            state, kept, turn, continuation.transition_marker(state)
+        )
         return c.ContinueSession(
             session_id=state.id,
             next_id=ids.new_session_id(self._factory),
@@ -313,7 +319,7 @@ class Round:
             messages=adding.messages if adding else (),
             window=adding.window if adding else None,
             usage=adding.usage if adding else None,
-            summary=continuation.summary(state),
+            summary=continuation.carried_summary(state),
         )
 
     def _event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:
@@ -327,7 +333,7 @@ class Round:
     def _planned(
         self,
         request: c.CommandRequest,
-        writings: Sequence[sessions.Writing],
+        writings: Sequence[session_rules.SessionWrite],
         step: Step | None = None,
     ) -> Plan:
         tenant, key = request.tenant, None
@@ -396,7 +402,7 @@ class Round:
         events: list[port.NewEvent] = []
         claims: list[tuple[str, int]] = []
         for fact in facts:
-            state = sessions.evolve_one(state, fact, time_us=time_us)
+            state = session_rules.evolve_one(state, fact, time_us=time_us)
             tokens = counter = None
             if isinstance(fact, MessageAddedEvent):
                 claims.append((fact.message.id, len(events)))

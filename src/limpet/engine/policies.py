@@ -11,9 +11,8 @@ from functools import lru_cache
 
 import msgspec
 
-from limpet.context import cutting
-from limpet.context.cutting import Live
-from limpet.context.window import Piece
+from limpet.core.rules import session_rules
+from limpet.core.rules.session_rules import SessionWrite
 from limpet.core.values import events as e
 from limpet.core.values.session_state import (
     CounterCorrection,
@@ -22,10 +21,11 @@ from limpet.core.values.session_state import (
     Summary,
     WindowPolicy,
 )
+from limpet.core.windows import cuts
+from limpet.core.windows.cuts import CutInput
+from limpet.core.windows.window import WindowMessage
 from limpet.engine.parts import Measure, Parts, counter_of
 from limpet.engine.tails import Tails
-from limpet.history import sessions
-from limpet.history.sessions import Writing
 
 replace = msgspec.structs.replace
 
@@ -55,8 +55,8 @@ class Policies:
         self._tails = tails
 
     def applied(
-        self, tenant: str, state: SessionState | None, writing: Writing, *, drafted: bool
-    ) -> Writing:
+        self, tenant: str, state: SessionState | None, writing: SessionWrite, *, drafted: bool
+    ) -> SessionWrite:
         """Return what is written, counted by the session's policy, and with the cut that is due.
 
         Raises NotYet if that takes messages of which there are only drafts.
@@ -71,20 +71,20 @@ class Policies:
         made = _Made(state, events, measure)
         room = policy.budget - measure.counted.overhead
         left = measure.sized(max(0, made.after.cut.tokens)) if made.after.cut else 0
-        due = anew or cutting.due(_most(made.after, measure), room, policy, left)
+        due = anew or cuts.is_cut_due(_most(made.after, measure), room, policy, left)
         if not due or policy.shares:
-            return Writing(writing.session_id, events)
+            return SessionWrite(writing.session_id, events)
         if drafted:
             raise NotYet
         cut, summary = self._cut(tenant, None if fresh else state, made, policy)
         was = made.after.cut or Cut(1)
         if not anew and (cut.first, cut.stubs) == (was.first, was.stubs):
-            return Writing(writing.session_id, events)
+            return SessionWrite(writing.session_id, events)
         # The messages of this append count after the cut, as any others do.
         cut = replace(cut, tokens=cut.tokens - made.tokens)
         at = _place(events)
-        cutting_events = sessions.cut_events(cut, summary)
-        return Writing(writing.session_id, (*events[:at], *cutting_events, *events[at:]))
+        cutting_events = session_rules.cut_events(cut, summary)
+        return SessionWrite(writing.session_id, (*events[:at], *cutting_events, *events[at:]))
 
     def trimmed(
         self, tenant: str, state: SessionState, policy: WindowPolicy
@@ -102,13 +102,13 @@ class Policies:
     ) -> tuple[Cut, Summary | None]:
         after, measure = made.after, made.measure
         room = policy.budget - measure.counted.overhead
-        pieces, fixed, cut = list[Piece](), 0, None
+        pieces, fixed, cut = list[WindowMessage](), 0, None
         if before is not None:
             parts = Parts(self._tails.of(tenant, before), before, measure, policy.budget)
             pieces, fixed = parts.live(2 * room + measure.sized(made.tokens))
             cut = parts.cut
-        live = Live([*pieces, *made.pieces], fixed + made.fixed, room, cut, after.summary)
-        found = cutting.made(live, policy, measure.count)
+        live = CutInput([*pieces, *made.pieces], fixed + made.fixed, room, cut, after.summary)
+        found = cuts.plan_cut(live, policy, measure.count)
         if found is None:
             size = live.fixed + sum(piece.tokens for piece in live.pieces)
             size += after.summary.tokens if after.summary else 0
@@ -126,16 +126,16 @@ class _Made:
         self, state: SessionState | None, events: Iterable[e.SessionEvent], measure: Measure
     ) -> None:
         self.measure = measure
-        self.pieces: list[Piece] = []
+        self.pieces: list[WindowMessage] = []
         self.fixed = self.tokens = 0
         for fact in events:
             before = state
-            state = sessions.evolve_one(before, fact, time_us=0)
+            state = session_rules.evolve_one(before, fact, time_us=0)
             if isinstance(fact, e.MessageAddedEvent) and before is not None:
                 self.tokens += fact.tokens
                 size = measure.sized(fact.tokens)
                 if (state.kept, state.pins) == (before.kept, before.pins):
-                    self.pieces.append(Piece(state.message_count, fact.message, size))
+                    self.pieces.append(WindowMessage(state.message_count, fact.message, size))
                 else:
                     self.fixed += size
         assert state is not None, "what has no session has no policy"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.rules.import_rules import repair_messages
 from limpet.core.values.events import (
     MessageAddedEvent,
     SessionCreatedEvent,
@@ -30,7 +31,6 @@ from limpet.engine import deriving, salvaging
 from limpet.engine.engine import Engine
 from limpet.engine.session import Session
 from limpet.engine.states import facts, stream_of
-from limpet.history.repairing import repaired
 from limpet.store.port import StoredEvent
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Recovering:
 
     def _fill(self, session: Session, messages: list[Message]) -> None:
         # Messages keep their ids, so that whoever begins again after a crash adds none twice.
-        fitting = list(repaired(messages, lambda _: None))
+        fitting = list(repair_messages(messages, lambda _: None))
         for begin in range(0, len(fitting), limits.READ_CHUNK):
             session.add_messages(fitting[begin : begin + limits.READ_CHUNK])
 

@@ -15,9 +15,8 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from limpet import errors, limits
-from limpet.context import selecting
-from limpet.context.window import Window
 from limpet.core.formats import codec, intake
+from limpet.core.rules import frame_rules
 from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.json_values import EMPTY, Json, freeze_object
@@ -29,8 +28,9 @@ from limpet.core.values.session_state import (
     SessionStatus,
     WindowPolicy,
 )
+from limpet.core.windows import recorded_selection
+from limpet.core.windows.window import Window
 from limpet.engine import listed, policies
-from limpet.history import tooling
 from limpet.store import port
 
 MessageLike = intake.MessageLike
@@ -42,7 +42,7 @@ Write = Literal["durable", "deferred"]
 NUMBER_MAX: Final = 1 << 62
 """Beyond this a number is no offset and no moment, and a database can't hold it."""
 
-UNKNOWN_OUTCOME: Final = tooling.UNKNOWN_OUTCOME
+UNKNOWN_OUTCOME: Final = frame_rules.UNKNOWN_OUTCOME_TEXT
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +184,7 @@ class Requests:
             max_messages=self._settings.max_messages_per_session,
             window=None
             if window is None
-            else selecting.selection(window, self._settings.tenant, session_id),
+            else recorded_selection.window_selection(window, self._settings.tenant, session_id),
             usage=_usage(window, usage),
         )
         return self._request(command, key, expected_version)

@@ -9,8 +9,7 @@ from typing import cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.context.pack import Found
-from limpet.context.summary import text_of
+from limpet.core.rules.frame_rules import tool_result_text
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values.context import TARGET_VERSION_KEY, ContextHandle, HandleType
@@ -18,13 +17,14 @@ from limpet.core.values.events import MessageAddedEvent
 from limpet.core.values.json_values import Json, checked_text
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
+from limpet.core.windows.pack_assembly import HandleContent
+from limpet.core.windows.summary import message_text
 from limpet.engine import forking, trees
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.messages import Reader
 from limpet.engine.states import facts, messages_of, stream_of
 from limpet.engine.tails import Said
-from limpet.history.tooling import result_text
 from limpet.store import port
 from limpet.store.erasure import is_notice
 
@@ -110,12 +110,12 @@ class Resolving:
         self._tenant = tenant
         self._resolvers = resolvers
 
-    def fetch(self, handles: Sequence[ContextHandle], must: bool) -> dict[str, Found]:
+    def fetch(self, handles: Sequence[ContextHandle], must: bool) -> dict[str, HandleContent]:
         """Return the content of handles by their ids; `must`: raise HandleUnresolved if there is none."""
         kept = [bytes.fromhex(h.content_hash) for h in handles if h.content_hash is not None]
         blobs = self._store.blobs(self._tenant, set(kept)) if kept else {}
         known = _Known(blobs, Moments(self._engine, self._tenant))
-        found: dict[str, Found] = {}
+        found: dict[str, HandleContent] = {}
         for handle in handles:
             try:
                 content = _bounded(handle, self._content(handle, known, limits.HANDLE_CHAIN_MAX))
@@ -125,16 +125,16 @@ class Resolving:
                     raise
                 if must:
                     raise unresolved(handle, why) from error
-                found[handle.handle_id] = Found(None, why)
+                found[handle.handle_id] = HandleContent(None, why)
             else:
                 found[handle.handle_id] = content
         return found
 
-    def _content(self, handle: ContextHandle, known: _Known, steps: int) -> Found:
+    def _content(self, handle: ContextHandle, known: _Known, steps: int) -> HandleContent:
         if handle.content is not None:
-            return Found(handle.content)
+            return HandleContent(handle.content)
         if handle.content_hash is not None:
-            return Found(self._blob(handle, handle.content_hash, known))
+            return HandleContent(self._blob(handle, handle.content_hash, known))
         match handle.handle_type:
             case HandleType.EVENT_REF:
                 return self._event(handle, known, steps)
@@ -143,9 +143,9 @@ class Resolving:
             case HandleType.TOOL_OUTPUT:
                 return self._output(handle)
             case HandleType.WORKER_FINDING | HandleType.WORKER_LEARNING:
-                return Found(self._finding(handle))
+                return HandleContent(self._finding(handle))
             case _:
-                return Found(self._asked(handle))
+                return HandleContent(self._asked(handle))
 
     def _blob(self, handle: ContextHandle, name: str, known: _Known | None = None) -> str:
         key = bytes.fromhex(name)
@@ -171,7 +171,7 @@ class Resolving:
         except errors.BadEncoding as error:
             raise unresolved(handle, "its resolver gave text that no encoding can carry") from error
 
-    def _event(self, handle: ContextHandle, known: _Known, steps: int) -> Found:
+    def _event(self, handle: ContextHandle, known: _Known, steps: int) -> HandleContent:
         position = cast("int", handle.target["position"])
         found = self._store.feed(self._tenant, after=max(0, position - 1), limit=1)
         if not found or found[0].position != position or found[0].payload is None:
@@ -189,30 +189,30 @@ class Resolving:
         session_id = found[0].stream.removeprefix(stream_of(""))
         if living(self._engine, self._tenant, session_id, found[0].version) is None:
             raise unresolved(handle, f"the session of event {position:,} was deleted")
-        return Found(spoken([event.message]), session=(session_id, found[0].version))
+        return HandleContent(spoken([event.message]), session=(session_id, found[0].version))
 
     def _followed(
         self, handle: ContextHandle, other: ContextHandle, known: _Known, steps: int
-    ) -> Found:
+    ) -> HandleContent:
         if not steps:
             raise unresolved(
                 handle, f"more than {limits.HANDLE_CHAIN_MAX} handles point at one another"
             )
         return self._content(other, known, steps - 1)
 
-    def _of_frame(self, handle: ContextHandle, event: e.FrameEvent) -> Found:
+    def _of_frame(self, handle: ContextHandle, event: e.FrameEvent) -> HandleContent:
         match event:
             case e.ResultAddedEvent():
                 result = event.result
-                return Found(f"{result.result_type} {result.ref_id}: {result.summary}")
+                return HandleContent(f"{result.result_type} {result.ref_id}: {result.summary}")
             case e.FramePoppedEvent():
-                return Found(f"{event.status}: {event.result_summary or event.reason}")
+                return HandleContent(f"{event.status}: {event.result_summary or event.reason}")
             case e.FrameUpdatedEvent() if event.tool is not None:
                 return self._ended(handle, event)
             case _:
                 raise unresolved(handle, f"an event of kind {event.kind} has no text")
 
-    def _messages(self, handle: ContextHandle, known: _Known) -> Found:
+    def _messages(self, handle: ContextHandle, known: _Known) -> HandleContent:
         target, at = handle.target, handle.at
         session_id, first, last = target["session_id"], target["first"], target["last"]
         state = known.moments.of(session_id, at)
@@ -228,7 +228,7 @@ class Resolving:
                 handle, f"at most {limits.BATCH_MESSAGES_MAX:,} messages are one handle"
             )
         said = self._numbered(state, first, last, known)
-        return Found(spoken(said), session=(session_id, state.version))
+        return HandleContent(spoken(said), session=(session_id, state.version))
 
     def _numbered(
         self, state: SessionState, first: int, last: int, known: _Known
@@ -243,7 +243,7 @@ class Resolving:
             return [said.message for said in tail[at : at + last - first + 1]]
         return Reader(self._engine, self._tenant, state).slice(slice(first - 1, last))
 
-    def _output(self, handle: ContextHandle) -> Found:
+    def _output(self, handle: ContextHandle) -> HandleContent:
         frame_id, tool_id = handle.target["frame_id"], handle.target["tool_id"]
         root = self._engine.trees.root(self._tenant, frame_id)
         if root is None:
@@ -262,12 +262,12 @@ class Resolving:
         found = self._store.read(self._tenant, stream, after=version - 1, until=version, limit=1)
         return found[0] if found else None
 
-    def _ended(self, handle: ContextHandle, event: e.FrameUpdatedEvent) -> Found:
+    def _ended(self, handle: ContextHandle, event: e.FrameUpdatedEvent) -> HandleContent:
         """Return a tool's output, wherever it was put."""
         if event.output_hash is not None:
-            return Found(_plain(msgspec.json.decode(self._blob(handle, event.output_hash))))
+            return HandleContent(_plain(msgspec.json.decode(self._blob(handle, event.output_hash))))
         if event.recorded_in is None:
-            return Found(_plain(event.output))
+            return HandleContent(_plain(event.output))
         session_id, message_id = event.recorded_in
         stream = stream_of(session_id)
         version = self._store.find_claim(self._tenant, stream, message_id)
@@ -276,7 +276,7 @@ class Resolving:
         for message in messages_of(self._store, self._tenant, [found] if found else []):
             for result in message.tool_results:
                 if event.tool is None or result.tool_call_id == event.tool.call_id:
-                    return Found(_plain(result.result), session=(session_id, version))
+                    return HandleContent(_plain(result.result), session=(session_id, version))
         raise unresolved(handle, "the message with the tool's result is not there")
 
     def _finding(self, handle: ContextHandle) -> str:
@@ -295,15 +295,19 @@ class Resolving:
 
 def spoken(messages: Sequence[Message]) -> str:
     """Return what messages say, each after the role that said it."""
-    return "\n".join(f"{message.role}: {text_of(message)}" for message in messages)
+    return "\n".join(f"{message.role}: {message_text(message)}" for message in messages)
 
 
 def _plain(output: Json) -> str:
     """Return a tool's output as text: that of its parts, or its JSON."""
-    return text_of(Message("user", output)) if isinstance(output, list) else result_text(output)
+    return (
+        message_text(Message("user", output))
+        if isinstance(output, list)
+        else tool_result_text(output)
+    )
 
 
-def _bounded(handle: ContextHandle, content: Found) -> Found:
+def _bounded(handle: ContextHandle, content: HandleContent) -> HandleContent:
     size = len(content.text or "")
     if size > limits.MESSAGE_BYTES_MAX:
         raise unresolved(handle, f"it has {size:,} characters")

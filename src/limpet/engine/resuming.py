@@ -11,6 +11,7 @@ from typing import cast
 
 from limpet import errors, limits
 from limpet.core.formats import codec as wire
+from limpet.core.rules import frame_rules, session_rules
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values.commands import CommandRequest
@@ -28,7 +29,6 @@ from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import trees
 from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
-from limpet.history import framing, pending, sessions
 from limpet.store import port
 
 
@@ -150,7 +150,7 @@ class Resuming:
         stack = tree.ancestry(found[0].frame_id)
         inside = {frame.frame_id for frame in stack}
         others = sorted(found, key=lambda frame: (frame.created_us, frame.frame_id))
-        work = pending.pending_work(
+        work = frame_rules.pending_work(
             (*stack, *(frame for frame in others if frame.frame_id not in inside))
         )
         summary = RecoverySummary(
@@ -206,7 +206,7 @@ class Resuming:
         found = (
             self._engine.states.current(self._tenant, one) for one in reversed(state.continuations)
         )
-        return next((one for one in found if sessions.follows(one, state)), None)
+        return next((one for one in found if session_rules.is_continuation_of(one, state)), None)
 
     def _expire_tree(self, root_id: str, now_us: int, orphaned: tuple[str, ...]) -> list[str]:
         tree = self._engine.trees.current(self._tenant, root_id)
@@ -226,7 +226,11 @@ class Resuming:
 def _expired(fact: trees.TreeEvent) -> bool:
     match fact.event:
         case e.FramePoppedEvent(reason=reason):
-            return reason in (framing.OVERDUE, framing.ORPHANED, framing.PARENT_CLOSED)
+            return reason in (
+                frame_rules.REASON_OVERDUE,
+                frame_rules.REASON_ORPHANED,
+                frame_rules.REASON_PARENT_CLOSED,
+            )
         case e.FrameUpdatedEvent(suspension=changed):
             return changed is not None
         case _:

@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.rules import session_rules
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import engines, trees
 from limpet.engine.engine import Engine
@@ -21,7 +22,6 @@ from limpet.engine.erasing import Done, Erasing
 from limpet.engine.listed import KIND, rows
 from limpet.engine.states import stream_of
 from limpet.engine.tasks import Beat
-from limpet.history import offloading
 from limpet.store import port
 from limpet.store.erasure import is_erased
 
@@ -258,10 +258,10 @@ class _Look:
 
 
 def _handed_over(state: SessionState) -> bool:
-    if not offloading.handed_over(state):
+    if not session_rules.is_fully_offloaded(state):
         return False
     # One that is continued has not ended, and is handed over with the one that it goes on in.
-    return state.user_id is None or offloading.taken(state, state.generation)
+    return state.user_id is None or session_rules.is_offloaded(state, state.generation)
 
 
 def checked_days(keep_days: object) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from limpet import errors
-from limpet.context.window import Window
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import SessionState
+from limpet.core.windows.window import Window
 from limpet.engine import handles
 from limpet.engine.engine import Engine
 from limpet.engine.handles import PendingCall

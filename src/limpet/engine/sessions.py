@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from limpet import errors, limits
-from limpet.context.window import Window
+from limpet.core.rules import continuation
+from limpet.core.rules import session_rules as rules
 from limpet.core.values import ids
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
+from limpet.core.windows.window import Window
 from limpet.engine import deferred, forking, requests
 from limpet.engine.commits import Answer
 from limpet.engine.engine import Engine
 from limpet.engine.handles import PendingCall
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Settings, When
 from limpet.engine.session import Session, checked_session
-from limpet.history import continuation
-from limpet.history import sessions as rules
 
 if TYPE_CHECKING:
     from limpet.engine.bootstrapping import Bootstrap
@@ -127,7 +127,7 @@ class Sessions:
 
     def get_session(self, session_id: str) -> Session:
         """Return the session by that id; raise SessionNotFound if there is none. Changes no current session."""
-        return self._handle(rules.known(self._find(session_id), session_id))
+        return self._handle(rules.existing_state(self._find(session_id), session_id))
 
     def _find(self, session_id: str) -> SessionState | None:
         self._engine.check()
@@ -355,7 +355,7 @@ class Sessions:
 
     def boundary(self, state: SessionState) -> bool:
         """Whether a state has reached the number of messages of a session."""
-        return continuation.full(state, self.max_messages_per_session)
+        return continuation.is_full(state, self.max_messages_per_session)
 
     def create_continuation_session(
         self, source_session: Session | None = None, *, key: str | None = None
@@ -379,7 +379,7 @@ class Sessions:
         outcome: str = UNKNOWN_OUTCOME,
     ) -> Session:
         """Close open calls (None: all) with an error result that says so; the session goes on."""
-        state = self.last(rules.known(self._find(session_id), session_id))
+        state = self.last(rules.existing_state(self._find(session_id), session_id))
         message = self._requests.closing(state.open_calls, call_ids, outcome)
         if message is None:
             return self._handle(state)
@@ -387,7 +387,7 @@ class Sessions:
 
     def session_chain(self, session_id: str) -> list[Session]:
         """Return every session of the conversation, first to last, each once."""
-        state = rules.known(self._find(session_id), session_id)
+        state = rules.existing_state(self._find(session_id), session_id)
         chain = [state]
         while before := self._before(chain[0]):
             chain.insert(0, before)
@@ -397,11 +397,11 @@ class Sessions:
 
     def _before(self, state: SessionState) -> SessionState | None:
         found = self._find(state.continued_from) if state.continued_from else None
-        return found if found and rules.follows(state, found) else None
+        return found if found and rules.is_continuation_of(state, found) else None
 
     def _following(self, state: SessionState) -> SessionState | None:
         found = (self._find(session_id) for session_id in reversed(state.continuations))
-        return next((part for part in found if rules.follows(part, state)), None)
+        return next((part for part in found if rules.is_continuation_of(part, state)), None)
 
     def chain_tokens(self, session_id: str) -> int:
         """Return the tokens of the whole conversation; what was carried over counts once."""

@@ -8,17 +8,16 @@ from typing import cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.context import recall
-from limpet.context import summary as summaries
+from limpet.core.rules.session_rules import ALWAYS_VISIBLE_CATEGORIES
 from limpet.core.values import commands as c
 from limpet.core.values.context import has_high_priority
 from limpet.core.values.json_values import checked_text
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SUMMARY_LANGUAGES, SessionState, Summary, WindowPolicy
+from limpet.core.windows import summary as summaries
 from limpet.engine import policies
 from limpet.engine.messages import Reader
 from limpet.engine.requests import checked_policy
-from limpet.history.sessions import KEPT
 
 Summarizer = Callable[[Sequence[Message], str | None], str]
 """Makes one text of some messages and the summary before them."""
@@ -100,8 +99,8 @@ class Out(msgspec.Struct, frozen=True):
         if text is None:
             made = self._extracted(language, prefix)
         else:
-            made = summaries.worded(text, language, prefix)
-        score, missing = recall.score(self.messages, made, self.before or "")
+            made = summaries.with_prefix(text, language, prefix)
+        score, missing = summaries.recall_score(self.messages, made, self.before or "")
         if text is not None and score < policy.recall:
             raise errors.SummaryRefused(
                 f"the summary has {score:.0%} of the names, numbers and identifiers; {policy.recall:.0%} are asked for.",
@@ -140,7 +139,7 @@ class Out(msgspec.Struct, frozen=True):
 
     def _extracted(self, language: str, prefix: str | None) -> str:
         numbers, chars = [(self.after + 1, self.last)], int(self._budget * limits.SUMMARY_SHARE) * 2
-        return summaries.summary_of(
+        return summaries.summarise_messages(
             self.messages, numbers, chars=chars, language=language, prefix=prefix, before=self.known
         ).text  # fmt: skip
 
@@ -152,7 +151,11 @@ def out(reader: Reader, state: SessionState, *, written: bool) -> Out | None:
     last = state.cut.first - 1 if state.cut else 0
     found = reader.slice(slice(after, last)) if after < last else []
     # What stays in every window needs no summary.
-    said = [m for m in found if m.category not in KEPT and not has_high_priority(m.metadata)]
+    said = [
+        m
+        for m in found
+        if m.category not in ALWAYS_VISIBLE_CATEGORIES and not has_high_priority(m.metadata)
+    ]
     return Out(state, said, known, last) if said else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from limpet import errors
 from limpet.core.formats import codec as parting
+from limpet.core.rules import redaction
 from limpet.core.values import ids
 from limpet.core.values.events import (
     MessageAddedEvent,
@@ -17,7 +18,6 @@ from limpet.core.values.messages import Message
 from limpet.engine import deriving, trees
 from limpet.engine.pending import Todo, encoded
 from limpet.engine.states import recorded, texts_of
-from limpet.history import standing
 from limpet.store.erasure import StandIn
 from limpet.store.port import Blobs, StoredEvent
 
@@ -39,7 +39,7 @@ def made(stored: StoredEvent, cause: StoredEvent, fetch: Blobs) -> StandIn:
     own = cause.position == stored.position
     said = None if own else _message(cause, fetch)
     event = recorded(stored, texts_of((stored,), fetch)).event
-    return _stored(stored, standing.session_event(event, name_of(cause), said), cause)
+    return _stored(stored, redaction.redacted_session_event(event, name_of(cause), said), cause)
 
 
 def _message(cause: StoredEvent, fetch: Blobs) -> Message:
@@ -50,7 +50,7 @@ def _message(cause: StoredEvent, fetch: Blobs) -> Message:
 
 
 def _of_frame(stored: StoredEvent, cause: StoredEvent) -> StandIn:
-    event, texts = standing.frame_event(trees.recorded(stored).event)
+    event, texts = redaction.redacted_frame_event(trees.recorded(stored).event)
     return StandIn(
         stored.position,
         parting.encode_frame_event(event),

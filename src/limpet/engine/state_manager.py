@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.context import remembered
-from limpet.context import summary as summaries
-from limpet.context import window as windows
-from limpet.context.window import Piece, Window
 from limpet.core.formats import intake
+from limpet.core.rules import call_pairs
 from limpet.core.values import messages
 from limpet.core.values.context import CompactionLevel, has_high_priority
 from limpet.core.values.json_values import Json
 from limpet.core.values.memory_records import Profile, with_profile_prompt
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import OpenCall, Summary, checked_summary_prefix
+from limpet.core.windows import profile_prompt
+from limpet.core.windows import summary as summaries
+from limpet.core.windows import window as windows
+from limpet.core.windows.window import Window, WindowMessage
 from limpet.engine.requests import MessageLike
 from limpet.engine.shrinking import (
     AsyncSummarizer,
@@ -27,7 +28,6 @@ from limpet.engine.shrinking import (
     checked_summary,
 )
 from limpet.engine.windows import Asked
-from limpet.history import pairing
 
 if TYPE_CHECKING:
     from limpet import tokens
@@ -75,7 +75,7 @@ class StateManager:
         """
         said = _accepted(messages)
         new = intake.accept(message)
-        pairing.check(*_calls(said), new)
+        call_pairs.check_message(*_calls(said), new)
         return list(self.window([*said, new]).messages)
 
     def bootstrap(
@@ -90,8 +90,8 @@ class StateManager:
 
         It takes at most `tokens`, fence included; of a longer profile the first lines are used.
         """
-        words = remembered.checked_language(language)
-        known = remembered.opening(profile, "", budget=tokens, language=words)
+        words = profile_prompt.checked_language(language)
+        known = profile_prompt.fit_profile(profile, "", budget=tokens, language=words)
         return list(with_profile_prompt(_accepted(messages), known))
 
     def truncate(self, messages: Iterable[MessageLike]) -> list[Message]:
@@ -111,8 +111,10 @@ class StateManager:
             self._asked, tools=tools, reserve=reserve, least=min_compaction
         ).measure()
         said = enumerate(_accepted(messages), 1)
-        pieces = [Piece(number, message, measure.count(message)) for number, message in said]
-        return windows.make(
+        pieces = [
+            WindowMessage(number, message, measure.count(message)) for number, message in said
+        ]
+        return windows.fit_window(
             pieces,
             self.limit,
             count=measure.count,
@@ -221,7 +223,7 @@ class _Early:
         if list(now[: self._stop]) != list(self._given[: self._stop]):
             return _accepted(now)
         known = Summary(0, 0, self.before, "") if self.before else None
-        made = summaries.summary_of(
+        made = summaries.summarise_messages(
             self.messages,
             self._numbers,
             chars=self._chars,
@@ -230,7 +232,7 @@ class _Early:
             before=known,
         )
         if text is not None:
-            words = summaries.worded(text, self._language, self._prefix)
+            words = summaries.with_prefix(text, self._language, self._prefix)
             made = msgspec.structs.replace(made, text=words)
         stay = [self._said[at] for at in self._stay]
         newest = _accepted(now[self._stop :])
@@ -246,5 +248,5 @@ def _accepted(messages: Iterable[MessageLike]) -> list[Message]:
 def _calls(messages: Sequence[Message]) -> tuple[tuple[OpenCall, ...], tuple[str, ...]]:
     open_calls, answered = tuple[OpenCall, ...](), tuple[str, ...]()
     for message in messages:
-        open_calls, answered = pairing.after(open_calls, answered, message)
+        open_calls, answered = call_pairs.calls_after(open_calls, answered, message)
     return open_calls, answered

@@ -9,12 +9,12 @@ import msgspec
 
 from limpet import errors
 from limpet.core.formats import codec
+from limpet.core.rules import session_rules
 from limpet.core.values.events import MessageAddedEvent, RecordedEvent
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
 from limpet.engine.folds import Folds
-from limpet.history import sessions
 from limpet.store import port
 from limpet.store.erasure import is_erased
 
@@ -108,7 +108,7 @@ class States(Folds[SessionState]):
         self, tenant: str, state: SessionState | None, page: Sequence[port.StoredEvent]
     ) -> SessionState | None:
         for fact in facts(self._store, tenant, page):
-            state = sessions.evolve(state, fact)
+            state = session_rules.evolve(state, fact)
         return state
 
     def begin_turn(self, *, alone: bool) -> None:

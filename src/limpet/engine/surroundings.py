@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from limpet import errors
+from limpet.core.rules import session_rules as rules
 from limpet.core.values import ids
 from limpet.core.values.events import MessageAddedEvent, SessionCreatedEvent, SessionResetEvent
 from limpet.core.values.memory_records import Said
@@ -15,7 +16,6 @@ from limpet.core.values.session_state import SessionState
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.states import facts, stream_of
-from limpet.history import sessions as rules
 from limpet.store.port import StoredEvent
 
 _BOUNDARIES: Final = frozenset({SessionCreatedEvent.kind, SessionResetEvent.kind})
@@ -36,9 +36,11 @@ class Surroundings:
 
         Raises SessionNotFound if there is none, or not of that user; MessageNotFound.
         """
-        state = rules.known(self._engine.states.current(self._tenant, session_id), session_id)
+        state = rules.existing_state(
+            self._engine.states.current(self._tenant, session_id), session_id
+        )
         if user_id is not None and state.user_id != user_id:
-            state = rules.known(None, session_id)
+            state = rules.existing_state(None, session_id)
         return _Around(self._engine, self._tenant, state).read(message_id, count)
 
 

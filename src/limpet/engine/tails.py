@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import msgspec
 
 from limpet import limits
-from limpet.context import shortening
-from limpet.context.items import Item
 from limpet.core.values import messages
 from limpet.core.values.events import MessageAddedEvent
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
+from limpet.core.windows import short_forms
+from limpet.core.windows.fitter import ContextItem
 from limpet.engine.states import cut_short, messages_of, stream_of
 from limpet.store import port
 
@@ -50,7 +50,7 @@ class Tail:
         self._groups: dict[int, list[Said]] = {}
         self._stubs: dict[int, Message] = {}
         self._versions: dict[int, int] = {}
-        self._items: tuple[object, dict[int, Item]] = (None, {})
+        self._items: tuple[object, dict[int, ContextItem]] = (None, {})
         self._lock = threading.Lock()
 
     def upto(self, state: SessionState, newest: int) -> list[Said]:
@@ -130,14 +130,14 @@ class Tail:
         if found is None:
             if len(self._stubs) >= limits.MESSAGE_CACHE_MESSAGES_MAX:
                 self._stubs.clear()
-            found = self._stubs[said.version] = shortening.stubbed(said.message)
+            found = self._stubs[said.version] = short_forms.stub_tool_output(said.message)
         return found
 
-    def items(self, counted: object) -> dict[int, Item]:
+    def items(self, counted: object) -> dict[int, ContextItem]:
         """Return what windows were fitted from before, as long as it is counted in the same way."""
         found, known = self._items
         if found != counted or len(known) > limits.MESSAGE_CACHE_MESSAGES_MAX:
-            known = dict[int, Item]()
+            known = dict[int, ContextItem]()
             self._items = (counted, known)
         return known
 

@@ -11,20 +11,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 
 from limpet import errors, limits
-from limpet.context.packed import SAID, SUMMARY, Talked
+from limpet.core.rules import session_rules as rules
+from limpet.core.rules.session_rules import message_preview
 from limpet.core.values import events as s
 from limpet.core.values.context import ContextHandle, HandleType, WindowSelection
 from limpet.core.values.memory_records import MEMORY_METADATA_KEY
 from limpet.core.values.messages import Message
 from limpet.core.values.pack_parts import PackSelection
 from limpet.core.values.session_state import SessionState
+from limpet.core.windows.pack import SOURCE_MESSAGE, SOURCE_SUMMARY, ConversationMoment
 from limpet.engine import planning, stand_ins, trees
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.lineage import own_events
 from limpet.engine.states import PREFIX, recorded, stream_of, texts_of
-from limpet.history import sessions as rules
-from limpet.history.sessions import preview
 from limpet.store import port
 from limpet.store.erasure import StandIn, is_erased
 
@@ -91,15 +91,15 @@ class Trees:
 
     def _in_pack(self, pack: PackSelection) -> bool:
         talked = pack.about.get("talked")
-        moment = msgspec.convert(talked, Talked) if talked is not None else None
+        moment = msgspec.convert(talked, ConversationMoment) if talked is not None else None
         if any(name in self._sessions for name, _ in pack.sessions):
             return True
         if moment is None or moment.session_id not in self._sessions:
             return False
         for part in pack.parts:
-            if part.get("kind") == SUMMARY:
+            if part.get("kind") == SOURCE_SUMMARY:
                 return True
-            if part.get("kind") == SAID:
+            if part.get("kind") == SOURCE_MESSAGE:
                 first = part.get("first", part.get("number", 0))
                 last = part.get("last", first)
                 if self._covered(moment.session_id, first, last, moment.began):
@@ -162,7 +162,7 @@ def passed(store: port.Store, tenant: str, head: int, streams: Collection[str]) 
 
 def traced(engine: Engine, tenant: str, session_id: str, message_id: str) -> Trace:
     """Return where a message went; raise SessionNotFound, MessageNotFound."""
-    state = rules.known(engine.states.current(tenant, session_id), session_id)
+    state = rules.existing_state(engine.states.current(tenant, session_id), session_id)
     events = list(_events_of(engine.store, tenant, state, message_id))
     causes = [event for event in events if not event.erased]
     if events and not causes:
@@ -335,7 +335,7 @@ class Trace:
             reach.told or any(reach.covers(each.first, each.last) for each in summaries)
         )
         reach.told = told
-        shown = state.preview is not None and state.preview == preview(self._said)
+        shown = state.preview is not None and state.preview == message_preview(self._said)
         waits = any(call.message_id == self._said.id for call in state.open_calls)
         return told or shown or waits
 

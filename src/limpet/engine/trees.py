@@ -11,6 +11,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import codec as wire
+from limpet.core.rules import frame_fold as rules
 from limpet.core.values import events as e
 from limpet.core.values.frame_state import (
     Decision,
@@ -21,7 +22,6 @@ from limpet.core.values.frame_state import (
     TreeState,
 )
 from limpet.engine.folds import Folds
-from limpet.history import frames as rules
 from limpet.store import port
 from limpet.store.erasure import is_erased
 
@@ -315,7 +315,7 @@ def claims_of(event: e.FrameEvent, tree: TreeState | None) -> list[str]:
         case e.FrameUpdatedEvent(tool=tool) if tool is not None:
             frame = tree.frames.get(event.frame_id) if tree else None
             known = frame is not None and frame.tool(tool.tool_id) is not None
-            if tool.status in rules.THROUGH:
+            if tool.status in rules.SETTLED_TOOL_STATUSES:
                 return [f"end:{tool.tool_id}"]
             return [] if known else [f"tool:{tool.tool_id}"]
         case _:

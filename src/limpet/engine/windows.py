@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Self, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.context import selecting
-from limpet.context import window as windows
-from limpet.context.packed import Talked
-from limpet.context.window import Window
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.context import CompactionLevel, WindowSelection
 from limpet.core.values.json_values import EMPTY, Json
 from limpet.core.values.messages import Message, checked_id
 from limpet.core.values.session_state import CounterCorrection, SessionState, Summary, WindowPolicy
+from limpet.core.windows import recorded_selection
+from limpet.core.windows import window as windows
+from limpet.core.windows.pack import ConversationMoment
+from limpet.core.windows.window import Window
 from limpet.engine import shrinking
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
@@ -56,7 +56,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     shares: Mapping[str, float] = EMPTY
 
     def __post_init__(self) -> None:
-        windows.checked_budget(self.budget)
+        windows.checked_window_budget(self.budget)
         model, counter = cast("object", self.model), self.counter
         if model is not None and not isinstance(model, str):
             raise errors.InvalidRequest(f"model is a name, not {type(model).__name__}.")
@@ -135,7 +135,7 @@ def of_session(engine: Engine, tenant: str, state: SessionState, wish: Wish) -> 
     asked = wish.by(state.policy)
     measure = asked.measure(state.corrections)
     parts = Parts(engine.tails.of(tenant, state), state, measure, asked.budget)
-    made = windows.make(
+    made = windows.fit_window(
         parts.upto(stable=asked.stable, shared=bool(asked.shares)), asked.budget, count=measure.count, counted=measure.counted,
         least=asked.least, shares=asked.shares, known=parts.known,
     )  # fmt: skip
@@ -163,13 +163,15 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
         )
     chosen = found[1].selection
     spoken = Spoken(engine.store, tenant, chosen)
-    return selecting.rebuilt(chosen, spoken.count(), spoken.read, tenant=tenant)
+    return recorded_selection.rebuilt_window(chosen, spoken.count(), spoken.read, tenant=tenant)
 
 
 class Spoken:
     """Messages of a session as they were numbered when a window or a pack was recorded."""
 
-    def __init__(self, store: port.Store, tenant: str, chosen: WindowSelection | Talked) -> None:
+    def __init__(
+        self, store: port.Store, tenant: str, chosen: WindowSelection | ConversationMoment
+    ) -> None:
         self._store = store
         self._tenant = tenant
         self._stream = stream_of(chosen.session_id)

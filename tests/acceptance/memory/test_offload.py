@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from limpet import Limpet, errors, limits
+from limpet.core.rules.session_rules import is_fully_offloaded
 from limpet.core.values.events import MessageAddedEvent, SessionOffloadedEvent
 from limpet.core.values.memory_records import Who
 from limpet.engine.engine import Engine
@@ -17,7 +18,6 @@ from limpet.engine.offloading import Offloading
 from limpet.engine.requests import Settings
 from limpet.engine.sessions import Sessions
 from limpet.engine.worker import Worker
-from limpet.history.offloading import handed_over
 from limpet.testing.faulty import FaultyStore
 from limpet.testing.scribe import Scribe
 from tests.acceptance.conversation_steps import (
@@ -87,7 +87,7 @@ def test_the_log_says_that_it_was_taken_and_nothing_else_changes(lp: Limpet):
     after = list(lp.sessions.list_sessions())
     assert [row["id"] for row in after] == [row["id"] for row in before] == ["b", "a"]
     assert [row["last_active"] for row in after] == [row["last_active"] for row in before]
-    assert handed_over(lp.sessions.get_session("a").state)
+    assert is_fully_offloaded(lp.sessions.get_session("a").state)
     offload(lp, memory)
     assert memory.offered == ["a#0"]
 
@@ -123,8 +123,8 @@ def test_only_what_somebody_owns_and_nobody_deleted_is_handed_over(lp: Limpet):
     memory = Scribe()
     offload(lp, memory)
     assert memory.offered == []
-    assert handed_over(lp.sessions.get_session("nobody").state)
-    assert handed_over(lp.sessions.get_session("empty").state)
+    assert is_fully_offloaded(lp.sessions.get_session("nobody").state)
+    assert is_fully_offloaded(lp.sessions.get_session("empty").state)
 
 
 def test_every_generation_is_handed_over_once(lp: Limpet):
@@ -134,14 +134,14 @@ def test_every_generation_is_handed_over_once(lp: Limpet):
     lp.sessions.add_messages("s", [user("second")])
     lp.sessions.reset_session("s")
     lp.sessions.add_messages("s", [user("third")])
-    assert not handed_over(lp.sessions.get_session("s").state)
+    assert not is_fully_offloaded(lp.sessions.get_session("s").state)
     memory = Scribe()
     offload(lp, memory)
     assert memory.offered == ["s#0", "s#1"]
     assert memory.texts("default", "s#1") == ["second"]
-    assert handed_over(lp.sessions.get_session("s").state), "what goes on is not waited for"
+    assert is_fully_offloaded(lp.sessions.get_session("s").state), "what goes on is not waited for"
     lp.sessions.end_session("s")
-    assert not handed_over(lp.sessions.get_session("s").state)
+    assert not is_fully_offloaded(lp.sessions.get_session("s").state)
     offload(lp, memory)
     assert memory.texts("default", "s#2") == ["third"]
     lp.sessions.delete_session("s")
@@ -168,7 +168,7 @@ def test_of_a_continued_conversation_each_part_is_handed_over_and_nothing_twice(
     assert asked == [f"{who}{n}" for n in range(20) for who in "qa"]
     assert texts.count("S") == 1
     states = [part.state for part in lp.sessions.session_chain("s")]
-    assert all(map(handed_over, states))
+    assert all(map(is_fully_offloaded, states))
 
 
 def test_a_fork_and_a_rewound_session_are_handed_over_as_they_are(lp: Limpet):
@@ -220,7 +220,7 @@ def test_what_fails_is_tried_again_and_does_not_block_the_others():
     (dead,) = Jobs(engine.store, "default").queue()
     assert dead.dead and dead.key == "bad#0@1"
     assert working.status()[0].told == {"cursor": 7, "lag": 0, "waiting": 0, "dead": 1}
-    assert not handed_over(sessions.get_session("bad").state)
+    assert not is_fully_offloaded(sessions.get_session("bad").state)
     sessions.create_session("later", user_id="ada")
     sessions.add_messages("later", [user("1")])
     sessions.end_session("later")

@@ -11,9 +11,9 @@ import pytest
 
 import limpet
 from limpet import Limpet, SessionManager, StateManager, errors, limits
-from limpet.context import remembered
 from limpet.core.values import messages
 from limpet.core.values.memory_records import Profile, Who
+from limpet.core.windows import profile_prompt
 from limpet.engine.bootstrapping import Bootstrap
 from limpet.testing.scribe import Scribe
 from tests.acceptance.conversation_steps import Opener, engine_of, user
@@ -45,7 +45,7 @@ def test_what_is_known_is_a_marked_part_of_the_one_system_prompt(
     (prompt,) = prompts(session)
     assert prompt.startswith("You plan trips.\n\n[memory-1]\n")
     assert prompt.endswith(f"\n{known}\n[/memory-1]")
-    assert remembered.WORDS[language] in prompt
+    assert profile_prompt.PREAMBLES[language] in prompt
     about = session.messages[0].metadata["memory"]
     assert about == {
         "engine": "scribe",
@@ -129,12 +129,14 @@ def test_no_content_can_end_its_fence(opener: Opener, text: str):
 def test_it_keeps_to_its_budget_the_first_lines_stay():
     lines = [f"Fact number {number} about the user." for number in range(200)]
     for budget in (100, 200, 500):
-        found = remembered.opening(Profile("\n".join(lines), 0), "e", budget=budget, language="en")
+        found = profile_prompt.fit_profile(
+            Profile("\n".join(lines), 0), "e", budget=budget, language="en"
+        )
         assert found is not None
         assert messages.estimate_text_tokens(found.text) <= budget
         kept = [line for line in found.text.splitlines() if line.startswith("Fact")]
         assert kept == lines[: len(kept)] and kept
-    assert remembered.opening(Profile("x", 0), "e", budget=5, language="en") is None
+    assert profile_prompt.fit_profile(Profile("x", 0), "e", budget=5, language="en") is None
 
 
 @pytest.mark.req("A-17")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from limpet import Limpet, Message, Session, WindowPolicy, errors
-from limpet.context.summary import SUMMARY_PREFIXES
+from limpet.core.windows.summary import SUMMARY_PREFIXES
 
 POLICY = WindowPolicy(budget=1_200, summary="en")
 

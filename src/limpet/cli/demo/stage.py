@@ -12,8 +12,8 @@ from limpet.cli import picture, visible
 from limpet.cli.surface import Face, Surface
 
 if TYPE_CHECKING:
-    from limpet.context.window import Window
     from limpet.core.values.frame_state import Frame
+    from limpet.core.windows.window import Window
 
 Span = tuple[str, str]
 """A piece of text and its style."""

@@ -10,8 +10,8 @@ from limpet.cli.frames import naming
 from limpet.cli.frames.showing import tool_document
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
+from limpet.core.rules.frame_rules import pending_work
 from limpet.core.values.frame_state import PendingWorkType, Scope
-from limpet.history.pending import pending_work
 
 if TYPE_CHECKING:
     from limpet.core.values.frame_state import Frame, PendingWork

@@ -8,7 +8,7 @@ from limpet import errors, limits
 from limpet.cli import asking, exits, figures, references, target
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.context import summary
+from limpet.core.windows import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ def _wanted(
         if not 1 <= at <= found.message_count:
             raise exits.Failure(_no_message(found, at))
         meant = found.messages[at - 1]
-        named, lines = meant.id, [f"  {meant.role}: {summary.text_of(meant)[:_SEEN_CHARS]}"]
+        named, lines = meant.id, [f"  {meant.role}: {summary.message_text(meant)[:_SEEN_CHARS]}"]
 
     def run() -> Receipt:
         return lp.admin.erase(session_id=found.id, message_id=named)

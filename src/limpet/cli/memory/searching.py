@@ -10,8 +10,8 @@ from limpet import errors
 from limpet.cli import again, exits, figures, references, target, visible
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.context import summary
 from limpet.core.values import ids
+from limpet.core.windows import summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,7 +145,7 @@ def show_said(surface: Surface, one: Said, *, here: bool) -> None:
     """Print one message of some that stand together; the one that is meant is marked."""
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
-    text = visible.line(summary.text_of(one.message))
+    text = visible.line(summary.message_text(one.message))
     shown = text if len(text) <= _LINE_CHARS else f"{text[:_LINE_CHARS]}{surface.glyphs.cut}"
     mark = surface.glyphs.to if here else " "
     style = "bold" if here else "dim"

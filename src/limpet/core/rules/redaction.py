@@ -1,0 +1,165 @@
+"""Redaction: an event of the same kind without the erased content, so that all folds still work.
+
+A message keeps its role, category and the ids of its calls and results. Its words, arguments,
+results and metadata are removed, and so is everything that was derived from its words.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from limpet.core.rules import continuation
+from limpet.core.rules.frame_fold import text_hash
+from limpet.core.rules.session_rules import message_preview
+from limpet.core.values import events as e
+from limpet.core.values.context import ContextHandle, WindowSelection, priority_of_metadata
+from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.memory_records import MEMORY_METADATA_KEY
+from limpet.core.values.messages import Message, ToolCallRequest, ToolCallResult
+from limpet.core.values.pack_parts import PackSelection
+from limpet.core.values.session_state import SUMMARY_PREFIXES, OpenCall, SessionState, Summary
+
+ERASED_TEXT: Final = "[erased]"
+
+_PROFILE_END: Final = re.compile(r"\[/memory-([0-9]{1,18})\]\Z")
+
+replace = msgspec.structs.replace
+
+
+def redacted_message(said: Message, name: str) -> Message:
+    """Return what stands in for a message; `name` is its id from now on."""
+    return Message(
+        role=said.role,
+        content=None if said.content is None else ERASED_TEXT,
+        category=said.category,
+        id=name,
+        timestamp=said.timestamp,
+        metadata=_kept_metadata(said),
+        tokens=said.tokens,
+        tool_calls=tuple(ToolCallRequest(call.id, call.name) for call in said.tool_calls),
+        tool_results=tuple(
+            ToolCallResult(r.tool_call_id, ERASED_TEXT, is_error=r.is_error)
+            for r in said.tool_results
+        ),
+        origin=said.origin,
+    )
+
+
+def without_profile(said: Message) -> Message:
+    """Return a prompt without what memory had put at its end."""
+    rest = {key: value for key, value in said.metadata.items() if key != MEMORY_METADATA_KEY}
+    text = said.content if isinstance(said.content, str) else ""
+    end = _PROFILE_END.search(text)
+    begin = text.rfind(f"[memory-{end[1]}]\n") if end else 0
+    left = text[: max(begin, 0)].removesuffix("\n\n")
+    return replace(said, content=left or ERASED_TEXT, metadata=rest)
+
+
+def _kept_metadata(said: Message) -> dict[str, Json]:
+    """Return what of a message's metadata decides over its place: it is one of a few words that are ours."""
+    kept: dict[str, Json] = {}
+    chosen = priority_of_metadata(said.metadata)
+    if chosen is not None:
+        pinned = said.metadata.get("pinned") is True
+        kept = {"pinned": True} if pinned else {"priority": chosen[0].label}
+    if said.metadata.get("type") == continuation.TRANSITION_TYPE:
+        kept["type"] = continuation.TRANSITION_TYPE
+    return kept
+
+
+def redacted_session_event(
+    event: e.SessionEvent, name: str, cause: Message | None
+) -> e.SessionEvent:
+    """Return what stands in for an event of which `cause` is part, which is called `name` now; None: all of it goes."""
+    match event:
+        case e.MessageAddedEvent():
+            said = event.message
+            if cause is not None and said.id != cause.id and MEMORY_METADATA_KEY in said.metadata:
+                return replace(event, message=without_profile(said))
+            return replace(event, message=redacted_message(said, name))
+        case e.WindowRecordedEvent():
+            return replace(event, selection=_redacted_selection(event.selection))
+        case e.SessionSummarizedEvent():
+            return e.SessionSummarizedEvent(redacted_summary(event.summary))
+        case e.SessionCreatedEvent():
+            summary = redacted_summary(event.summary) if event.summary else None
+            if cause is not None:
+                return replace(event, summary=summary)
+            return e.SessionCreatedEvent(
+                id=event.id, policy=event.policy, summary=summary, corrections=event.corrections
+            )
+        case e.SessionForkedEvent() | e.SessionRewoundEvent():
+            state = _redacted_state(event.state, name, cause)
+            if isinstance(event, e.SessionForkedEvent) and cause is None:
+                return replace(event, source=ERASED_TEXT, state=replace(state, forked_from=None))
+            return replace(event, state=state)
+        case e.SessionUpdatedEvent():
+            return e.SessionUpdatedEvent(policy=event.policy, usage=event.usage)
+        case e.SessionContinuedEvent():
+            return e.SessionContinuedEvent(ERASED_TEXT)
+        case _:
+            return event
+
+
+def redacted_summary(summary: Summary) -> Summary:
+    """Return what stands in for a summary: it says for which messages it stood, and nothing of theirs."""
+    begins = next(
+        (p for p in SUMMARY_PREFIXES.values() if summary.text.startswith(p)), SUMMARY_PREFIXES["en"]
+    )
+    named = f"(messages {summary.first}–{summary.last}) " if summary.last else ""
+    return replace(summary, text=f"{begins}{named}{ERASED_TEXT}", recall=None)
+
+
+def _redacted_selection(chosen: WindowSelection) -> WindowSelection:
+    return replace(chosen, parts=(), sizes=(), digest="")
+
+
+def _redacted_state(state: SessionState, name: str, cause: Message | None) -> SessionState:
+    def called(call: OpenCall) -> OpenCall:
+        renamed = cause is None or call.message_id == cause.id
+        return replace(call, message_id=name) if renamed else call
+
+    shown = state.preview
+    if shown is not None and (cause is None or shown == message_preview(cause)):
+        shown = ERASED_TEXT
+    made = replace(
+        state,
+        preview=shown,
+        open_calls=tuple(map(called, state.open_calls)),
+        summary=redacted_summary(state.summary) if state.summary else None,
+        written=redacted_summary(state.written) if state.written else None,
+    )
+    if cause is not None:
+        return made
+    return replace(
+        made, user_id=None, title=None, metadata=EMPTY, root_id=None, continued_from=None,
+        continuations=(),
+    )  # fmt: skip
+
+
+def redacted_frame_event(event: e.FrameEvent) -> tuple[e.FrameEvent, tuple[str, ...]]:
+    """Return what stands in for an event of a frame that holds content of others, and the texts that it refers to."""
+    match event:
+        case e.FrameUpdatedEvent() if event.pack is not None:
+            return replace(event, pack=_redacted_pack(event.pack)), ()
+        case e.HandleAddedEvent():
+            return replace(event, handle=_redacted_handle(event.handle)), (ERASED_TEXT,)
+        case e.FrameCompactedEvent():
+            return replace(event, replaced=tuple(map(_redacted_handle, event.replaced))), (
+                ERASED_TEXT,
+            )
+        case _:
+            return event, ()
+
+
+def _redacted_pack(chosen: PackSelection) -> PackSelection:
+    return replace(chosen, digest="", parts=(), about=EMPTY, role="")
+
+
+def _redacted_handle(handle: ContextHandle) -> ContextHandle:
+    return replace(
+        handle, description="", target=EMPTY, content=None, content_hash=text_hash(ERASED_TEXT)
+    )

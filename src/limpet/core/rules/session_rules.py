@@ -1,0 +1,663 @@
+"""The rules of sessions: `decide` turns a command into events, `evolve` folds events into state.
+
+Pure: no clock, no randomness, no I/O. `decide` may refuse; `evolve` never does, because the log is
+a record of what happened. Covers creation, messages, updates, forks, rewinds, resets, continuation,
+summaries, end and offloading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import assert_never, cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.rules import call_pairs
+from limpet.core.values import commands, messages
+from limpet.core.values import events as e
+from limpet.core.values.context import WindowSelection, has_high_priority
+from limpet.core.values.json_values import Json, checked_text, freeze
+from limpet.core.values.memory_records import with_profile_prompt
+from limpet.core.values.messages import Message, MessageCategory
+from limpet.core.values.session_state import (
+    DERIVED_METADATA,
+    Cut,
+    EndReason,
+    ReportedUsage,
+    SessionState,
+    SessionStatus,
+    Summary,
+    corrections_with_usage,
+)
+
+
+def checked_title(title: str | None) -> str | None:
+    """Return the title; raise TooLarge past its limit."""
+    if title is None:
+        return None
+    if not isinstance(cast("object", title), str):
+        raise errors.InvalidRequest(f"a title is text, not {type(title).__name__}.")
+    text = checked_text(title)
+    size = len(text.encode())
+    if size > limits.TITLE_BYTES_MAX:
+        raise errors.TooLarge(
+            f"the title has {size:,} bytes; at most {limits.TITLE_BYTES_MAX:,} are kept.",
+            facts={"bytes": size, "bytes_max": limits.TITLE_BYTES_MAX},
+        )
+    return text
+
+
+def checked_metadata(metadata: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return frozen metadata; raise TooLarge past its limit, InvalidRequest for derived keys."""
+    frozen = freeze(metadata)
+    size = len(msgspec.json.encode(frozen))
+    if size > limits.METADATA_BYTES_MAX:
+        raise errors.TooLarge(
+            f"the metadata has {size:,} bytes; at most {limits.METADATA_BYTES_MAX:,} are kept.",
+            hint="Keep large values in a message, or outside.",
+            facts={"bytes": size, "bytes_max": limits.METADATA_BYTES_MAX},
+        )
+    for name in DERIVED_METADATA:
+        if name in frozen:
+            raise errors.InvalidRequest(f"metadata {name!r} is derived by Limpet and can't be set.")
+    return frozen
+
+
+replace = msgspec.structs.replace
+
+ForkOrRewindEvent = e.SessionForkedEvent | e.SessionRewoundEvent
+"""Events that say all of the state after them."""
+
+
+def fork_event(source: SessionState, command: commands.ForkSession) -> e.SessionForkedEvent:
+    """Return the event that begins a fork. It is a conversation of its own: it follows no other."""
+    there = _target_state(command.there)
+    if command.user_id is not None and command.user_id != source.user_id:
+        raise errors.InvalidRequest(
+            "a fork belongs to the same user as its source.",
+            hint="For another user, create a session and add the messages to it.",
+            facts={"session": source.id},
+        )
+    version = there.version + 1
+    state = replace(
+        there,
+        id=command.fork_id,
+        version=version,
+        rebased=version,
+        status=SessionStatus.ACTIVE,
+        end_reason=None,
+        user_id=source.user_id,
+        title=source.title if command.title is None else checked_title(command.title),
+        metadata=source.metadata
+        if command.metadata is None
+        else checked_metadata(command.metadata),
+        carried=0,
+        carried_tokens=0,
+        root_id=None,
+        continued_from=None,
+        continuations=(),
+        continuation_index=0,
+        forked_from=(source.id, there.version),
+        handed=there.generation,
+        handed_more=(),
+        until=0,
+    )
+    return e.SessionForkedEvent(command.fork_id, source.id, there.version, state)
+
+
+def rewind_event(
+    state: SessionState, command: commands.RewindSession
+) -> e.SessionRewoundEvent | None:
+    """Return the event that takes a session back; None if it is there.
+
+    Title and metadata are the session's, not the conversation's: they stay as they are.
+    """
+    there = _target_state(command.there)
+    if there.ordinal == state.ordinal and there.continuations == state.continuations:
+        return None
+    version = state.version + 1
+    back = replace(
+        there, version=version, rebased=version, title=state.title, metadata=state.metadata,
+        handed=state.handed, handed_more=state.handed_more, until=0,
+    )  # fmt: skip
+    return e.SessionRewoundEvent(there.version, back)
+
+
+def _target_state(state: SessionState | None) -> SessionState:
+    assert state is not None, "the engine fills in the state to go on from"
+    return state
+
+
+def evolve_rebased(event: ForkOrRewindEvent, time_us: int) -> SessionState:
+    """Return the state of a session that was forked or rewound."""
+    there = event.state
+    created = time_us if isinstance(event, e.SessionForkedEvent) else there.created_us
+    return replace(there, metadata=freeze(there.metadata), created_us=created, active_us=time_us)
+
+
+encode = msgspec.json.encode
+
+
+def update_events(state: SessionState, command: commands.UpdateSession) -> list[e.SessionEvent]:
+    """Return what a command changes; nothing if it is so already."""
+    title = command.title
+    if title is not msgspec.UNSET:
+        title = checked_title(title)
+        title = msgspec.UNSET if title == state.title else title
+    for name in command.drop_metadata:
+        if name in command.set_metadata:
+            raise errors.InvalidRequest(f"metadata {name!r} can't be both set and dropped.")
+    setting = {
+        k: v
+        for k, v in command.set_metadata.items()
+        if k not in state.metadata or encode(state.metadata[k]) != encode(v)
+    }
+    dropping = tuple(key for key in command.drop_metadata if key in state.metadata)
+    policy = msgspec.UNSET if command.policy == state.policy else command.policy
+    if title is msgspec.UNSET and policy is msgspec.UNSET and not setting and not dropping:
+        return []
+    event = e.SessionUpdatedEvent(
+        title=title, set_metadata=freeze(setting), drop_metadata=dropping, policy=policy
+    )
+    checked_metadata(_updated_metadata(state, event))
+    return [event]
+
+
+def _updated_metadata(state: SessionState, event: e.SessionUpdatedEvent) -> Mapping[str, Json]:
+    merged = {**state.metadata, **event.set_metadata}
+    return freeze({key: value for key, value in merged.items() if key not in event.drop_metadata})
+
+
+def evolve_updated(state: SessionState, event: e.SessionUpdatedEvent, time_us: int) -> SessionState:
+    """Return the state after a change."""
+    known, usage = state.corrections, event.usage
+    return replace(
+        state,
+        version=state.version + 1,
+        active_us=time_us,
+        title=state.title if event.title is msgspec.UNSET else event.title,
+        metadata=_updated_metadata(state, event),
+        policy=state.policy if event.policy is msgspec.UNSET else event.policy,
+        corrections=known if usage is msgspec.UNSET else corrections_with_usage(known, usage),
+    )
+
+
+def offload_events(state: SessionState, command: commands.OffloadSession) -> list[e.SessionEvent]:
+    """Return what there is to note of a generation that was taken: nothing if it is noted already."""
+    if is_offloaded(state, command.generation):
+        return []
+    # A session that is continued takes no more messages, and is handed over with the one it goes on in.
+    over = state.status is SessionStatus.ENDED or bool(state.continuations)
+    if command.generation > state.generation or (
+        command.generation == state.generation and not over
+    ):
+        raise errors.InvalidRequest(
+            f"generation {command.generation} of the session {state.id!r} has not ended.",
+            facts={"session": state.id, "generation": state.generation},
+        )
+    return [e.SessionOffloadedEvent(command.generation, command.engine)]
+
+
+def is_offloaded(state: SessionState, generation: int) -> bool:
+    """Whether nothing of a generation waits to be taken: it was, or it was deleted."""
+    return generation < state.handed or generation in state.handed_more
+
+
+def evolve_offloaded(state: SessionState, event: e.SessionOffloadedEvent) -> SessionState:
+    """Return the state after a generation was taken. Nobody was active: the session keeps its place in listings."""
+    more = {*state.handed_more, event.generation}
+    handed = state.handed
+    while handed in more:
+        handed += 1
+    left = tuple(sorted(one for one in more if one > handed))
+    version = state.version + 1
+    return msgspec.structs.replace(state, version=version, handed=handed, handed_more=left)
+
+
+def is_fully_offloaded(state: SessionState) -> bool:
+    """Whether long-term memory has everything of a session that it is to have: nothing would be lost with it.
+
+    To be asked before a history is destroyed, where there is a memory engine. What goes on is not waited for.
+    """
+    if state.user_id is None or state.status is SessionStatus.DELETED:
+        return True
+    ended = state.generation + (state.status is SessionStatus.ENDED)
+    return all(is_offloaded(state, generation) for generation in range(state.handed, ended))
+
+
+CALLER_COUNTER = "given"
+"""The counter's name of a count that the caller gave."""
+
+PREVIEW_CHARS = 80
+
+ALWAYS_VISIBLE_CATEGORIES = (MessageCategory.SYSTEM, MessageCategory.CONTEXT)
+
+
+class SessionWrite(msgspec.Struct, frozen=True):
+    """The events that a command makes in one session; `base` is the session and version that they follow."""
+
+    session_id: str
+    events: tuple[e.SessionEvent, ...]
+    base: tuple[str, int] | None = None
+
+
+def decide(
+    state: SessionState | None, command: commands.SessionCommand
+) -> tuple[SessionWrite, ...]:
+    """Return the events that a command makes, per session; none if nothing would change.
+
+    `state` is the state of the command's session. Raises a kind of Refused, Conflict or NotFound.
+    """
+    match command:
+        case commands.AddMessages():
+            return _session_write(command.session_id, add_messages_events(state, command))
+        case commands.CreateSession():
+            return _session_write(command.session_id, _create_events(state, command))
+        case commands.UpdateSession():
+            return _session_write(
+                command.session_id,
+                update_events(existing_state(state, command.session_id), command),
+            )
+        case commands.ContinueSession():
+            return _continuation_writes(active_state(state, command.session_id), command)
+        case commands.EndSession():
+            return _session_write(
+                command.session_id, _end_events(existing_state(state, command.session_id), command)
+            )
+        case commands.ResetSession():
+            fresh = evolve_one(
+                existing_state(state, command.session_id), e.SessionResetEvent(), time_us=0
+            )
+            said = with_profile_prompt(command.messages, command.opening)
+            return _session_write(
+                command.session_id, [e.SessionResetEvent(), *_message_events(fresh, said)]
+            )
+        case commands.ForkSession():
+            begun = fork_event(existing_state(state, command.session_id), command)
+            return (SessionWrite(begun.id, (begun,), (begun.source, begun.version)),)
+        case commands.RewindSession():
+            back = rewind_event(active_state(state, command.session_id), command)
+            return (SessionWrite(back.state.id, (back,), (back.state.id, back.to)),) if back else ()
+        case commands.TrimSession():
+            active_state(state, command.session_id)
+            return _session_write(command.session_id, cut_events(command.cut, command.summary))
+        case commands.SummarizeSession():
+            return _session_write(
+                command.session_id,
+                _summarize_events(active_state(state, command.session_id), command),
+            )
+        case commands.OffloadSession():
+            found = existing_state(state, command.session_id)
+            return _session_write(command.session_id, offload_events(found, command))
+    assert_never(command)
+
+
+def _session_write(session_id: str, events: Iterable[e.SessionEvent]) -> tuple[SessionWrite, ...]:
+    made = tuple(events)
+    return (SessionWrite(session_id, made),) if made else ()
+
+
+def existing_state(state: SessionState | None, session_id: str) -> SessionState:
+    """Return the state of an existing session; raise SessionNotFound if it does not exist."""
+    if state is None or state.gone:
+        raise unknown_session_error(session_id)
+    return state
+
+
+def unknown_session_error(session_id: str) -> errors.SessionNotFound:
+    """Return the error for a session that does not exist."""
+    return errors.SessionNotFound(
+        f"there is no session {session_id!r}.",
+        hint="List them, or create it with get_or_create_session.",
+        facts={"session": session_id},
+    )
+
+
+def active_state(state: SessionState | None, session_id: str) -> SessionState:
+    """Return the state of an active session; raise SessionEnded if it has ended."""
+    if state is not None and state.status is SessionStatus.ACTIVE and not state.gone:
+        return state
+    ended = existing_state(state, session_id)
+    raise errors.SessionEnded(
+        f"the session {session_id!r} has ended ({ended.end_reason}).",
+        hint="reset_session starts its next generation.",
+        facts={"session": session_id, "reason": str(ended.end_reason)},
+    )
+
+
+def is_continuation_of(state: SessionState | None, before: SessionState) -> bool:
+    """Return whether a session continues another: it exists, and each names the other."""
+    return (
+        state is not None
+        and not state.gone
+        and state.continued_from == before.id
+        and state.id in before.continuations
+    )
+
+
+def _create_events(
+    state: SessionState | None, command: commands.CreateSession
+) -> list[e.SessionEvent]:
+    said = with_profile_prompt(command.messages, command.opening)
+    if state is not None and not state.gone:
+        if command.or_get and state.status is SessionStatus.ACTIVE:
+            return []
+        if command.or_get:
+            fresh = evolve_one(state, e.SessionResetEvent(), time_us=0)
+            return [e.SessionResetEvent(), *_message_events(fresh, said)]
+        raise duplicate_session_error(command.session_id)
+    created = e.SessionCreatedEvent(
+        id=command.session_id,
+        user_id=command.user_id,
+        title=checked_title(command.title),
+        metadata=checked_metadata(command.metadata),
+        policy=command.policy,
+    )
+    return [created, *_message_events(evolve_one(state, created, time_us=0), said)]
+
+
+def duplicate_session_error(session_id: str) -> errors.DuplicateSession:
+    """Return the error for a session id that is taken."""
+    return errors.DuplicateSession(
+        f"a session {session_id!r} exists already.",
+        hint="Use get_or_create_session to open it, or choose another id.",
+        facts={"session": session_id},
+    )
+
+
+def add_messages_events(
+    state: SessionState | None, command: commands.AddMessages
+) -> tuple[e.SessionEvent, ...]:
+    """Return the events of messages that are added to a session."""
+    made = _message_events(active_state(state, command.session_id), command.messages)
+    if command.window is not None or command.usage is not None:
+        made[:0] = _model_call_events(command.window, command.usage, len(made))
+    return tuple(made)
+
+
+def _model_call_events(
+    window: WindowSelection | None, usage: ReportedUsage | None, messages: int
+) -> list[e.SessionEvent]:
+    """Return the events that record a model call: its usage, and its window right before the answer."""
+    made: list[e.SessionEvent] = []
+    if usage is not None:
+        made.append(e.SessionUpdatedEvent(usage=usage))
+    if window is not None:
+        made.append(e.WindowRecordedEvent(window, messages))
+    return made
+
+
+def cut_events(cut: Cut | None, summary: Summary | None) -> list[e.SessionEvent]:
+    """Return the event of a cut, followed by that of the summary of what it takes out."""
+    made: list[e.SessionEvent] = [] if cut is None else [e.WindowCutEvent(cut)]
+    return made if summary is None else [*made, e.SessionSummarizedEvent(summary)]
+
+
+def _summarised_up_to(state: SessionState, summary: Summary) -> int:
+    """Return the last message under the summary that this one continues: a written one continues a written one."""
+    before = state.written if summary.author else state.summary
+    return before.last if before else 0
+
+
+def _summarize_events(
+    state: SessionState, command: commands.SummarizeSession
+) -> list[e.SessionEvent]:
+    stands = _summarised_up_to(state, command.summary)
+    out = state.cut.first - 1 if state.cut else 0
+    if command.generation != state.generation or stands != command.after:
+        raise errors.Conflict(
+            "another caller summarised the session first.",
+            hint="Nothing was changed. Summarise again if messages are still without a summary.",
+            facts={"session": state.id, "summarised": stands, "expected": command.after},
+        )
+    if state.erased > command.seen:
+        raise errors.Conflict(
+            "messages were erased while they were summarised.",
+            hint="Nothing was changed. Summarise again: erased messages are left out then.",
+            facts={"session": state.id},
+        )
+    live = state.summary.last if state.summary and command.summary.author else 0
+    if not max(command.after, live - 1) < command.summary.last <= out:
+        # The messages were outside the window when they were read; a later cut brought them back.
+        raise errors.Conflict(
+            f"messages up to #{command.summary.last:,} can't be summarised now; #{out:,} is the last one outside the window.",
+            hint="Nothing was changed. Summarise again if messages are still without a summary.",
+            facts={"session": state.id},
+        )
+    return [e.SessionSummarizedEvent(command.summary)]
+
+
+def _message_events(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEvent]:
+    made: list[e.SessionEvent] = []
+    open_calls, answered = state.open_calls, state.answered
+    before: Message | None = None
+    for message in messages:
+        if before is not None:
+            open_calls, answered = call_pairs.calls_after(open_calls, answered, before)
+        call_pairs.check_message(open_calls, answered, message)
+        made.append(counted_message_event(message))
+        before = message
+    return made
+
+
+def counted_message_event(message: Message) -> e.MessageAddedEvent:
+    """Return the event of a message with its token count and the counter's name."""
+    if message.tokens > 0:
+        return e.MessageAddedEvent(message, message.tokens, CALLER_COUNTER)
+    return e.MessageAddedEvent(
+        message, message.fallback_estimate_tokens(), messages.ESTIMATE_COUNTER
+    )
+
+
+def _end_events(state: SessionState, command: commands.EndSession) -> list[e.SessionEvent]:
+    if command.idle_since_us is not None and state.active_us > command.idle_since_us:
+        return []
+    if state.status is SessionStatus.ENDED and command.reason is not EndReason.DELETED:
+        return []
+    return [e.SessionEndedEvent(command.reason)]
+
+
+def _continuation_writes(
+    state: SessionState, command: commands.ContinueSession
+) -> tuple[SessionWrite, ...]:
+    created = e.SessionCreatedEvent(
+        id=command.next_id,
+        user_id=state.user_id,
+        title=state.title,
+        metadata=state.metadata,
+        root_id=state.root_id or state.id,
+        continued_from=state.id,
+        continuation_index=state.continuation_index + 1,
+        policy=state.policy,
+        summary=command.summary,
+        corrections=state.corrections,
+    )
+    fresh = evolve_one(None, created, time_us=0)
+    events = _message_events(fresh, (*command.carried, *command.messages))
+    at = len(command.carried)
+    events[at:at] = _model_call_events(command.window, command.usage, len(command.messages))
+    return (
+        SessionWrite(state.id, (e.SessionContinuedEvent(command.next_id),)),
+        SessionWrite(command.next_id, (created, *events)),
+    )
+
+
+def evolve(state: SessionState | None, recorded: e.RecordedEvent) -> SessionState:
+    """Return the state after a recorded event."""
+    after = evolve_one(state, recorded.event, time_us=recorded.time_us)
+    version, until = recorded.version, after.until
+    # A session created again under a used id begins above the versions of the earlier one.
+    began = version if isinstance(recorded.event, e.SessionCreatedEvent) else after.began
+    return replace(after, version=version, began=began, until=0 if version >= until else until)
+
+
+def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
+    """Return the state after an event, one version later."""
+    if state is None:
+        return _evolve_first(event, time_us)
+    # Tested first because nearly every event is a message.
+    if isinstance(event, e.MessageAddedEvent):
+        return _evolve_message(state, event, time_us)
+    if isinstance(event, ForkOrRewindEvent):
+        return evolve_rebased(event, time_us)
+    version = state.version + 1
+    match event:
+        case e.SessionCreatedEvent():
+            return _created_state(state, event, time_us)
+        case e.WindowRecordedEvent():
+            return replace(state, version=version, active_us=time_us)
+        case e.WindowCutEvent():
+            return replace(
+                state, version=version, active_us=time_us, cut=event.cut, live=event.cut.tokens
+            )
+        case e.SessionSummarizedEvent():
+            return _evolve_summarized(state, event, time_us)
+        case e.SessionUpdatedEvent():
+            return evolve_updated(state, event, time_us)
+        case e.SessionContinuedEvent():
+            links = (*state.continuations, event.to)
+            return replace(
+                state,
+                version=version,
+                active_us=time_us,
+                continuations=links,
+                open_calls=(),
+                answered=(),
+            )
+        case e.SessionResetEvent():
+            return _next_generation_state(state, time_us)
+        case e.SessionEndedEvent() | e.SessionOffloadedEvent() | e.SessionErasedEvent():
+            return _evolve_ended(state, event, time_us)
+    assert_never(event)
+
+
+def _evolve_first(event: e.SessionEvent, time_us: int) -> SessionState:
+    if isinstance(event, e.SessionCreatedEvent):
+        return _created_state(None, event, time_us)
+    if isinstance(event, ForkOrRewindEvent):
+        return evolve_rebased(event, time_us)
+    raise errors.Corrupt("a session's log does not begin with its creation.")
+
+
+def _evolve_summarized(
+    state: SessionState, event: e.SessionSummarizedEvent, time_us: int
+) -> SessionState:
+    more = event.summary.tokens - (state.summary.tokens if state.summary else 0)
+    version, live = state.version + 1, state.live + more
+    written = event.summary if event.summary.author else state.written
+    return replace(
+        state, version=version, active_us=time_us, summary=event.summary, written=written, live=live
+    )
+
+
+def _evolve_ended(
+    state: SessionState,
+    event: e.SessionEndedEvent | e.SessionOffloadedEvent | e.SessionErasedEvent,
+    time_us: int,
+) -> SessionState:
+    if isinstance(event, e.SessionOffloadedEvent):
+        return evolve_offloaded(state, event)
+    if isinstance(event, e.SessionErasedEvent):
+        # An erasure does not count as activity.
+        return replace(state, version=state.version + 1, erased=state.version + 1)
+    deleted = event.reason is EndReason.DELETED
+    status = SessionStatus.DELETED if deleted else SessionStatus.ENDED
+    # A timeout does not count as activity.
+    active = state.active_us if event.reason is EndReason.TIMEOUT else time_us
+    return replace(
+        state, version=state.version + 1, active_us=active, status=status, end_reason=event.reason
+    )
+
+
+def _created_state(
+    state: SessionState | None, event: e.SessionCreatedEvent, time_us: int
+) -> SessionState:
+    before = SessionState(id=event.id, generation=-1) if state is None or event.until else state
+    return SessionState(
+        id=event.id,
+        version=before.version + 1,
+        user_id=event.user_id,
+        title=event.title,
+        metadata=freeze(event.metadata),
+        created_us=time_us,
+        active_us=time_us,
+        generation=before.generation + 1,
+        began=before.version + 1,
+        ordinal=before.ordinal,
+        ordinal_began=before.ordinal,
+        root_id=event.root_id,
+        continued_from=event.continued_from,
+        continuation_index=event.continuation_index,
+        policy=event.policy,
+        summary=event.summary,
+        written=event.summary if event.summary and event.summary.author else None,
+        corrections=event.corrections,
+        live=event.summary.tokens if event.summary else 0,
+        rebased=before.rebased,
+        handed=before.generation + 1,
+        until=event.until,
+    )
+
+
+def _next_generation_state(state: SessionState, time_us: int) -> SessionState:
+    return SessionState(
+        id=state.id,
+        version=state.version + 1,
+        user_id=state.user_id,
+        title=state.title,
+        metadata=state.metadata,
+        created_us=time_us,
+        active_us=time_us,
+        generation=state.generation + 1,
+        began=state.version + 1,
+        ordinal=state.ordinal,
+        ordinal_began=state.ordinal,
+        policy=state.policy,
+        corrections=state.corrections,
+        forked_from=state.forked_from,
+        rebased=state.rebased,
+        handed=state.handed,
+        handed_more=state.handed_more,
+        until=state.until,
+    )
+
+
+def _evolve_message(state: SessionState, event: e.MessageAddedEvent, time_us: int) -> SessionState:
+    message, version, ordinal = event.message, state.version + 1, state.ordinal + 1
+    open_calls, answered = call_pairs.calls_after(state.open_calls, state.answered, message)
+    asked = message.role == "user"
+    after = replace(
+        state,
+        version=version,
+        ordinal=ordinal,
+        active_us=time_us,
+        tokens=state.tokens + event.tokens,
+        live=state.live + event.tokens,
+        open_calls=open_calls,
+        answered=answered,
+        turn=version if asked else state.turn,
+        turn_ordinal=ordinal if asked else state.turn_ordinal,
+        group=version if message.tool_calls else state.group,
+    )
+    # The rest applies to few messages, and every replaced field costs time.
+    if message.origin is not None:
+        carried, tokens = state.carried + 1, state.carried_tokens + event.tokens
+        after = replace(after, carried=carried, carried_tokens=tokens)
+    if message.category in ALWAYS_VISIBLE_CATEGORIES:
+        after = replace(after, kept=(*state.kept, version))
+    elif _is_always_visible(state, message):
+        after = replace(after, pins=(*state.pins, version))
+    return after if state.preview or not asked else replace(after, preview=message_preview(message))
+
+
+def _is_always_visible(state: SessionState, message: Message) -> bool:
+    """Return whether a window always looks at a message: the first system prompt, or one whose metadata asks for it."""
+    prompt = message.role == "system" and not state.message_count
+    return prompt or (bool(message.metadata) and has_high_priority(message.metadata))
+
+
+def message_preview(message: Message) -> str | None:
+    """Return the beginning of a message, for listings of sessions without a title."""
+    text = message.content if isinstance(message.content, str) else ""
+    return " ".join(text[:PREVIEW_CHARS].split()) or None

@@ -1,0 +1,291 @@
+"""Compaction plans: which handles of a frame a strategy removes or replaces.
+
+Pure, except for the callbacks that read content and assemble the whole pack. The plan is carried
+out as one command. Compaction gives no spent tokens back to the frame's budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.formats import codec
+from limpet.core.values import messages
+from limpet.core.values.budget import checked_token_count
+from limpet.core.values.commands import CompactFrame
+from limpet.core.values.context import (
+    CompactionLevel,
+    CompactionResult,
+    CompactionStrategy,
+    ContextHandle,
+    ContextPriority,
+    HandleType,
+)
+from limpet.core.values.frame_state import Frame
+from limpet.core.windows import summary
+from limpet.core.windows.pack import ContextPack
+
+SUMMARY_ID_PREFIX: Final = "summary_"
+
+CallGroups = Mapping[str, int]
+"""Handles that point at messages of one tool call have the same number; the others have none."""
+
+ReadContents = Callable[[Sequence[ContextHandle]], Mapping[str, str]]
+"""The content of handles by their ids, as far as it can be found."""
+
+AssembleWholePack = Callable[[], ContextPack]
+"""The pack with everything in it."""
+
+
+class CompactionPlan(msgspec.Struct, frozen=True):
+    """What shall be done, and what comes of it; nothing if there is no command."""
+
+    command: CompactFrame | None
+    result: CompactionResult
+
+
+class _HandleGroup(msgspec.Struct, frozen=True):
+    """Handles that go or stay together, oldest first, with the index of the newest of them."""
+
+    handles: tuple[ContextHandle, ...]
+    newest: int
+
+    @property
+    def stays(self) -> bool:
+        return any(map(_must_stay, self.handles))
+
+    @property
+    def priority(self) -> ContextPriority:
+        return max(handle.priority for handle in self.handles)
+
+    @property
+    def size(self) -> int:
+        return sum(handle.size for handle in self.handles)
+
+
+def _must_stay(handle: ContextHandle) -> bool:
+    return handle.pinned or handle.priority is ContextPriority.CRITICAL
+
+
+def plan_compaction(
+    frame: Frame,
+    target: int,
+    strategy: CompactionStrategy,
+    *,
+    together: CallGroups,
+    contents: ReadContents,
+    whole: AssembleWholePack,
+) -> CompactionPlan:
+    """Return what a strategy does to a frame's handles so that they have at most `target` tokens.
+
+    Raises InvalidRequest if a custom strategy drops what must stay, or makes handles up.
+    """
+    checked_token_count("target_budget", target)
+    planning = _CompactionPlanner(frame, target, strategy, _handle_groups(frame, together))
+    match strategy.name:
+        case "priority_based":
+            planning.by_priority()
+        case "summarize_oldest":
+            planning.summarise(contents)
+        case "truncate_at":
+            planning.truncate(strategy.message_count or 0)
+        case _:
+            planning.custom(strategy, whole)
+    return planning.planned()
+
+
+def _handle_groups(frame: Frame, together: CallGroups) -> list[_HandleGroup]:
+    """Return the handles of a frame in units, in the order of their newest ones."""
+    found: dict[int | str, list[tuple[int, ContextHandle]]] = {}
+    for index, handle in enumerate(frame.context_handles):
+        key = together.get(handle.handle_id, handle.handle_id)
+        found.setdefault(key, []).append((index, handle))
+    made = [
+        _HandleGroup(tuple(handle for _, handle in unit), unit[-1][0]) for unit in found.values()
+    ]
+    return sorted(made, key=lambda unit: unit.newest)
+
+
+class _CompactionPlanner:
+    """One compaction in the making."""
+
+    def __init__(
+        self, frame: Frame, target: int, strategy: CompactionStrategy, units: list[_HandleGroup]
+    ) -> None:
+        self._frame = frame
+        self._target = target
+        self._strategy = strategy
+        self._units = units
+        self._original = sum(handle.size for handle in frame.context_handles)
+        self._removed: list[ContextHandle] = []
+        self._summarised: list[ContextHandle] = []
+        self._replaced: list[ContextHandle] = []
+
+    def by_priority(self) -> None:
+        """Drop the least important units, the oldest first among equals, until the rest fits."""
+        current = self._original
+        for unit in sorted(self._units, key=lambda unit: unit.priority):
+            if current <= self._target:
+                return
+            if not unit.stays:
+                self._removed += unit.handles
+                current = max(0, current - unit.size)
+
+    def truncate(self, most: int) -> None:
+        """Keep the newest units, as many as have `most` handles together."""
+        kept, over = 0, False
+        for unit in reversed(self._units):
+            if unit.stays:
+                continue
+            over = over or kept + len(unit.handles) > most
+            if over:
+                self._removed += unit.handles
+            else:
+                kept += len(unit.handles)
+
+    def summarise(self, contents: ReadContents) -> None:
+        """Put one summary in the place of all but the newest handles, if it is smaller than they are."""
+        if self._original <= self._target:
+            return
+        newest = self._frame.handle_count - limits.NEWEST_MESSAGES
+        old = [
+            handle
+            for unit in self._units
+            if unit.newest < newest and not unit.stays
+            for handle in unit.handles
+        ]
+        if not old or (len(old) == 1 and old[0].handle_id.startswith(SUMMARY_ID_PREFIX)):
+            return
+        made = self._summary(old, contents(old[-limits.SUMMARISED_HANDLES_MAX :]))
+        if made.size < sum(handle.size for handle in old):
+            self._summarised = old
+            self._replaced = [made]
+
+    def _summary(self, old: Sequence[ContextHandle], contents: Mapping[str, str]) -> ContextHandle:
+        texts = [
+            (handle.handle_id, contents.get(handle.handle_id, handle.description)) for handle in old
+        ]
+        chars = max(400, int(self._target * limits.SUMMARY_SHARE) * 2)
+        text = f"Summary of {len(old):,} handles:\n{summary.extract_named_sentences(texts, chars)}".rstrip()
+        ids = [handle.handle_id for handle in old]
+        name = codec.digest(codec.canonical_json([ids, text])).hex()[:24]
+        return ContextHandle(
+            handle_id=f"{SUMMARY_ID_PREFIX}{name}",
+            handle_type=HandleType.DOCUMENT,
+            description=f"summary of {len(old):,} handles",
+            priority=max(handle.priority for handle in old),
+            estimated_tokens=messages.estimate_text_tokens(text),
+            content=text,
+        )
+
+    def custom(self, strategy: CompactionStrategy, whole: AssembleWholePack) -> None:
+        """Drop what a function takes out of the pack; what it makes shorter is shorter from here on."""
+        before = whole()
+        assert strategy.function is not None, "a custom strategy has a function"
+        after = cast("object", strategy.function(before))
+        if not isinstance(after, ContextPack):
+            raise errors.InvalidRequest(
+                f"a custom strategy returns a ContextPack, not {type(after).__name__}."
+            )
+        was = {s.handle_id: s.content for s in before.segments if s.handle_id is not None}
+        now = {s.handle_id: s.content for s in after.segments if s.handle_id is not None}
+        if made_up := sorted(now.keys() - was.keys()):
+            raise errors.InvalidRequest(
+                f"the strategy put in {made_up[0]!r}, which is no handle of the frame.",
+                facts={"handles": made_up},
+            )
+        gone = was.keys() - now.keys()
+        for unit in self._units:
+            names = {handle.handle_id for handle in unit.handles}
+            if lost := sorted(
+                h.handle_id for h in unit.handles if _must_stay(h) and h.handle_id in gone
+            ):
+                raise errors.InvalidRequest(
+                    f"the strategy dropped {lost[0]!r}, which is critical or pinned.",
+                    hint="Nothing was changed. Keep critical and pinned segments.",
+                    facts={"handles": lost},
+                )
+            if names <= gone:
+                self._removed += unit.handles
+            else:
+                self._shorten(
+                    unit, {name: now[name] for name in names & now.keys() if now[name] != was[name]}
+                )
+
+    def _shorten(self, unit: _HandleGroup, texts: Mapping[str, str]) -> None:
+        for handle in unit.handles:
+            text = texts.get(handle.handle_id)
+            if text is None:
+                continue
+            if _must_stay(handle):
+                raise errors.InvalidRequest(
+                    f"the strategy altered {handle.handle_id!r}, which is critical or pinned.",
+                    facts={"handles": [handle.handle_id]},
+                )
+            self._summarised.append(handle)
+            self._replaced.append(
+                msgspec.structs.replace(
+                    handle, content=text, content_hash=None, estimated_tokens=messages.estimate_text_tokens(text)
+                )
+            )  # fmt: skip
+
+    def planned(self) -> CompactionPlan:
+        """Return what shall be done."""
+        out = [*self._removed, *self._summarised]
+        final = self._original - sum(handle.size for handle in out)
+        final = max(0, final + sum(handle.size for handle in self._replaced))
+        result = CompactionResult(
+            original_tokens=self._original,
+            final_tokens=final,
+            compaction_level=self._level(final),
+            items_removed=len(self._removed),
+            items_summarized=len(self._summarised),
+            target_met=final <= self._target,
+        )
+        if not out:
+            return CompactionPlan(None, result)
+        command = CompactFrame(
+            frame_id=self._frame.frame_id,
+            removed=tuple(handle.handle_id for handle in out),
+            replaced=tuple(self._replaced),
+            strategy=self._strategy.label,
+            target_budget=self._target,
+            original_tokens=self._original,
+            final_tokens=final,
+            level=result.compaction_level,
+        )
+        return CompactionPlan(command, result)
+
+    def _level(self, final: int) -> CompactionLevel:
+        """Return the level by what was done: see `level_of`."""
+        gone = {handle.handle_id for handle in (*self._removed, *self._summarised)}
+        rest = [h for h in self._frame.context_handles if h.handle_id not in gone]
+        return resulting_level(
+            self._original,
+            final,
+            changed=bool(gone),
+            summarised=bool(self._summarised),
+            only_critical=all(map(_must_stay, rest)) and not self._replaced,
+        )
+
+
+def resulting_level(
+    original: int, final: int, *, changed: bool, summarised: bool, only_critical: bool
+) -> CompactionLevel:
+    """Return the level that a compaction comes to.
+
+    None: nothing changed. Critical: only critical and pinned handles are left. Otherwise by the part of
+    the tokens that is left: light from three quarters on, moderate from a half on, aggressive below. With
+    a summary it is moderate at least.
+    """
+    if not changed:
+        return CompactionLevel.NONE
+    if only_critical:
+        return CompactionLevel.CRITICAL
+    if final * 2 < original:
+        return CompactionLevel.AGGRESSIVE
+    light = final * 4 >= original * 3 and not summarised
+    return CompactionLevel.LIGHT if light else CompactionLevel.MODERATE

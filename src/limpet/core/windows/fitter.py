@@ -1,0 +1,533 @@
+"""The fitting mechanism: prioritised items into a token budget, with a ledger entry for each item.
+
+Pure: the same items, budget and counter give the same result. Required items are placed first. If
+they do not fit, the compaction level rises until they do. The rest is admitted by priority, then
+recency. Items are never split: a tool call stays with all of its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.values.context import CompactionLevel, ContextPriority, Fate, Ledger, LedgerEntry
+from limpet.core.values.json_values import EMPTY
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import Summary
+from limpet.core.windows import short_forms, summary
+
+CountMessage = Callable[[Message], int]
+"""Tokens of one message, by the counter that the budget is meant for."""
+
+BudgetShares = Mapping[str, float]
+"""Parts of a budget by categories' names."""
+
+RULE_FITS = "newest first, while there is room"
+RULE_NO_ROOM = "older than what there is room for"
+RULE_TURN_CUT = "the question that it belongs to did not fit"
+RULE_LOW_PRIORITY = "low priority at this level of compaction"
+RULE_NOT_CRITICAL = "only critical items at this level of compaction"
+RULE_SUMMARISED = "under the summary"
+RULE_STUBBED = "output from before the current turn, named by its size"
+RULE_SUMMARY_OF_CUT = "summary of what was cut"
+RULE_CONTEXT = "context"
+RULE_CUT_TURN_QUESTION = "question of a turn whose beginning was cut"
+RULE_INCLUDED = "asked for by name"
+RULE_TOO_LARGE = "larger than the room that was left"
+
+
+class ItemView(msgspec.Struct, frozen=True, gc=False):
+    """An item as it goes in: its messages, whole or shortened, and what they take.
+
+    `account` has the entries of that, if they were made before they were asked for.
+    """
+
+    messages: tuple[Message, ...]
+    tokens: tuple[int, ...]
+    size: int
+    rule: str = ""
+    account: tuple[LedgerEntry, ...] = ()
+
+
+class ContextItem(msgspec.Struct, frozen=True):
+    """Messages that stay together, with their tokens. `first` is the number of the first of them.
+
+    One without messages stands for `count` of them that were not even looked at: a gap; `told`, if the
+    session's summary stands for them. The summary itself is an item with the numbers that it stands for
+    and its one message. `whole` has the sizes in the conversation of messages that come altered already,
+    0 for the others; it is empty if none does.
+    `rule` says why it must be there (critical, high or pinned), or, if `barred`, why it can't.
+    `asks`: it begins a turn. `now`: it belongs to the current turn. `fits` is how it goes in whole where
+    there is room, with its account, if it was made before it was asked for.
+
+    What is no message of a conversation has a `pool` that it is counted in, and a `name`. `alone`: it
+    is read by itself, so what is older may go in without it. `light` makes it shorter, if there is a way
+    of its own. `ladder` gives how a critical item goes in at each level, if it may be compacted.
+    """
+
+    first: int
+    messages: tuple[Message, ...]
+    tokens: tuple[int, ...]
+    size: int
+    priority: ContextPriority
+    rule: str = ""
+    barred: bool = False
+    asks: bool = False
+    now: bool = False
+    count: int = 0
+    told: bool = False
+    whole: tuple[int, ...] = ()
+    fits: ItemView | None = None
+    pool: str = ""
+    name: str = ""
+    alone: bool = False
+    light: Callable[[Message], Message] | None = None
+    ladder: Callable[[CompactionLevel], ItemView] | None = None
+
+    @property
+    def last(self) -> int:
+        return self.first + (self.count or len(self.messages)) - 1
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is the summary that the session has."""
+        return self.told and bool(self.messages)
+
+
+class ItemPools(msgspec.Struct, frozen=True):
+    """Items of several kinds in one context: `shares` are parts of what the must-haves leave, by pool.
+
+    `summary` gives what stands for items of a pool, in so many characters.
+    """
+
+    shares: BudgetShares
+    summary: Callable[[Sequence[ContextItem], int], Message]
+
+
+class FitResult(msgspec.Struct, frozen=True):
+    """What fits: the messages in order, what each takes and all together, the level, and the ledger.
+
+    `room` is what is left. `placed`, `out` and `under` say of each item by its index how it went in, why
+    it did not, or that one of the `summaries` stands for it, which are at the index of the first of theirs.
+    """
+
+    messages: tuple[Message, ...]
+    sizes: tuple[int, ...]
+    tokens: int
+    level: CompactionLevel
+    ledger: Ledger
+    summary_at: int
+    room: int
+    placed: Mapping[int, ItemView]
+    out: Mapping[int, str]
+    under: Set[int]
+    summaries: Mapping[int, tuple[Message, int]]
+
+
+def placed_entries(item: ContextItem, view: ItemView) -> list[LedgerEntry]:
+    """Return the entries of an item that went in."""
+    if view.messages is item.messages and not item.whole:
+        return uniform_entries(item, Fate.KEPT, view.rule)
+    entries: list[LedgerEntry] = []
+    for number, message in enumerate(item.messages):
+        at, used, rule = item.first + number, view.tokens[number], view.rule
+        size, came = _original_size(item, number), view.messages[number] is message
+        fate = Fate.KEPT if came and size == item.tokens[number] else Fate.SHORTENED
+        if came and fate is Fate.SHORTENED:
+            rule = RULE_STUBBED
+        entries.append(LedgerEntry(at, at, fate, size, used, rule, message.category))
+    return entries
+
+
+def with_cached_view(item: ContextItem) -> ContextItem:
+    """Return the item with what is made of it again and again where there is room for it."""
+    account = tuple(placed_entries(item, whole_view(item, RULE_FITS)))
+    fits = ItemView(item.messages, item.tokens, item.size, RULE_FITS, account)
+    return msgspec.structs.replace(item, fits=fits)
+
+
+def whole_view(item: ContextItem, rule: str) -> ItemView:
+    """Return the item as it is."""
+    return ItemView(item.messages, item.tokens, item.size, rule)
+
+
+def gap_entry(item: ContextItem, *, told: bool) -> LedgerEntry:
+    """Return the entry of messages that were not looked at."""
+    under = told and item.told
+    fate, rule = (Fate.SUMMARISED, RULE_SUMMARISED) if under else (Fate.LEFT_OUT, item.rule)
+    return LedgerEntry(item.first, item.last, fate, item.size, 0, rule)
+
+
+def _original_size(item: ContextItem, number: int) -> int:
+    """Return what a message has in the conversation, however it came."""
+    return (item.whole[number] if item.whole else 0) or item.tokens[number]
+
+
+def uniform_entries(item: ContextItem, fate: Fate, rule: str) -> list[LedgerEntry]:
+    """Return the entries of an item whose messages all had the same fate."""
+    entries: list[LedgerEntry] = []
+    at, kept = item.first, fate is Fate.KEPT
+    for number, message in enumerate(item.messages):
+        size = _original_size(item, number) if item.whole else item.tokens[number]
+        entries.append(LedgerEntry(at, at, fate, size, size if kept else 0, rule, message.category))
+        at += 1
+    return entries
+
+
+def fit(
+    items: Sequence[ContextItem],
+    budget: int,
+    *,
+    count: CountMessage,
+    least: CompactionLevel = CompactionLevel.NONE,
+    overhead: int = 0,
+    shares: BudgetShares = EMPTY,
+    pools: ItemPools | None = None,
+    flag: bool = False,
+) -> FitResult:
+    """Return the context of at most `budget` tokens; raise ContextOverflow if the critical items exceed it.
+
+    `least` is the level to begin at, `overhead` the part of the budget that is not for items. `shares`
+    are parts of the budget that categories may take, by their names; what is left over, all may. With
+    `pools` items of high priority are admitted first, but the level does not rise for them. With `flag`
+    what is critical comes back even where it exceeds the budget: its `room` is below 0 then.
+    """
+    for level in CompactionLevel:
+        if level < least:
+            continue
+        fitting = _FittingAttempt(
+            items, budget - overhead, level, count, shares=shares, pools=pools
+        )
+        if fitting.musts_fit() or (flag and level is CompactionLevel.CRITICAL):
+            fitting.admit()
+            return fitting.result()
+    raise _overflow_error(items, budget, overhead)
+
+
+def _overflow_error(
+    items: Sequence[ContextItem], budget: int, overhead: int
+) -> errors.ContextOverflow:
+    needed = [
+        (_critical_view(item).size, item)
+        for item in items
+        if item.priority is ContextPriority.CRITICAL and not item.barred
+    ]
+    required = sum(size for size, _ in needed) + overhead
+    largest = sorted(needed, key=lambda one: (-one[0], one[1].first))[:3]
+    where = [f"{i.name or f'#{i.first:,}'} {i.rule} ({size:,})" for size, i in largest]
+    where += [f"reserve, tools and reply ({overhead:,})"] if overhead else []
+    return errors.ContextOverflow(
+        f"what must be in the context needs {required:,} tokens; the budget is {budget:,}.",
+        hint=f"Nothing was dropped. Largest: {', '.join(where)}. Raise the budget to {required:,} at least.",
+        facts={
+            "required": required,
+            "budget": budget,
+            "largest": [[item.name or item.first, size] for size, item in largest],
+        },
+    )
+
+
+def _critical_view(item: ContextItem) -> ItemView:
+    """Return what is left of a critical item at the last level."""
+    return item.ladder(CompactionLevel.CRITICAL) if item.ladder else whole_view(item, item.rule)
+
+
+class _FittingAttempt:
+    """One try at one level."""
+
+    def __init__(
+        self,
+        items: Sequence[ContextItem],
+        budget: int,
+        level: CompactionLevel,
+        count: CountMessage,
+        *,
+        shares: BudgetShares,
+        pools: ItemPools | None,
+    ) -> None:
+        self._items = items
+        self._level = level
+        self._count = count
+        self._shares = shares
+        self._pools = pools
+        self._budget = self._room = budget
+        self._placed: dict[int, ItemView] = {}
+        self._musts: frozenset[int] = frozenset()
+        self._out: dict[int, str] = {}
+        self._summaries: dict[int, tuple[Message, int, str]] = {}
+        self._under: set[int] = set()
+
+    def musts_fit(self) -> bool:
+        """Put in what must be there; whether it fits."""
+        critical = ContextPriority.CRITICAL
+        for index, item in enumerate(self._items):
+            if item.barred:
+                self._out[index] = item.rule
+            elif item.priority is critical:
+                at_level = item.ladder
+                self._put(index, at_level(self._level) if at_level else whole_view(item, item.rule))
+        if self._level >= CompactionLevel.CRITICAL:
+            return self._room >= 0
+        if self._pools is not None:
+            if self._room < 0:
+                return False
+            self._include()
+        if self._level >= CompactionLevel.MODERATE:
+            self._summarise()
+        high = ContextPriority.HIGH
+        found = [index for index, item in enumerate(self._items) if item.priority is high]
+        for index in self._waiting(found):
+            item = self._items[index]
+            if self._needs(item):
+                view = self._told(item) if item.tells else self._view(item, item.rule)
+                self._put(index, view)
+        return self._room >= 0
+
+    def _needs(self, item: ContextItem) -> bool:
+        """Whether an item of high priority is a must-have."""
+        if self._pools is not None:
+            return item.tells or item.rule == RULE_CUT_TURN_QUESTION
+        return not (self._shares and item.rule == RULE_CONTEXT)
+
+    def _include(self) -> None:
+        """Put in what was asked for by name, as long as all but the fixed items take three quarters at most."""
+        fixed = sum(self._placed[i].size for i in self._placed if self._items[i].ladder)
+        most = (self._budget - fixed) * 3 // 4
+        wanted = [i for i in self._waiting() if self._items[i].rule == RULE_INCLUDED]
+        for index in sorted(wanted, key=lambda i: (-self._items[i].priority, -i)):
+            view = self._view(self._items[index], RULE_INCLUDED)
+            if self._budget - self._room - fixed + view.size <= most:
+                self._put(index, view)
+
+    def _told(self, item: ContextItem) -> ItemView:
+        if self._level < CompactionLevel.MODERATE:
+            return whole_view(item, item.rule)
+        # It may have been written for larger windows: it must not drive out all that was said since.
+        chars = int(self._budget * limits.SUMMARY_SHARE) * 2
+        return self._shortened(item, lambda said: summary.shorten_summary(said, chars), item.rule)
+
+    def _waiting(self, among: Iterable[int] | None = None) -> list[int]:
+        """Return the indexes, of some items or of all, that are neither in nor out nor under a summary."""
+        under, placed, out = self._under, self._placed, self._out
+        some = range(len(self._items)) if among is None else among
+        return [i for i in some if i not in placed and i not in out and i not in under]
+
+    def _put(self, index: int, view: ItemView) -> None:
+        self._placed[index] = view
+        self._room -= view.size
+
+    def _view(self, item: ContextItem, rule: str) -> ItemView:
+        if self._level >= CompactionLevel.LIGHT:
+            return self._shortened(item, item.light or short_forms.lighten_message, rule)
+        return whole_view(item, rule)
+
+    def _shortened(
+        self, item: ContextItem, shorter: Callable[[Message], Message], rule: str
+    ) -> ItemView:
+        messages, tokens = list[Message](), list[int]()
+        for message, size in zip(item.messages, item.tokens, strict=True):
+            made = shorter(message)
+            made_size = size if made is message else self._count(made)
+            # A counter may find fewer characters to be more tokens.
+            messages.append(made if made_size < size else message)
+            tokens.append(min(made_size, size))
+        return ItemView(tuple(messages), tuple(tokens), sum(tokens), rule)
+
+    def _summarise(self) -> None:
+        for pool in dict.fromkeys(item.pool for item in self._items):
+            newest, old, before = 0, list[int](), -1
+            for index in range(len(self._items) - 1, -1, -1):
+                item = self._items[index]
+                if item.pool != pool:
+                    continue
+                if item.tells:
+                    before = index
+                    continue
+                late = newest >= limits.NEWEST_MESSAGES
+                if late and index not in self._placed and not item.barred:
+                    old.append(index)
+                newest += len(item.messages)
+            if old:
+                self._stand_for(pool, old[::-1], before)
+
+    def _stand_for(self, pool: str, old: list[int], before: int) -> None:
+        """Put one summary in the place of items of a pool, and of the one that the session has."""
+        chars = int(self._budget * limits.SUMMARY_SHARE) * 2
+        if pool and self._pools is not None:
+            made = self._pools.summary([self._items[index] for index in old], chars)
+            told = None
+        else:
+            messages = [m for index in old for m in self._items[index].messages]
+            numbers = [(self._items[index].first, self._items[index].last) for index in old]
+            told = _item_summary(self._items[before]) if before >= 0 else None
+            made = summary.summarise_messages(messages, numbers, chars=chars, before=told).message()
+        size = self._count(made)
+        # One summary at most: the session's own goes into this one.
+        under = {*old, before} if told else set(old)
+        self._summaries[min(under)] = (made, size, pool)
+        self._under |= under
+        self._room -= size
+
+    def admit(self) -> None:
+        """Put in what there is room for: by priority, then recency."""
+        self._musts = frozenset(self._placed)
+        items, waiting = self._items, self._waiting()
+        size = sum([items[index].size for index in waiting])
+        # Where there is room for all, it does not matter who comes first.
+        if size <= self._room and self._level < CompactionLevel.LIGHT:
+            views = {
+                index: items[index].fits or whole_view(items[index], RULE_FITS) for index in waiting
+            }
+            self._placed.update(views)
+            self._room -= size
+        else:
+            self._choose(waiting)
+        cut = [index for index, rule in self._out.items() if rule == RULE_NO_ROOM]
+        if cut:
+            self._begin_with_a_question(max(cut) + 1)
+
+    def _choose(self, waiting: Sequence[int]) -> None:
+        """Put in some of what waits, and say of the others why not."""
+        free = self._room
+        classes: dict[ContextPriority, list[int]] = {}
+        critical = self._level >= CompactionLevel.CRITICAL
+        aggressive = self._level >= CompactionLevel.AGGRESSIVE
+        for index in reversed(waiting):
+            priority = self._items[index].priority
+            if critical:
+                self._out[index] = RULE_NOT_CRITICAL
+            elif aggressive and priority <= ContextPriority.LOW:
+                self._out[index] = RULE_LOW_PRIORITY
+            else:
+                classes.setdefault(priority, []).append(index)
+        shares = self._shares if self._pools is None else self._pools.shares
+        base, full = self._budget if self._pools is None else free, set[str]()
+        for priority in sorted(classes, reverse=True) if shares else ():
+            left = classes[priority] = self._admit_shares(classes[priority], shares, base, full)
+            if self._pools is not None:
+                # What is less important waits for what did not go in: that may find room elsewhere.
+                full.update(self._share_of(index) for index in left)
+        for priority in sorted(classes, reverse=True):
+            self._admit_newest(classes[priority])
+
+    def _admit_shares(
+        self, newest_first: Sequence[int], shares: BudgetShares, base: int, closed: Set[str]
+    ) -> list[int]:
+        """Put in what is within the shares of its category or pool, the newest; return what has to wait.
+
+        Nothing more goes into those that are `closed`.
+        """
+        used: dict[str, float] = {}
+        for index, view in self._placed.items():
+            # Pools share what the must-haves leave; categories share everything.
+            if self._pools is None or index not in self._musts:
+                name = self._share_of(index)
+                used[name] = used.get(name, 0) + view.size
+        waiting, full = list[int](), set(closed)
+        for index in newest_first:
+            item, name = self._items[index], self._share_of(index)
+            most = shares.get(name, 0) * base
+            view = None if name in full else self._fitting_view(item)
+            if view is None or used.get(name, 0) + view.size > most:
+                if not item.alone:
+                    full.add(name)
+                waiting.append(index)
+            else:
+                used[name] = used.get(name, 0) + view.size
+                self._put(index, view)
+        return waiting
+
+    def _share_of(self, index: int) -> str:
+        item = self._items[index]
+        return item.messages[0].category.name if self._pools is None else item.pool
+
+    def _admit_newest(self, newest_first: Sequence[int]) -> None:
+        cut = False
+        for index in newest_first:
+            item = self._items[index]
+            # What is older than a gap would be read as if it came right before what follows it.
+            view = None if cut and not item.alone else self._fitting_view(item)
+            if view is not None:
+                self._put(index, view)
+            elif item.alone:
+                self._out[index] = RULE_TOO_LARGE
+            else:
+                self._out[index] = RULE_NO_ROOM
+                cut = True
+
+    def _fitting_view(self, item: ContextItem) -> ItemView | None:
+        if item.fits is not None and self._level < CompactionLevel.LIGHT:
+            view = item.fits
+        else:
+            view = self._view(item, RULE_FITS)
+        if view.size <= self._room:
+            return view
+        # Of the current turn even a shortened result is worth more than none; so is high evidence.
+        shorters = (short_forms.lighten_message, short_forms.stub_tool_output) if item.now else ()
+        if item.light is not None and item.priority is ContextPriority.HIGH:
+            shorters = (item.light,)
+        for shorter in shorters:
+            view = self._shortened(item, shorter, RULE_FITS)
+            if view.size <= self._room:
+                return view
+        return None
+
+    def _begin_with_a_question(self, start: int) -> None:
+        before = [i for i in range(start) if i in self._placed and not self._items[i].tells]
+        if before and self._items[before[-1]].rule == RULE_CUT_TURN_QUESTION:
+            return
+        for index in range(start, len(self._items)):
+            item = self._items[index]
+            if item.asks or item.now:
+                return
+            view = self._placed.get(index)
+            if view is not None and view.rule == RULE_FITS:
+                del self._placed[index]
+                self._out[index] = RULE_TURN_CUT
+                self._room += view.size
+
+    def result(self) -> FitResult:
+        """Return what went in, in order, and the account of everything."""
+        messages, sizes, entries = list[Message](), list[int](), list[LedgerEntry]()
+        stands_at = -1
+        tells = {at for at, item in enumerate(self._items) if item.told and item.tells}
+        told = not tells.isdisjoint((*self._placed, *self._under))
+        placed, summaries = self._placed, self._summaries
+        for index, item in enumerate(self._items):
+            if index in summaries:
+                made, size, pool = summaries[index]
+                stands_at = len(messages) if not pool else stands_at
+                messages.append(made)
+                sizes.append(size)
+            view = placed.get(index)
+            if view is not None:
+                if index in tells:
+                    stands_at = len(messages)
+                messages += view.messages
+                sizes += view.tokens
+                if view.account:
+                    entries += view.account
+                    continue
+            if item.count:
+                entries += [] if index in tells else [gap_entry(item, told=told)]
+            elif not item.pool:
+                entries += self._entries(index, item, view)
+        return FitResult(
+            tuple(messages), tuple(sizes), self._budget - self._room, self._level,
+            Ledger(tuple(entries)), stands_at, self._room, self._placed, self._out, self._under,
+            {at: (made, size) for at, (made, size, _) in self._summaries.items()},
+        )  # fmt: skip
+
+    def _entries(self, index: int, item: ContextItem, view: ItemView | None) -> list[LedgerEntry]:
+        if view is None:
+            if index in self._under:
+                return uniform_entries(item, Fate.SUMMARISED, RULE_SUMMARISED)
+            return uniform_entries(item, Fate.LEFT_OUT, self._out[index])
+        return placed_entries(item, view)
+
+
+def _item_summary(item: ContextItem) -> Summary:
+    said = item.messages[0]
+    return Summary(item.first, item.last, str(said.content), said.timestamp)

@@ -1,0 +1,706 @@
+"""Assembly of a pack: brief, breadcrumbs, conversation and evidence, fitted into a budget.
+
+Pure, except for the callback that reads the content of handles. Only handles whose estimated size
+can fit are read. Estimates may be wrong: the counted size decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
+from itertools import compress, count
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from limpet import errors, limits
+from limpet.core.values.context import CompactionLevel, ContextHandle, ContextPriority, Fate
+from limpet.core.values.frame_state import Frame, Scope
+from limpet.core.values.messages import PREVALIDATED, Message, MessageCategory
+from limpet.core.values.pack_parts import (
+    SEGMENT_TYPE_OF_HANDLE,
+    BriefContext,
+    ContextPackMetadata,
+    ContextSegment,
+    FrameBreadcrumb,
+    HandleEntry,
+    PackLedger,
+    SegmentType,
+    TokenBreakdown,
+    TokenSummary,
+)
+from limpet.core.windows import fitter, pack, short_forms, summary
+from limpet.core.windows.fitter import ContextItem, CountMessage, FitResult, ItemPools, ItemView
+from limpet.core.windows.pack import (
+    SOURCE_BREADCRUMBS,
+    SOURCE_BRIEF,
+    SOURCE_EVIDENCE_SUMMARY,
+    SOURCE_HANDLE,
+    SOURCE_MESSAGE,
+    SOURCE_SUMMARY,
+    ContextPack,
+    ConversationMoment,
+    PackSource,
+    context_hash,
+)
+from limpet.core.windows.summary import message_text
+from limpet.core.windows.window import CounterInfo
+
+EVIDENCE_POOL: Final = "evidence"
+FIXED_POOL: Final = "fixed"
+POOL_SHARES: Final = {"": 0.6, EVIDENCE_POOL: 0.4}
+"""What conversation and evidence have of what the must-haves leave, where both compete for it."""
+
+RULE_CRITICAL_HANDLE: Final = "critical handle"
+RULE_PINNED: Final = "pinned"
+RULE_EXCLUDED: Final = "excluded by the caller"
+RULE_NOT_READ: Final = "not looked at: by its estimated size there was no room"
+RULE_UNRESOLVED: Final = "unresolved"
+
+_BATCH_HANDLES_MAX = 64
+"""Handles that are asked for at once."""
+
+_READ_BUDGETS_MAX = 8
+"""How many times its budget a pack looks at before it believes that estimates are wrong."""
+
+_SIZE_SAMPLES_MIN = 4
+"""After how many handles it is believed that all take more than they say: at least what each of these did."""
+
+_FRUITLESS_READS_MAX = 2
+"""How many looks in vain, one after another, it takes to give up."""
+
+_LIGHT_TOKENS = limits.LIGHT_CHARS // 3
+
+
+class HandleContent(msgspec.Struct, frozen=True):
+    """The content of a handle, or why there is none; and the session, at a version, that it was copied from."""
+
+    text: str | None
+    fault: str = ""
+    session: tuple[str, int] | None = None
+
+
+FetchContents = Callable[[Sequence[ContextHandle], bool], Mapping[str, HandleContent]]
+"""The content of handles by their ids. True: they must be there, so one that can't be found raises."""
+
+
+class PackInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pack is asked for: the frames from the root to its own, and all that goes into it.
+
+    `conversation` are items of the session's messages, in order. `flag`: the pack may exceed its budget
+    by what is critical, and says so.
+    """
+
+    ancestry: tuple[Frame, ...]
+    scope: Scope
+    brief: BriefContext
+    budget: int
+    assembled_at: str
+    conversation: tuple[ContextItem, ...] = ()
+    talked: ConversationMoment | None = None
+    include: frozenset[str] = frozenset()
+    exclude: frozenset[str] = frozenset()
+    least: CompactionLevel = CompactionLevel.NONE
+    flag: bool = False
+
+    @property
+    def frame(self) -> Frame:
+        """The frame that the pack is for."""
+        return self.ancestry[-1]
+
+
+def checked_pack_budget(budget: int) -> int:
+    """Return the budget of a pack; raise BudgetTooSmall below limits.PACK_TOKENS_MIN."""
+    if budget < limits.PACK_TOKENS_MIN:
+        raise errors.BudgetTooSmall(
+            f"a pack has at least {limits.PACK_TOKENS_MIN:,} tokens; {budget:,} are given.",
+            hint="Give more, or release a reservation of the frame.",
+            facts={"budget": budget, "budget_min": limits.PACK_TOKENS_MIN},
+        )
+    return budget
+
+
+class EvidenceItem(msgspec.Struct, frozen=True):
+    """A handle that was looked at: its number in the frame, its item, and the fence around its content.
+
+    `session` is the one, at a version, that the content was copied from.
+    """
+
+    number: int
+    handle: ContextHandle
+    item: ContextItem
+    fence: pack.EvidenceFence
+    session: tuple[str, int] | None = None
+
+
+class HandleQueue:
+    """Handles of one priority that nobody has to see, the newest first, by their indices in the frame."""
+
+    def __init__(
+        self, priority: ContextPriority, indices: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        self.priority = priority
+        self.at = 0
+        self._indices = indices
+        self._sizes = sizes
+        found = list(map(sizes.__getitem__, indices))
+        self._smallest = min(found, default=0)
+        self.count = len(found)
+        self.tokens = sum(found)
+
+    def within(
+        self, room: int, spent: int, most: int, *, extra: int, each: int
+    ) -> Iterator[tuple[int, int]]:
+        """Yield indices and sizes, in order, of those that there is room for; `most` is what any takes at most.
+
+        What is larger than the room is passed over; the first that would come too late waits. `extra` is
+        what each takes besides, `each` is 0 if they are not added up.
+        """
+        if min(self._smallest, most) + extra > room:
+            return
+        indices, sizes = self._indices, self._sizes
+        while self.at < len(indices):
+            index = indices[self.at]
+            size = min(sizes[index], most) + extra
+            if size <= room:
+                if spent + size > room:
+                    return
+                spent += size * each
+                self.count -= 1
+                self.tokens -= sizes[index]
+                self.at += 1
+                yield index, size
+            else:
+                self.at += 1
+
+
+class SortedHandles:
+    """The handles of a frame: those that must be in, and the rest by priority, then recency.
+
+    There may be tens of thousands, so nothing is done for each that can be done for all.
+    """
+
+    def __init__(self, wanted: PackInput) -> None:
+        self.handles = handles = wanted.frame.context_handles
+        self.excluded: list[ContextHandle] = []
+        scores = bytes(map(attrgetter("priority"), handles))
+        taken = set(compress(count(), map(attrgetter("pinned"), handles)))
+        taken.update(_indices_with_priority(scores, ContextPriority.CRITICAL))
+        if wanted.include or wanted.exclude:
+            names = [handle.handle_id for handle in handles]
+            out = {at for at, name in enumerate(names) if name in wanted.exclude}
+            self.excluded = [handles[at] for at in sorted(out)]
+            taken = (taken | {at for at, name in enumerate(names) if name in wanted.include}) - out
+            gone = taken | out
+        else:
+            gone = taken
+        self.musts = sorted(taken)
+        sizes = list(map(attrgetter("size"), handles))
+        self.waiting = [
+            HandleQueue(priority, _newest_first(scores, priority, gone), sizes)
+            for priority in ContextPriority
+            if priority in scores
+        ]
+
+
+def _indices_with_priority(scores: bytes, priority: ContextPriority) -> list[int]:
+    """Return the indices at which there is a score."""
+    there = bytes(score == priority for score in range(256))
+    return list(compress(range(len(scores)), scores.translate(there)))
+
+
+def _newest_first(scores: bytes, priority: ContextPriority, gone: Set[int]) -> list[int]:
+    found = _indices_with_priority(scores, priority)
+    found.reverse()
+    return [at for at in found if at not in gone] if gone else found
+
+
+class PackAssembler:
+    """One pack in the making."""
+
+    def __init__(
+        self, wanted: PackInput, fetch: FetchContents, sized: CountMessage, counted: CounterInfo
+    ) -> None:
+        self.wanted = wanted
+        self.counted = counted
+        self._fetch = fetch
+        self._count = sized
+        self.sorted = SortedHandles(wanted)
+        self.shown: dict[int, EvidenceItem] = {}
+        self.faults: list[tuple[ContextHandle, str]] = []
+        self._looked = self._vain = self._seen = 0
+        self._extra = limits.TOKENS_MAX
+        # The frame's own moment, so that the same pack is the same whenever it is made.
+        self._moment = wanted.frame.created_at
+
+    def fitted(self) -> FitResult:
+        """Return what fits; raise ContextOverflow if the critical items do not, unless flagged."""
+        self._look(self.sorted.musts, must=True)
+        free = self.wanted.budget - self.counted.overhead
+        free -= sum(item.size for item in self.items if item.priority is ContextPriority.CRITICAL)
+        # With a conversation beside it, evidence has its share first; what is left over comes later.
+        first = int(free * POOL_SHARES[EVIDENCE_POOL]) if self.wanted.conversation else free
+        self._look(self._next(first, self.wanted.least), must=False)
+        placed = 0
+        while True:
+            fitted = fitter.fit(
+                self.items,
+                self.wanted.budget,
+                count=self._count,
+                least=self.wanted.least,
+                overhead=self.counted.overhead,
+                pools=ItemPools(POOL_SHARES, self._summary),
+                flag=self.wanted.flag,
+            )
+            self._vain = 0 if len(fitted.placed) > placed else self._vain + 1
+            placed = len(fitted.placed)
+            more = self._next(self._room(fitted), fitted.level)
+            if not more:
+                return fitted
+            self._look(more, must=False)
+
+    @property
+    def items(self) -> list[ContextItem]:
+        """What is fitted, in the order in which it is read."""
+        evidence = [self.shown[number].item for number in sorted(self.shown)]
+        told, rest = self._talk
+        if self.asks:
+            return [self._brief, *told, *evidence, *rest, self._crumbs]
+        return [self._brief, self._crumbs, *told, *evidence, *rest]
+
+    @cached_property
+    def asks(self) -> bool:
+        """Whether nobody asks anything in the conversation, so that the frame's goal is the question."""
+        said = (m for item in self.wanted.conversation for m in item.messages if not item.barred)
+        return all(message.role != "user" for message in said)
+
+    @cached_property
+    def _talk(self) -> tuple[list[ContextItem], list[ContextItem]]:
+        """The conversation: the system messages that it begins with, and the rest."""
+        talk = list(self.wanted.conversation)
+        at = 0
+        while at < len(talk) and all(m.role == "system" for m in talk[at].messages):
+            at += 1
+        return talk[:at], talk[at:]
+
+    @cached_property
+    def _brief(self) -> ContextItem:
+        return _fixed_item("brief context", self._brief_view)
+
+    def _brief_view(self, level: CompactionLevel) -> ItemView:
+        given, scope = self.wanted.brief, self.wanted.scope
+        view = self._system("pack_brief", pack.brief_text(given, scope, level))
+        if level < CompactionLevel.MODERATE:
+            return view
+        for chars in (1_000, 500, 250, 120):
+            if view.size <= limits.BRIEF_TOKENS:
+                return view
+            view = self._system("pack_brief", pack.brief_text(given, scope, level, chars))
+        text = str(view.messages[0].content)
+        for chars in (2_000, 1_400, 1_000, 700, 500, 300, 150):
+            if view.size <= limits.BRIEF_TOKENS:
+                break
+            view = self._system("pack_brief", short_forms.abbreviate(text, chars))
+        return view
+
+    @cached_property
+    def _crumbs(self) -> ContextItem:
+        return _fixed_item("breadcrumbs", self._crumbs_view)
+
+    def _crumbs_view(self, level: CompactionLevel) -> ItemView:
+        ancestry = self.wanted.ancestry
+        text = pack.breadcrumbs_text(ancestry, level, asks=self.asks)
+        view = self._system("pack_breadcrumbs", text, role="user" if self.asks else "system")
+        if level < CompactionLevel.CRITICAL:
+            size = max(view.size, limits.BREADCRUMB_TOKENS * len(ancestry))
+            view = ItemView(view.messages, (size,), size, view.rule)
+        return view
+
+    def _system(self, name: str, text: str, role: str = "system") -> ItemView:
+        message = self._message(name, text, role, MessageCategory.SYSTEM)
+        size = self._count(message)
+        return ItemView((message,), (size,), size, name)
+
+    def _message(self, name: str, text: str, role: str, category: MessageCategory) -> Message:
+        # Nothing that callers wrote is in its fields but the text, which is checked where it comes in.
+        return Message(role, text, category, name, self._moment, extra=PREVALIDATED)
+
+    def _next(self, room: int, level: CompactionLevel) -> list[int]:
+        """Return the next handles that can get in by their estimated sizes, in order, by their indices."""
+        batch: list[int] = []
+        spent = 0
+        if room <= 0 or level is CompactionLevel.CRITICAL or self._weary():
+            return batch
+        # After a look in vain estimates are too small here: several at once may have one that fits.
+        each, most_of = (0, 4**self._vain) if self._vain else (1, _BATCH_HANDLES_MAX)
+        for waiting in self.sorted.waiting:
+            if level >= CompactionLevel.AGGRESSIVE and waiting.priority <= ContextPriority.LOW:
+                break
+            high = waiting.priority is ContextPriority.HIGH
+            most = _LIGHT_TOKENS if level or high else limits.TOKENS_MAX
+            extra = self._extra if self._seen >= _SIZE_SAMPLES_MIN else 0
+            for index, size in waiting.within(room, spent, most, extra=extra, each=each):
+                spent += size * each
+                batch.append(index)
+                if len(batch) >= most_of:
+                    return batch
+        return batch
+
+    def _weary(self) -> bool:
+        return (
+            self._vain > _FRUITLESS_READS_MAX
+            or self._looked > _READ_BUDGETS_MAX * self.wanted.budget
+        )
+
+    def _room(self, fitted: FitResult) -> int:
+        """Return what is left for evidence: what nobody took, or what is left of its share."""
+        talk = evidence = 0
+        items = self.items
+        for index, view in fitted.placed.items():
+            item = items[index]
+            if item.priority is not ContextPriority.CRITICAL and view.rule != fitter.RULE_INCLUDED:
+                talk += view.size if not item.pool else 0
+                evidence += view.size if item.pool else 0
+        share = int((talk + evidence + max(0, fitted.room)) * POOL_SHARES[EVIDENCE_POOL])
+        return max(fitted.room, share - evidence)
+
+    def _look(self, indices: Sequence[int], *, must: bool) -> None:
+        if not indices:
+            return
+        handles = [self.sorted.handles[index] for index in indices]
+        found = self._fetch(handles, must)
+        for index, handle in zip(indices, handles, strict=True):
+            content = found[handle.handle_id]
+            if content.text is None:
+                self.faults.append((handle, content.fault))
+                continue
+            shown = self._shown(index + 1, handle, content.text, content.session)
+            self.shown[index + 1] = shown
+            self._looked += shown.item.size
+            self._seen += 1
+            self._extra = max(0, min(self._extra, shown.item.size - handle.size))
+
+    def _shown(
+        self, number: int, handle: ContextHandle, text: str, session: tuple[str, int] | None
+    ) -> EvidenceItem:
+        fence = pack.make_fence(handle, text, number, len(self.sorted.handles))
+        name = f"pack_{hashlib.sha256(handle.handle_id.encode()).hexdigest()[:24]}"
+        message = self._message(name, fence.around(text), "user", MessageCategory.CONTEXT)
+        size = self._count(message)
+        priority, rule = handle.priority, ""
+        if priority is ContextPriority.CRITICAL:
+            rule = RULE_CRITICAL_HANDLE
+        elif handle.pinned:
+            priority, rule = ContextPriority.CRITICAL, RULE_PINNED
+        elif handle.handle_id in self.wanted.include:
+            rule = fitter.RULE_INCLUDED
+
+        def light(whole: Message) -> Message:
+            shorter = fence.around(short_forms.lighten_text(text))
+            return msgspec.structs.replace(whole, content=shorter)
+
+        item = ContextItem(
+            number, (message,), (size,), size, priority, rule,
+            pool=EVIDENCE_POOL, name=f"handle {handle.handle_id}", alone=True, light=light,
+        )  # fmt: skip
+        return EvidenceItem(number, handle, item, fence, session)
+
+    def _summary(self, under: Sequence[ContextItem], chars: int) -> Message:
+        """Return what stands for some of the evidence."""
+        shown = [self.shown[item.first] for item in under]
+        texts = [
+            (one.handle.handle_id, one.fence.inside(str(one.item.messages[0].content)))
+            for one in shown
+        ]
+        told = summary.extract_named_sentences(texts, chars)
+        ids = [one.handle.handle_id for one in shown]
+        step = len(self.sorted.handles)
+        text = pack.evidence_summary_text(told, ids, step)
+        return self._message("pack_summary", text, "user", MessageCategory.CONTEXT)
+
+
+def _fixed_item(name: str, view: Callable[[CompactionLevel], ItemView]) -> ContextItem:
+    """Return an item that is always there, in the form that each level has of it."""
+    known: dict[CompactionLevel, ItemView] = {}
+
+    def ladder(level: CompactionLevel) -> ItemView:
+        if level not in known:
+            made = view(level)
+            # A counter may find fewer characters to be more tokens.
+            below = ladder(CompactionLevel(level - 1)) if level else made
+            known[level] = made if made.size < below.size else below
+        return known[level]
+
+    whole = ladder(CompactionLevel.NONE)
+    return ContextItem(
+        0, whole.messages, whole.tokens, whole.size, ContextPriority.CRITICAL, "always there",
+        pool=FIXED_POOL, name=name, alone=True, ladder=ladder,
+    )  # fmt: skip
+
+
+def assemble(
+    wanted: PackInput, fetch: FetchContents, *, count: CountMessage, counted: CounterInfo
+) -> ContextPack:
+    """Return the pack of a frame: at most its budget, or what is critical of it if flagged.
+
+    Raises BudgetTooSmall, HandleUnresolved for content that must be there, and ContextOverflow with what
+    is required if the critical items do not fit.
+    """
+    checked_pack_budget(wanted.budget)
+    work = PackAssembler(wanted, fetch, count, counted)
+    try:
+        fitted = work.fitted()
+    except errors.ContextOverflow as error:
+        kept = [one.handle.handle_id for one in work.shown.values() if _is_critical(one.item)]
+        error.facts |= {"frame": wanted.frame.frame_id, "critical_handles": sorted(kept)}
+        raise
+    return _PackBuilder(work, fitted).pack()
+
+
+def _is_critical(item: ContextItem) -> bool:
+    return item.priority is ContextPriority.CRITICAL
+
+
+class _PackBuilder:
+    """What became of each item, put into words and numbers."""
+
+    def __init__(self, work: PackAssembler, fitted: FitResult) -> None:
+        self._work = work
+        self._wanted = work.wanted
+        self._fitted = fitted
+        self._items = work.items
+        self._segments: list[ContextSegment] = []
+        self._messages: list[Message] = []
+        self._sizes: list[int] = []
+        self._sources: list[PackSource] = []
+
+    def pack(self) -> ContextPack:
+        """Return the pack."""
+        for index, item in enumerate(self._items):
+            if index in self._fitted.summaries:
+                self._add_summary(index, item)
+            view = self._fitted.placed.get(index)
+            if view is not None:
+                self._add(item, view)
+        frame, wanted = self._wanted.frame, self._wanted
+        made = ContextPack(
+            metadata=self._metadata(),
+            brief_context=str(self._message(SOURCE_BRIEF).content),
+            breadcrumbs=_frame_breadcrumbs(wanted.ancestry, self._fitted.level),
+            segments=tuple(self._segments),
+            token_summary=self._told(),
+            context_hash="",
+            ledger=PackLedger(tuple(self._entries()), self._fitted.ledger),
+            messages=tuple(self._messages),
+            sizes=tuple(self._sizes),
+            sources=tuple(self._sources),
+            talked=wanted.talked,
+        )
+        return replace(made, context_hash=context_hash(frame.frame_id, made))
+
+    def _message(self, kind: str) -> Message:
+        at = next(i for i, source in enumerate(self._sources) if source.kind == kind)
+        return self._messages[at]
+
+    def _put(self, message: Message, size: int, source: PackSource) -> None:
+        self._messages.append(message)
+        self._sizes.append(size)
+        self._sources.append(source)
+
+    def _add_summary(self, index: int, item: ContextItem) -> None:
+        message, size = self._fitted.summaries[index]
+        source = PackSource(SOURCE_SUMMARY)
+        if item.pool:
+            under = (one for at, one in enumerate(self._items) if at in self._fitted.under)
+            shown = [self._work.shown[one.first] for one in under if one.pool == EVIDENCE_POOL]
+            source = PackSource(SOURCE_EVIDENCE_SUMMARY, sessions=_source_sessions(shown))
+        self._put(message, size, source)
+        self._segments.append(
+            ContextSegment(
+                segment_type=SegmentType.SUMMARY,
+                priority=ContextPriority.MEDIUM,
+                content=str(message.content),
+                estimated_tokens=size,
+                shortened=True,
+            )
+        )
+
+    def _add(self, item: ContextItem, view: ItemView) -> None:
+        if item.pool == FIXED_POOL:
+            kind = SOURCE_BRIEF if item is self._items[0] else SOURCE_BREADCRUMBS
+            self._put(view.messages[0], view.size, PackSource(kind))
+        elif item.pool:
+            self._add_evidence(item, view)
+        elif item.tells:
+            self._put(view.messages[0], view.size, PackSource(SOURCE_SUMMARY))
+            self._segments.append(
+                _message_segment(item, view.messages[0], view.size, shortened=False)
+            )
+        else:
+            for at, message in enumerate(view.messages):
+                came = message is item.messages[at] and not (item.whole and item.whole[at])
+                source = PackSource(SOURCE_MESSAGE, None, item.first + at, not came)
+                self._put(message, view.tokens[at], source)
+                self._segments.append(
+                    _message_segment(item, message, view.tokens[at], shortened=not came)
+                )
+
+    def _add_evidence(self, item: ContextItem, view: ItemView) -> None:
+        shown = self._work.shown[item.first]
+        message, handle = view.messages[0], shown.handle
+        shortened = message is not item.messages[0]
+        source = PackSource(
+            SOURCE_HANDLE, handle.handle_id, 0, shortened, _source_sessions([shown])
+        )
+        self._put(message, view.size, source)
+        self._segments.append(
+            ContextSegment(
+                segment_type=SEGMENT_TYPE_OF_HANDLE[handle.handle_type],
+                priority=handle.priority,
+                content=shown.fence.inside(str(message.content)),
+                estimated_tokens=view.size,
+                handle_id=handle.handle_id,
+                shortened=shortened,
+            )
+        )
+
+    def _metadata(self) -> ContextPackMetadata:
+        wanted, known = self._wanted, set[str]()
+        if wanted.include or wanted.exclude:
+            known = {handle.handle_id for handle in wanted.frame.context_handles}
+        return ContextPackMetadata(
+            frame_id=wanted.frame.frame_id,
+            scope=wanted.scope,
+            role=wanted.brief.role,
+            assembled_at=wanted.assembled_at,
+            unknown_includes=tuple(sorted(wanted.include - known)),
+            unknown_excludes=tuple(sorted(wanted.exclude - known)),
+        )
+
+    def _told(self) -> TokenSummary:
+        counted = self._work.counted
+        parts = token_breakdown(self._sources, self._sizes, counted.overhead)
+        return token_summary(
+            self._wanted.budget,
+            parts,
+            self._fitted.level,
+            counter=counted.name,
+            exact=counted.exact,
+        )
+
+    def _entries(self) -> Iterator[HandleEntry]:
+        for index, item in enumerate(self._items):
+            if item.pool == EVIDENCE_POOL:
+                yield self._entry(index, item)
+        for handle, fault in self._work.faults:
+            yield _left_out_entry(handle, f"{RULE_UNRESOLVED}: {fault}")
+        for handle in self._work.sorted.excluded:
+            yield _left_out_entry(handle, RULE_EXCLUDED)
+        yield from self._unseen()
+
+    def _entry(self, index: int, item: ContextItem) -> HandleEntry:
+        handle = self._work.shown[item.first].handle
+        view = self._fitted.placed.get(index)
+        fate, rule, used = Fate.LEFT_OUT, "", 0
+        if view is not None:
+            same = view.messages[0] is item.messages[0]
+            fate, rule = Fate.KEPT if same else Fate.SHORTENED, view.rule
+            used = view.size
+        elif index in self._fitted.under:
+            fate, rule = Fate.SUMMARISED, fitter.RULE_SUMMARISED
+        else:
+            rule = self._fitted.out[index]
+        return HandleEntry(
+            fate=fate, rule=rule, priority=handle.priority, tokens=item.size, used=used,
+            handle_id=handle.handle_id,
+        )  # fmt: skip
+
+    def _unseen(self) -> Iterator[HandleEntry]:
+        """Yield one line for all handles of a priority that nobody looked at."""
+        level = self._fitted.level
+        for waiting in self._work.sorted.waiting:
+            if not waiting.count:
+                continue
+            priority = waiting.priority
+            rule = RULE_NOT_READ
+            if level is CompactionLevel.CRITICAL:
+                rule = fitter.RULE_NOT_CRITICAL
+            elif level is CompactionLevel.AGGRESSIVE and priority <= ContextPriority.LOW:
+                rule = fitter.RULE_LOW_PRIORITY
+            yield HandleEntry(
+                fate=Fate.LEFT_OUT,
+                rule=rule,
+                priority=priority,
+                tokens=waiting.tokens,
+                count=waiting.count,
+            )
+
+
+def token_breakdown(
+    sources: Sequence[PackSource], sizes: Sequence[int], overhead: int
+) -> TokenBreakdown:
+    """Return what the parts of a pack take."""
+    sums: dict[str, int] = {}
+    for source, size in zip(sources, sizes, strict=True):
+        sums[source.kind] = sums.get(source.kind, 0) + size
+    return TokenBreakdown(
+        brief=sums.get(SOURCE_BRIEF, 0),
+        breadcrumbs=sums.get(SOURCE_BREADCRUMBS, 0),
+        conversation=sums.get(SOURCE_MESSAGE, 0) + sums.get(SOURCE_SUMMARY, 0),
+        evidence=sums.get(SOURCE_HANDLE, 0) + sums.get(SOURCE_EVIDENCE_SUMMARY, 0),
+        overhead=overhead,
+    )
+
+
+def token_summary(
+    budget: int, parts: TokenBreakdown, level: CompactionLevel, *, counter: str, exact: bool
+) -> TokenSummary:
+    """Return how a pack stands to its budget."""
+    used = parts.brief + parts.breadcrumbs + parts.conversation + parts.evidence + parts.overhead
+    return TokenSummary(
+        budget=budget,
+        used=used,
+        remaining=max(0, budget - used),
+        breakdown=parts,
+        compaction_level=level,
+        overflow=used > budget,
+        counter=counter,
+        exact=exact,
+    )
+
+
+def _message_segment(
+    item: ContextItem, message: Message, size: int, *, shortened: bool
+) -> ContextSegment:
+    return ContextSegment(
+        segment_type=SegmentType.SUMMARY if item.tells else SegmentType.CONVERSATION,
+        priority=item.priority,
+        content=message_text(message),
+        estimated_tokens=size,
+        message_id=None if item.tells else message.id,
+        shortened=shortened,
+    )
+
+
+def _source_sessions(shown: Sequence[EvidenceItem]) -> tuple[tuple[str, int], ...]:
+    """Return the sessions that the content of handles was copied from, each once."""
+    return tuple(dict.fromkeys(one.session for one in shown if one.session is not None))
+
+
+def _left_out_entry(handle: ContextHandle, rule: str) -> HandleEntry:
+    return HandleEntry(
+        fate=Fate.LEFT_OUT, rule=rule, priority=handle.priority, tokens=handle.size,
+        handle_id=handle.handle_id,
+    )  # fmt: skip
+
+
+def _frame_breadcrumbs(
+    ancestry: Sequence[Frame], level: CompactionLevel
+) -> tuple[FrameBreadcrumb, ...]:
+    frames = list(ancestry)
+    if level is CompactionLevel.CRITICAL and len(frames) > 2:
+        frames = [frames[0], frames[-1]]
+    return tuple(FrameBreadcrumb(f.frame_id, f.goal, f.status, f.depth) for f in frames)

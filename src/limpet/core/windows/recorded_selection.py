@@ -1,0 +1,440 @@
+"""Recorded selections of windows and packs, and how they are rebuilt byte for byte.
+
+A record refers to messages by number and to texts by hash. Rebuilding replays the selection; it
+never fits again. The recorded digest proves that the result is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, cast
+
+import msgspec
+
+from limpet import errors
+from limpet.core.formats import codec
+from limpet.core.values.context import ContextPriority, Fate, Ledger, LedgerEntry, WindowSelection
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.messages import Message
+from limpet.core.values.pack_parts import (
+    ContextPackMetadata,
+    ContextSegment,
+    FrameBreadcrumb,
+    HandleEntry,
+    PackLedger,
+    PackSelection,
+    SegmentType,
+)
+from limpet.core.windows.pack import (
+    SOURCE_BREADCRUMBS,
+    SOURCE_BRIEF,
+    SOURCE_HANDLE,
+    SOURCE_MESSAGE,
+    SOURCE_SUMMARY,
+    ContextPack,
+    ConversationMoment,
+    PackSource,
+    context_hash,
+)
+from limpet.core.windows.pack_assembly import token_breakdown, token_summary
+from limpet.core.windows.summary import message_text
+from limpet.core.windows.window import Window, messages_digest
+
+INLINE_TEXT_CHARS: Final = 256
+"""A shorter text stands in the record itself: a reference would take about as much."""
+
+RULE_IN_RECORDED_PACK: Final = "it was in the recorded pack"
+
+ReadTexts = Callable[[Sequence[str]], Mapping[str, str]]
+"""Texts that are kept beside the log, by their hashes."""
+
+ReadMessagesAt = Callable[[ConversationMoment, int, int], Sequence[Message]]
+"""Messages of a conversation by their numbers, first and last, as it was at a moment."""
+
+
+def pack_selection(pack: ContextPack) -> tuple[PackSelection, tuple[str, ...]]:
+    """Return what has to be recorded of a pack, and the texts that are kept beside the log."""
+    recording = _PackRecorder(pack)
+    told = pack.token_summary
+    chosen = PackSelection(
+        digest=pack.context_hash,
+        budget=told.budget,
+        used=told.used,
+        counter=told.counter,
+        exact=told.exact,
+        level=told.compaction_level,
+        role=pack.metadata.role,
+        parts=tuple(freeze(part) for part in recording.parts()),
+        about=freeze(_pack_details(pack)),
+    )
+    return chosen, tuple(recording.texts.values())
+
+
+class _MessageRun:
+    """Messages that follow on one another in a conversation, and that are in a pack as they are."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.tokens: list[int] = []
+        self.priorities: list[int] = []
+
+    def part(self) -> Iterator[dict[str, Json]]:
+        """Yield what is recorded of them."""
+        last = self.first + len(self.tokens) - 1
+        yield {
+            "kind": SOURCE_MESSAGE, "first": self.first, "last": last,
+            "tokens": self.tokens, "priorities": self.priorities,
+        }  # fmt: skip
+
+
+class _PackRecorder:
+    """The parts of a pack, in order, and the texts that they refer to."""
+
+    def __init__(self, pack: ContextPack) -> None:
+        self._pack = pack
+        self.texts: dict[str, str] = {}
+
+    def parts(self) -> Iterator[dict[str, Json]]:
+        """Yield what there is to record, messages that follow on one another in one part."""
+        crumbs = [[c.frame_id, c.goal, str(c.status), c.depth] for c in self._pack.breadcrumbs]
+        yield {"kind": "frames", **self._kept(codec.canonical_json(crumbs).decode())}
+        segments = iter(self._pack.segments)
+        run: _MessageRun | None = None
+        for at, source in enumerate(self._pack.sources):
+            segment = None if source.kind in (SOURCE_BRIEF, SOURCE_BREADCRUMBS) else next(segments)
+            if segment is None or source.kind != SOURCE_MESSAGE or source.altered:
+                yield from run.part() if run else ()
+                run = None
+                yield self._made(at, source, segment)
+                continue
+            if run is None or source.number != run.first + len(run.tokens):
+                yield from run.part() if run else ()
+                run = _MessageRun(source.number)
+            run.tokens.append(self._pack.sizes[at])
+            run.priorities.append(int(segment.priority))
+        yield from run.part() if run else ()
+
+    def _made(self, at: int, source: PackSource, segment: ContextSegment | None) -> dict[str, Json]:
+        message = self._pack.messages[at]
+        part: dict[str, Json] = {"kind": source.kind, "tokens": self._pack.sizes[at]}
+        if source.kind in (SOURCE_MESSAGE, SOURCE_SUMMARY):
+            text = codec.canonical_json(message.to_dict()).decode()
+            part |= {"number": source.number} if source.number else {}
+        else:
+            text = str(message.content)
+            part |= {"id": message.id, "role": message.role, "category": message.category.name}
+        if segment is not None:
+            part |= {"priority": int(segment.priority), "shortened": segment.shortened}
+            part |= {"type": str(segment.segment_type)}
+        if source.kind == SOURCE_HANDLE and segment is not None:
+            head = text.index("\n") + 1
+            part |= {"handle": source.handle_id, "head": head, "size": len(segment.content)}
+        if source.sessions:
+            part |= {"sessions": source.sessions}
+        return part | self._kept(text)
+
+    def _kept(self, text: str) -> dict[str, Json]:
+        if len(text) < INLINE_TEXT_CHARS:
+            return {"text": text}
+        name = codec.digest(text.encode()).hex()
+        self.texts[name] = text
+        return {"hash": name}
+
+
+def _pack_details(pack: ContextPack) -> dict[str, Json]:
+    about: dict[str, Json] = {
+        "metadata": msgspec.to_builtins(pack.metadata),
+        "overhead": pack.token_summary.breakdown.overhead,
+        "timestamp": pack.messages[pack.sources.index(PackSource(SOURCE_BRIEF))].timestamp,
+    }
+    if pack.talked is not None:
+        about["talked"] = msgspec.to_builtins(pack.talked)
+    sums: dict[tuple[str, str, int], list[int]] = {}
+    for entry in pack.ledger:
+        if entry.fate in (Fate.LEFT_OUT, Fate.SUMMARISED):
+            found = sums.setdefault((str(entry.fate), entry.rule, int(entry.priority)), [0, 0])
+            found[0] += entry.count
+            found[1] += entry.tokens
+    about["out"] = [[*key, *found] for key, found in sums.items()]
+    talk = pack.ledger.conversation.left_out()
+    about["unsaid"] = [[rule, count, size] for rule, (count, size) in talk.items()]
+    return about
+
+
+def rebuilt_pack(chosen: PackSelection, texts: ReadTexts, said: ReadMessagesAt) -> ContextPack:
+    """Return the pack that was recorded; raise Corrupt if it can't be made again as it was, Erased if some of it was."""
+    if not chosen.digest:
+        raise errors.Erased("the pack can't be made again: something that was in it was erased.")
+    try:
+        made = _PackRebuilder(chosen, texts(chosen.hashes), said).pack()
+    except (LookupError, TypeError, ValueError, msgspec.MsgspecError, errors.Refused) as error:
+        raise _corrupt_pack_error(chosen) from error
+    if made.context_hash != chosen.digest:
+        raise _corrupt_pack_error(chosen)
+    return made
+
+
+def _corrupt_pack_error(chosen: PackSelection) -> errors.Corrupt:
+    return errors.Corrupt(
+        "a recorded pack can't be made again as it was.", facts={"context_hash": chosen.digest}
+    )
+
+
+class _PackRebuilder:
+    """A recorded pack in the making."""
+
+    def __init__(
+        self, chosen: PackSelection, texts: Mapping[str, str], said: ReadMessagesAt
+    ) -> None:
+        self._chosen = chosen
+        self._texts = texts
+        self._said = said
+        self._messages: list[Message] = []
+        self._sizes: list[int] = []
+        self._sources: list[PackSource] = []
+        self._segments: list[ContextSegment] = []
+        self._handles: list[HandleEntry] = []
+        self._inside: list[LedgerEntry] = []
+
+    def pack(self) -> ContextPack:
+        """Return the pack."""
+        chosen, about = self._chosen, self._chosen.about
+        talked = about.get("talked")
+        moment = msgspec.convert(talked, ConversationMoment) if talked is not None else None
+        frames, *parts = chosen.parts
+        for part in parts:
+            if part["kind"] == SOURCE_MESSAGE and "first" in part:
+                assert moment is not None, "what was said was said in a session"
+                self._run(part, moment)
+            else:
+                self._made(part)
+        brief = self._messages[self._sources.index(PackSource(SOURCE_BRIEF))]
+        metadata = msgspec.convert(about["metadata"], ContextPackMetadata)
+        made = ContextPack(
+            metadata=metadata,
+            brief_context=str(brief.content),
+            breadcrumbs=tuple(
+                msgspec.convert(
+                    dict(zip(FrameBreadcrumb.__struct_fields__, crumb, strict=True)),
+                    FrameBreadcrumb,
+                )
+                for crumb in msgspec.json.decode(self._text(frames))
+            ),
+            segments=tuple(self._segments),
+            token_summary=token_summary(
+                chosen.budget,
+                token_breakdown(self._sources, self._sizes, about["overhead"]),
+                chosen.level,
+                counter=chosen.counter,
+                exact=chosen.exact,
+            ),
+            context_hash="",
+            ledger=self._ledger(),
+            messages=tuple(self._messages),
+            sizes=tuple(self._sizes),
+            sources=tuple(self._sources),
+            talked=moment,
+        )
+        digest = context_hash(metadata.frame_id, made)
+        return msgspec.structs.replace(made, context_hash=digest)
+
+    def _text(self, part: Mapping[str, Json]) -> str:
+        return part["text"] if "text" in part else self._texts[part["hash"]]
+
+    def _put(self, message: Message, size: int, source: PackSource) -> None:
+        self._messages.append(message)
+        self._sizes.append(size)
+        self._sources.append(source)
+
+    def _run(self, part: Mapping[str, Json], moment: ConversationMoment) -> None:
+        found = self._said(moment, part["first"], part["last"])
+        numbers = range(part["first"], part["last"] + 1)
+        for number, message, size, priority in zip(
+            numbers, found, part["tokens"], part["priorities"], strict=True
+        ):
+            self._put(message, size, PackSource(SOURCE_MESSAGE, None, number))
+            self._segments.append(
+                _recorded_segment(
+                    message, size, ContextPriority(priority), SegmentType.CONVERSATION
+                )
+            )
+            self._inside.append(_recorded_entry(number, Fate.KEPT, size, message))
+
+    def _made(self, part: Mapping[str, Json]) -> None:
+        kind, size, text = part["kind"], part["tokens"], self._text(part)
+        if kind in (SOURCE_MESSAGE, SOURCE_SUMMARY):
+            self._altered(part, Message.from_dict(msgspec.json.decode(text)))
+            return
+        about = self._chosen.about
+        fields = {"role": part["role"], "category": part["category"], "id": part["id"]}
+        message = Message.from_dict({**fields, "content": text, "timestamp": about["timestamp"]})
+        handle_id = part.get("handle")
+        altered = kind == SOURCE_HANDLE and part["shortened"]
+        sessions = tuple((name, version) for name, version in part.get("sessions", ()))
+        self._put(message, size, PackSource(kind, handle_id, 0, altered, sessions))
+        if kind in (SOURCE_BRIEF, SOURCE_BREADCRUMBS):
+            return
+        content = text
+        if kind == SOURCE_HANDLE:
+            content = text[part["head"] : part["head"] + part["size"]]
+            self._handles.append(
+                HandleEntry(
+                    fate=Fate.SHORTENED if altered else Fate.KEPT, rule=RULE_IN_RECORDED_PACK, tokens=size, used=size,
+                    priority=ContextPriority(part["priority"]), handle_id=handle_id,
+                )
+            )  # fmt: skip
+        self._segments.append(
+            ContextSegment(
+                segment_type=SegmentType(part["type"]),
+                priority=ContextPriority(part["priority"]),
+                content=content,
+                estimated_tokens=size,
+                handle_id=handle_id,
+                shortened=part["shortened"],
+            )
+        )
+
+    def _altered(self, part: Mapping[str, Json], message: Message) -> None:
+        number, size = part.get("number", 0), part["tokens"]
+        self._put(
+            message, size, PackSource(part["kind"], None, number, part["kind"] == SOURCE_MESSAGE)
+        )
+        made = _recorded_segment(
+            message, size, ContextPriority(part["priority"]), SegmentType(part["type"])
+        )
+        self._segments.append(msgspec.structs.replace(made, shortened=part["shortened"]))
+        if number:
+            self._inside.append(_recorded_entry(number, Fate.SHORTENED, size, message))
+
+    def _ledger(self) -> PackLedger:
+        about = self._chosen.about
+        for fate, rule, priority, count, tokens in about["out"]:
+            self._handles.append(
+                HandleEntry(
+                    fate=Fate(fate), rule=rule, priority=ContextPriority(priority), tokens=tokens,
+                    count=count,
+                )
+            )  # fmt: skip
+        return PackLedger(tuple(self._handles), Ledger(tuple(self._inside)))
+
+
+def _recorded_segment(
+    message: Message, size: int, priority: ContextPriority, kind: SegmentType
+) -> ContextSegment:
+    told = kind is SegmentType.SUMMARY
+    return ContextSegment(
+        segment_type=kind,
+        priority=priority,
+        content=message_text(message),
+        estimated_tokens=size,
+        message_id=None if told else message.id,
+    )
+
+
+def _recorded_entry(number: int, fate: Fate, size: int, message: Message) -> LedgerEntry:
+    return LedgerEntry(number, number, fate, size, size, RULE_IN_RECORDED_PACK, message.category)
+
+
+RULE_NOT_IN_RECORDED_WINDOW = "it was not in the recorded window"
+RULE_IN_RECORDED_WINDOW = "it was in the recorded window"
+
+ReadMessageRange = Callable[[int, int], Sequence[Message]]
+"""Messages of the conversation by their numbers, first and last."""
+
+
+def window_selection(window: Window, tenant: str, session_id: str) -> WindowSelection:
+    """Return what has to be recorded of a window; raise InvalidRequest if another session's made it."""
+    if not isinstance(cast("object", window), Window):
+        raise errors.InvalidRequest(f"window is a Window, not {type(window).__name__}.")
+    if window.session_id and (window.tenant, window.session_id) != (tenant, session_id):
+        raise errors.InvalidRequest(
+            "the window was made of another session.",
+            hint="Give the one that this session's window() has made.",
+        )
+    if not window.session_id:
+        raise errors.InvalidRequest(
+            "the window was made of a list, so there is nothing to find it in.",
+            hint="Give one that session.window() has made.",
+        )
+    shown = [e for e in window.ledger if e.fate in (Fate.KEPT, Fate.SHORTENED)]
+    entries = iter(shown)
+    parts: list[tuple[int, int] | Mapping[str, Json]] = []
+    for at, message in enumerate(window.messages):
+        entry = None if at == window.summary_at else next(entries)
+        if entry is None or entry.fate is Fate.SHORTENED:
+            number = {} if entry is None else {"number": entry.first}
+            parts.append(freeze({**number, "message": message.to_dict()}))
+        elif parts and isinstance(parts[-1], tuple) and parts[-1][1] == entry.first - 1:
+            parts[-1] = (parts[-1][0], entry.first)
+        else:
+            parts.append((entry.first, entry.first))
+    chosen = WindowSelection(
+        window.session_id, window.version, window.began, window.budget, window.tokens,
+        window.overhead, window.counter, window.exact, window.level, tuple(parts), window.sizes,
+        messages_digest(window.messages),
+    )  # fmt: skip
+    try:
+        # What is recorded must be read again; a window that somebody has altered may not be.
+        msgspec.json.decode(msgspec.json.encode(chosen), type=WindowSelection)
+    except msgspec.MsgspecError as error:
+        raise errors.InvalidRequest(f"the window is not as it was made: {error}.") from error
+    return chosen
+
+
+def rebuilt_window(
+    recorded: WindowSelection, count: int, read: ReadMessageRange, *, tenant: str
+) -> Window:
+    """Return the window that was recorded, of a conversation of `count` messages then.
+
+    Raises Corrupt if it is not the same, Erased if something of it was erased.
+    """
+    if not recorded.digest:
+        raise errors.Erased(
+            "the window can't be made again: a message that was in it was erased.",
+            facts={"session": recorded.session_id, "version": recorded.version},
+        )
+    messages: list[Message] = []
+    inside: dict[int, LedgerEntry] = {}
+    summary_at = -1
+    for part in recorded.parts:
+        if isinstance(part, Mapping):
+            made = Message.from_dict(cast("Mapping[str, Json]", part["message"]))
+            found, numbers = [made], [part["number"]] if "number" in part else []
+            fate = Fate.SHORTENED
+            if not numbers:
+                summary_at = len(messages)
+        else:
+            found, numbers, fate = list(read(*part)), list(range(part[0], part[1] + 1)), Fate.KEPT
+        for number, message in zip(numbers, found, strict=False):
+            size = recorded.sizes[len(messages) + number - numbers[0]]
+            inside[number] = LedgerEntry(
+                number, number, fate, size, size, RULE_IN_RECORDED_WINDOW, message.category
+            )
+        messages += found
+    if messages_digest(messages) != recorded.digest:
+        raise errors.Corrupt(
+            "a recorded window can't be made again as it was.",
+            facts={"session": recorded.session_id, "version": recorded.version},
+        )
+    return Window(
+        messages=tuple(messages), sizes=recorded.sizes, tokens=recorded.tokens, budget=recorded.budget,
+        ledger=_recorded_ledger(inside, count), level=recorded.level, counter=recorded.counter,
+        exact=recorded.exact, overhead=recorded.overhead, summary_at=summary_at,
+        tenant=tenant, session_id=recorded.session_id, version=recorded.version, began=recorded.began,
+    )  # fmt: skip
+
+
+def _recorded_ledger(inside: Mapping[int, LedgerEntry], count: int) -> Ledger:
+    entries: list[LedgerEntry] = []
+    before = 0
+    for number in (*sorted(inside), count + 1):
+        if number > before + 1:
+            entries.append(
+                LedgerEntry(
+                    before + 1, number - 1, Fate.LEFT_OUT, 0, 0, RULE_NOT_IN_RECORDED_WINDOW
+                )
+            )
+        if number in inside:
+            entries.append(inside[number])
+        before = number
+    return Ledger(tuple(entries))

@@ -1,1 +1,0 @@
-"""The rules, pure: what a command makes happen and what events add up to. Start with `sessions.py`."""
