@@ -22,7 +22,7 @@ from limpet.memory.archive import index
 from limpet.memory.archive.index import Cursor, Index
 from limpet.memory.archive.text import text_of
 from limpet.memory.shelf import Put, Shelf, key
-from limpet.store import port
+from limpet.stores import port
 from limpet.testing import corpus
 
 MESSAGES = 1_000_000

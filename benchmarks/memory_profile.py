@@ -15,7 +15,7 @@ from limpet import tokens
 from limpet.core.values.memory_records import Fact, FactKind, History, Said, Source, Who
 from limpet.core.values.messages import Message
 from limpet.memory.builtin import BuiltIn
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 
 BUDGET = 1_000
 FEW, MANY = 1_000, 10_000
@@ -29,7 +29,7 @@ import gc, json, sys, time
 from pathlib import Path
 from limpet import tokens
 from limpet.memory.builtin import BuiltIn
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteShelf
 from limpet.core.values.memory_records import History, Said, Who
 from limpet.core.values.messages import Message
 
@@ -113,7 +113,7 @@ def run(bench: Bench) -> list[Figure]:
 
 def _known(bench: Bench, count: int) -> BuiltIn:
     """Return a memory that knows a number of facts, of all kinds, some of them replaced."""
-    shelf = SQLiteShelf(bench.disk / f"{count}.db-memory")
+    shelf = SQLiteIndexStore(bench.disk / f"{count}.db-memory")
     bench.closing.callback(shelf.close)
 
     def found(said: list[Said]) -> list[Fact]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from limpet.store.sqlite import opening
+from limpet.stores.sqlite import database
 
 _UNDONE = {
     4: "DROP TABLE erased;",
@@ -14,12 +14,12 @@ _UNDONE = {
 
 def lowered(path: Path, version: int) -> None:
     """Undo the schemas after a version in a store that uses nothing of them."""
-    connection = opening.connect(path, write=True)
+    connection = database.connect(path, write=True)
     with connection:
-        for step in range(opening.SCHEMA - 1, version - 1, -1):
+        for step in range(database.SCHEMA_VERSION - 1, version - 1, -1):
             connection.execute(_UNDONE[step])
         if version == 1:
-            connection.execute("CREATE VIEW messages" + _view(opening.sql("schema.sql")))
+            connection.execute("CREATE VIEW messages" + _view(database.read_sql_file("schema.sql")))
         connection.pragma("user_version", version)
     connection.close()
 

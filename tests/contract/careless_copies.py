@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from limpet.store import chain
-from limpet.store.port import Raw, RawKey
-from limpet.store.volatile import VolatileStore
+from limpet.stores import chain
+from limpet.stores.port import RawEvent, RawKey
+from limpet.stores.volatile import VolatileStore
 
 replace = msgspec.structs.replace
 NO_BLOBS: Mapping[bytes, bytes] = {}
 
 
 class CopiesWithoutRewinds(VolatileStore):
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         found = super().copy(tenant, after=after, limit=limit)
         return [
             replace(raw, base=None) if raw.base and raw.base[0] == raw.number else raw
@@ -26,13 +26,13 @@ class CopiesWithoutRewinds(VolatileStore):
 class CopiesUnchecked(VolatileStore):
     """Gives what is damaged as if it were not."""
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         rows = self._books[tenant].rows if tenant in self._books else []
-        made: list[Raw] = []
+        made: list[RawEvent] = []
         for name, row in rows[after : after + limit]:
             place = row.place
             made.append(
-                Raw(
+                RawEvent(
                     stream=name, position=place.position, number=place.stream,
                     version=place.version, header=row.header, payload=row.payload, salt=row.salt,
                     digest=row.digest, link=row.link,
@@ -42,7 +42,7 @@ class CopiesUnchecked(VolatileStore):
 
 
 class CopiesOneEventLess(VolatileStore):
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         return super().copy(tenant, after=after, limit=limit - 1 or 1)
 
 
@@ -58,28 +58,28 @@ class Pasting(VolatileStore):
     def paste(
         self,
         tenant: str,
-        events: Sequence[Raw],
+        events: Sequence[RawEvent],
         *,
         blobs: Mapping[bytes, bytes] = NO_BLOBS,
         keys: Sequence[RawKey] = (),
     ) -> None:
         super().paste(tenant, self.rewritten(tenant, events), blobs=blobs, keys=keys)
 
-    def rewritten(self, tenant: str, events: Sequence[Raw]) -> Sequence[Raw]:
+    def rewritten(self, tenant: str, events: Sequence[RawEvent]) -> Sequence[RawEvent]:
         return events
 
 
 class PastesOnTrust(Pasting):
     """Makes digests and links fit what it was given."""
 
-    def rewritten(self, tenant: str, events: Sequence[Raw]) -> Sequence[Raw]:
-        made: list[Raw] = []
-        link = chain.GENESIS
+    def rewritten(self, tenant: str, events: Sequence[RawEvent]) -> Sequence[RawEvent]:
+        made: list[RawEvent] = []
+        link = chain.GENESIS_LINK
         for raw in events:
             digest = raw.digest
             if raw.payload is not None and raw.salt is not None:
-                digest = chain.digest(raw.salt, raw.header, raw.payload)
-            link = chain.link(link, digest, raw.header)
+                digest = chain.event_digest(raw.salt, raw.header, raw.payload)
+            link = chain.next_link(link, digest, raw.header)
             made.append(replace(raw, digest=digest, link=link))
         return made
 
@@ -87,7 +87,7 @@ class PastesOnTrust(Pasting):
 class PastesWhatItLikes(Pasting):
     """Passes over what does not follow its head."""
 
-    def rewritten(self, tenant: str, events: Sequence[Raw]) -> Sequence[Raw]:
+    def rewritten(self, tenant: str, events: Sequence[RawEvent]) -> Sequence[RawEvent]:
         head = self.head(tenant)
         return [raw for raw in events if raw.position > head]
 
@@ -96,7 +96,7 @@ class PastesByPieces(VolatileStore):
     def paste(
         self,
         tenant: str,
-        events: Sequence[Raw],
+        events: Sequence[RawEvent],
         *,
         blobs: Mapping[bytes, bytes] = NO_BLOBS,
         keys: Sequence[RawKey] = (),
@@ -110,7 +110,7 @@ class PastesKeysOverOthers(VolatileStore):
     def paste(
         self,
         tenant: str,
-        events: Sequence[Raw],
+        events: Sequence[RawEvent],
         *,
         blobs: Mapping[bytes, bytes] = NO_BLOBS,
         keys: Sequence[RawKey] = (),
@@ -127,7 +127,7 @@ class PastesWithoutBlobs(VolatileStore):
     def paste(
         self,
         tenant: str,
-        events: Sequence[Raw],
+        events: Sequence[RawEvent],
         *,
         blobs: Mapping[bytes, bytes] = NO_BLOBS,
         keys: Sequence[RawKey] = (),
@@ -140,7 +140,7 @@ class PastesWithoutBlobs(VolatileStore):
 
 
 class KeepsWhatWasErasedMeanwhile(Pasting):
-    def rewritten(self, tenant: str, events: Sequence[Raw]) -> Sequence[Raw]:
+    def rewritten(self, tenant: str, events: Sequence[RawEvent]) -> Sequence[RawEvent]:
         head = self.head(tenant)
         return [raw for raw in events if raw.position > head or raw.erased is None]
 
@@ -148,7 +148,7 @@ class KeepsWhatWasErasedMeanwhile(Pasting):
 class ErasesWhateverItIsTold(Pasting):
     """Takes an erasure for one of its own log."""
 
-    def rewritten(self, tenant: str, events: Sequence[Raw]) -> Sequence[Raw]:
+    def rewritten(self, tenant: str, events: Sequence[RawEvent]) -> Sequence[RawEvent]:
         own = {raw.position: raw for raw in self.copy(tenant, limit=10_000)}
         return [
             replace(
@@ -168,7 +168,7 @@ class PastesQuietly(VolatileStore):
     def paste(
         self,
         tenant: str,
-        events: Sequence[Raw],
+        events: Sequence[RawEvent],
         *,
         blobs: Mapping[bytes, bytes] = NO_BLOBS,
         keys: Sequence[RawKey] = (),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from limpet.store.port import Derive, Note, Rebuilt
-from limpet.store.volatile import VolatileStore
+from limpet.stores.port import Note, Rebuilt, StreamDeriver
+from limpet.stores.volatile import VolatileStore
 
 
 class PutsNotesUnseen(VolatileStore):
@@ -28,7 +28,7 @@ class SharesNotes(VolatileStore):
 
 
 class RebuildForgetsNotes(VolatileStore):
-    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+    def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         yield from super().rebuild(derive)
         self._noted.clear()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from limpet.store.port import StoredEvent
-from limpet.store.volatile import VolatileStore
+from limpet.stores.port import StoredEvent
+from limpet.stores.volatile import VolatileStore
 
 
 class ReadsUntilExclusively(VolatileStore):

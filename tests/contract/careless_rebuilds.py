@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from limpet.store.port import Derive, Derived, Rebuilt
-from limpet.store.volatile import VolatileStore
+from limpet.stores.port import DerivedState, Rebuilt, StreamDeriver
+from limpet.stores.volatile import VolatileStore
 
 
 class RebuildsOnTop(VolatileStore):
-    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+    def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         before = {t: books.projections for t, books in self._books.items()}
         yield from super().rebuild(derive)
         for tenant, rows in before.items():
@@ -22,13 +22,13 @@ class RebuildsOnTop(VolatileStore):
 
 
 class RebuildsWithoutClaims(VolatileStore):
-    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+    def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         return super().rebuild(lambda *given: msgspec.structs.replace(derive(*given), claims=()))
 
 
 class RebuildsTheLastClaims(VolatileStore):
-    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
-        def backwards(*given: Any) -> Derived:
+    def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
+        def backwards(*given: Any) -> DerivedState:
             made = derive(*given)
             return msgspec.structs.replace(made, claims=made.claims[::-1])
 
@@ -36,26 +36,26 @@ class RebuildsTheLastClaims(VolatileStore):
 
 
 class RebuildsWithoutUses(VolatileStore):
-    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+    def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         return super().rebuild(lambda *given: msgspec.structs.replace(derive(*given), blobs=()))
 
 
 class RebuildsByPieces(VolatileStore):
-    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+    def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         for books in self._books.values():
             books.projections.clear()
         return super().rebuild(derive)
 
 
 class RebuildForgetsKeys(VolatileStore):
-    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+    def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         yield from super().rebuild(derive)
         for books in self._books.values():
             books.keys.clear()
 
 
 class RebuildKeepsSnapshots(VolatileStore):
-    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+    def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         before = {tenant: books.snapshots for tenant, books in self._books.items()}
         yield from super().rebuild(derive)
         for tenant, snapshots in before.items():

@@ -12,22 +12,22 @@ import msgspec
 
 from limpet import errors
 from limpet.core.values.json_values import Json
-from limpet.store import port
-from limpet.store.remote import marks
-from limpet.store.remote.driver import (
-    Change,
+from limpet.stores import port
+from limpet.stores.server import checked_reads
+from limpet.stores.server.driver import (
+    AppliedUnderContention,
+    ChangeResult,
     Driver,
-    Head,
-    Kept,
-    KeptKey,
-    KeptNote,
-    KeptProjection,
-    KeptSnapshot,
-    Moved,
-    Stream,
-    Taken,
-    Verdict,
-    Wanted,
+    DuplicateRow,
+    FeedHead,
+    FeedRow,
+    HeadMoved,
+    KeyRow,
+    NoteRow,
+    ProjectionRow,
+    SnapshotRow,
+    StreamRow,
+    TenantChange,
 )
 from tests.contract.ram_pipeline import RamLine
 
@@ -38,19 +38,19 @@ class Books:
     """What the server keeps of one tenant."""
 
     def __init__(self) -> None:
-        self.head = Head()
-        self.streams: dict[int, Stream] = {}
-        self.rows: list[Kept] = []
+        self.head = FeedHead()
+        self.streams: dict[int, StreamRow] = {}
+        self.rows: list[FeedRow] = []
         self.claims: dict[tuple[int, str], int] = {}
-        self.keys: dict[str, KeptKey] = {}
-        self.projections: dict[tuple[str, str], KeptProjection] = {}
-        self.snapshots: dict[int, KeptSnapshot] = {}
+        self.keys: dict[str, KeyRow] = {}
+        self.projections: dict[tuple[str, str], ProjectionRow] = {}
+        self.snapshots: dict[int, SnapshotRow] = {}
         self.blobs: dict[bytes, bytes] = {}
         self.uses: set[tuple[int, bytes]] = set()
-        self.notes: dict[str, KeptNote] = {}
+        self.notes: dict[str, NoteRow] = {}
         self.noted = 0
 
-    def stream(self, stream: str | int) -> Stream | None:
+    def stream(self, stream: str | int) -> StreamRow | None:
         if isinstance(stream, int):
             return self.streams.get(stream)
         return next((each for each in self.streams.values() if each.name == stream), None)
@@ -58,7 +58,7 @@ class Books:
     def number(self, position: int) -> int:
         return self.rows[position - 1].row.place.stream
 
-    def taken(self, change: Change) -> bool:
+    def taken(self, change: TenantChange) -> bool:
         renamed = {number: name for number, name, _ in change.renames}
         names = {renamed.get(number, stream.name) for number, stream in self.streams.items()}
         claims = {place for place in self.claims if place[0] not in change.drop_claims}
@@ -69,7 +69,7 @@ class Books:
             or any(each.key in self.keys.keys() - change.drop_keys for each in change.keys)
         )
 
-    def take(self, change: Change) -> None:
+    def take(self, change: TenantChange) -> None:
         self.drop(change)
         for number, name, mark in change.renames:
             self.streams[number] = replace(self.streams[number], name=name, mark=mark)
@@ -98,7 +98,7 @@ class Books:
         self.derive(change)
         self.head = change.after
 
-    def drop(self, change: Change) -> None:
+    def drop(self, change: TenantChange) -> None:
         for place in change.drop_projections:
             self.projections.pop(place, None)
         for number in change.drop_snapshots:
@@ -114,7 +114,7 @@ class Books:
             gone = change.drop_uses
             self.uses = {use for use in self.uses if self.number(use[0]) not in gone}
 
-    def derive(self, change: Change) -> None:
+    def derive(self, change: TenantChange) -> None:
         self.claims |= {(stretch, text): version for stretch, text, version in change.claims}
         self.uses |= set(change.uses)
         for kept in change.projections:
@@ -161,7 +161,7 @@ class RamDriver:
         with self.server.lock:
             return self.server.books[tenant]
 
-    def head(self, tenant: str) -> Head:
+    def head(self, tenant: str) -> FeedHead:
         return self._of(tenant).head
 
     def tenants(self) -> list[str]:
@@ -177,12 +177,12 @@ class RamDriver:
             books = self.server.books
             return sorted(tenant for tenant in books if books[tenant].notes)
 
-    def stream(self, tenant: str, stream: str | int) -> Stream | None:
+    def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
         books = self._of(tenant)
         with self.server.lock:
             return books.stream(stream)
 
-    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[Stream]:
+    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
         books = self._of(tenant)
         with self.server.lock:
             numbers = sorted(number for number in books.streams if number > after)
@@ -197,7 +197,7 @@ class RamDriver:
         high: int,
         limit: int,
         newest: bool = False,
-    ) -> tuple[Stream | None, list[Kept]]:
+    ) -> tuple[StreamRow | None, list[FeedRow]]:
         books = self._of(tenant)
         with self.server.lock:
             found = books.stream(stream)
@@ -210,7 +210,7 @@ class RamDriver:
             ]
             return found, own[max(0, len(own) - limit) :] if newest else own[:limit]
 
-    def feed(self, tenant: str, *, after: int, limit: int) -> list[Kept]:
+    def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
         books = self._of(tenant)
         with self.server.lock:
             return books.rows[after : after + limit]
@@ -247,10 +247,10 @@ class RamDriver:
                 if base.source == number != stream.number
             ]
 
-    def key(self, tenant: str, key: str) -> KeptKey | None:
+    def key(self, tenant: str, key: str) -> KeyRow | None:
         return self._of(tenant).keys.get(key)
 
-    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeptKey]:
+    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
         books = self._of(tenant)
         with self.server.lock:
             return [books.keys[key] for key in sorted(books.keys) if key > after][:limit]
@@ -272,10 +272,10 @@ class RamDriver:
                 del books.keys[key]
             return len(old)
 
-    def projection(self, tenant: str, kind: str, id: str) -> KeptProjection | None:
+    def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
         return self._of(tenant).projections.get((kind, id))
 
-    def query(self, tenant: str, query: port.Query) -> list[KeptProjection]:
+    def query(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
         books = self._of(tenant)
         with self.server.lock:
             found = [kept for kept in books.projections.values() if _matches(kept, query)]
@@ -283,13 +283,13 @@ class RamDriver:
 
     def projections(
         self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
-    ) -> list[KeptProjection]:
+    ) -> list[ProjectionRow]:
         books = self._of(tenant)
         with self.server.lock:
             places = sorted(place for place in books.projections if place > after)
             return [books.projections[place] for place in places[:limit]]
 
-    def snapshot(self, tenant: str, stream: str) -> KeptSnapshot | None:
+    def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
         found = self.stream(tenant, stream)
         return self._of(tenant).snapshots.get(found.number) if found else None
 
@@ -317,7 +317,7 @@ class RamDriver:
             used = {hash_ for position, hash_ in books.uses if books.number(position) not in but}
             return {hash_ for hash_ in hashes if hash_ in books.blobs and hash_ not in used}
 
-    def note(self, tenant: str, name: str) -> KeptNote | None:
+    def note(self, tenant: str, name: str) -> NoteRow | None:
         return self._of(tenant).notes.get(name)
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
@@ -331,34 +331,36 @@ class RamDriver:
             else:
                 books.noted += 1
                 note = port.Note(value, books.noted)
-                books.notes[name] = KeptNote(name, note, marks.note(tenant, name, note))
+                books.notes[name] = NoteRow(
+                    name, note, checked_reads.note_checksum(tenant, name, note)
+                )
             return True
 
-    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[KeptNote]:
+    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
         books = self._of(tenant)
         with self.server.lock:
             names = sorted(n for n in books.notes if n.startswith(prefix) and n > after)
             return [books.notes[name] for name in names[:limit]]
 
-    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
+    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
         return [self._apply(change) for change in changes]
 
     def line(self) -> RamLine:
         return RamLine(self.apply, self.late_s)
 
-    def _apply(self, change: Change) -> Verdict:
+    def _apply(self, change: TenantChange) -> ChangeResult:
         books = self._of(change.tenant)
         with self.server.lock:
             if books.head != change.before:
-                return Moved(books.head)
+                return HeadMoved(books.head)
             if books.taken(change):
-                return Taken()
+                return DuplicateRow()
             books.take(change)
             if change.todo is not None:
                 self.server.pending = (self.server.pending or b"") + change.todo
             self._tell((change.tenant, change.after.position))
             others = self.server.guards[change.tenant].locked() and not self._guarded
-            return Wanted() if others else None
+            return AppliedUnderContention() if others else None
 
     def _tell(self, news: tuple[str, int], but: object = None) -> None:
         with self.server.lock:
@@ -366,7 +368,7 @@ class RamDriver:
                 if listener is not but:
                     listener.put(news)
 
-    def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
+    def replace(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
         pieces = list(derived)
         with self.server.lock:
             if any(self._of(tenant).head != head for tenant, head in before.items()):
@@ -418,11 +420,11 @@ class RamDriver:
         self._heard.put(None)
 
 
-def _rank(kept: KeptProjection) -> tuple[int, str]:
+def _rank(kept: ProjectionRow) -> tuple[int, str]:
     return kept.projection.time_us, kept.projection.id
 
 
-def _matches(kept: KeptProjection, query: port.Query) -> bool:
+def _matches(kept: ProjectionRow, query: port.Query) -> bool:
     row = kept.projection
     return (
         row.kind == query.kind

@@ -7,18 +7,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from limpet.store.remote.driver import Change, Verdict
+from limpet.stores.server.driver import ChangeResult, TenantChange
 
 
 class RamLine:
     """Applies what is sent at once, and answers after a while, one by one: as a server on its way does."""
 
     def __init__(
-        self, apply: Callable[[Sequence[Change]], list[Verdict]], late_s: float = 0.0
+        self, apply: Callable[[Sequence[TenantChange]], list[ChangeResult]], late_s: float = 0.0
     ) -> None:
         self._apply = apply
         self._late_s = late_s
-        self._answers: deque[list[Verdict]] = deque()
+        self._answers: deque[list[ChangeResult]] = deque()
 
     def __enter__(self) -> RamLine:
         self._read, self._write = os.pipe()
@@ -32,13 +32,13 @@ class RamLine:
         os.close(self._read)
         os.close(self._write)
 
-    def send(self, changes: Sequence[Change]) -> bool:
+    def send(self, changes: Sequence[TenantChange]) -> bool:
         self._answers.append(self._apply(changes))
         self._timers.append(threading.Timer(self._late_s, os.write, (self._write, b"!")))
         self._timers[-1].start()
         return True
 
-    def receive(self) -> list[Verdict]:
+    def receive(self) -> list[ChangeResult]:
         os.read(self._read, 1)
         return self._answers.popleft()
 

@@ -12,8 +12,8 @@ from limpet.core.values import ids
 from limpet.engine.aio import AsyncSession, AsyncSessions
 from limpet.engine.engine import IDLE_TIMES, Engine
 from limpet.engine.requests import Settings
-from limpet.store.remote.driver import Change, Verdict
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.server.driver import ChangeResult, TenantChange
+from limpet.stores.server.store import ServerStore
 from tests.contract.ram_driver import RamDriver, Server
 from tests.contract.ram_pipeline import RamLine
 
@@ -30,7 +30,7 @@ class Late(RamDriver):
         self.fails_at = 0
         self.error: errors.Error = errors.UnsafeStore("the server syncs no more.")
 
-    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
+    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
         self.commits.append(sum(len(change.rows) for change in changes))
         return super().apply(changes)
 
@@ -38,7 +38,7 @@ class Late(RamDriver):
         driver, count = self, 0
 
         class Line(RamLine):
-            def send(self, changes: Sequence[Change]) -> bool:
+            def send(self, changes: Sequence[TenantChange]) -> bool:
                 nonlocal count
                 count += 1
                 if count == driver.fails_at:
@@ -55,7 +55,7 @@ class World:
 
     def __init__(self) -> None:
         self.driver = Late()
-        self.engine = Engine(RemoteStore(self.driver), factory=ids.SYSTEM_FACTORY)
+        self.engine = Engine(ServerStore(self.driver), factory=ids.SYSTEM_FACTORY)
         self.sessions = AsyncSessions(self.engine, Settings())
 
     async def talks(self, count: int = TASKS) -> list[AsyncSession]:

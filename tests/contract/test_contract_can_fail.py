@@ -8,21 +8,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from limpet.store import chain
-from limpet.store.port import (
+from limpet.stores import chain
+from limpet.stores.port import (
     Append,
     Appended,
-    Outcome,
+    AppendOutcome,
+    KeyRecord,
     Projection,
     Query,
-    Replayed,
     Report,
     Snapshot,
     Stale,
     StoredEvent,
     StreamWrite,
 )
-from limpet.store.volatile import VolatileStore
+from limpet.stores.volatile import VolatileStore
 from limpet.testing import contract
 from tests.contract import careless_copies, careless_notes, careless_rebuilds
 from tests.contract.careless_reads import (
@@ -38,7 +38,7 @@ replace = msgspec.structs.replace
 class Rewriting(VolatileStore):
     """Commits something else than what it was given."""
 
-    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+    def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         return [super(Rewriting, self).commit([self.rewritten(each)])[0] for each in appends]
 
     def rewritten(self, append: Append) -> Append:
@@ -105,10 +105,10 @@ class CutsPayloads(Rewriting):
 
 
 class KeepsHalfAnAppend(VolatileStore):
-    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+    def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         return [self.half(append) for append in appends]
 
-    def half(self, append: Append) -> Outcome:
+    def half(self, append: Append) -> AppendOutcome:
         (outcome,) = super().commit([append])
         if not isinstance(outcome, Appended):
             super().commit([replace(append, writes=append.writes[:1], key=None)])
@@ -116,7 +116,7 @@ class KeepsHalfAnAppend(VolatileStore):
 
 
 class KeepsProjectionsOfTheRefused(VolatileStore):
-    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+    def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         outcomes = super().commit(appends)
         for append in appends:
             for row in append.projections:
@@ -125,7 +125,7 @@ class KeepsProjectionsOfTheRefused(VolatileStore):
 
 
 class RefusesTheWholeBatch(VolatileStore):
-    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+    def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         for append in appends:
             for write in append.writes:
                 actual = self.version(append.tenant, write.stream)
@@ -135,7 +135,7 @@ class RefusesTheWholeBatch(VolatileStore):
 
 
 class ChecksClaimsBeforeVersions(VolatileStore):
-    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+    def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         for append in appends:
             for write in append.writes:
                 for claim, _ in write.claims:
@@ -148,7 +148,7 @@ class ChecksClaimsBeforeVersions(VolatileStore):
 class SkipsPositionsOfTheRefused(VolatileStore):
     refused = 0
 
-    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+    def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         outcomes = super().commit(appends)
         self.refused += sum(not isinstance(outcome, Appended) for outcome in outcomes)
         return outcomes
@@ -176,7 +176,7 @@ class SeeksPastEquals(VolatileStore):
 
 
 class LeaksKeys(VolatileStore):
-    def find_key(self, tenant: str, key: str) -> Replayed | None:
+    def find_key(self, tenant: str, key: str) -> KeyRecord | None:
         everywhere = (super(LeaksKeys, self).find_key(name, key) for name in self.tenants())
         return next(filter(None, everywhere), None)
 
@@ -247,7 +247,7 @@ class ReadsBlobsUnchecked(VolatileStore):
 
 
 class KeepsBlobsOfTheRefused(VolatileStore):
-    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+    def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         outcomes = super().commit(appends)
         for append in appends:
             if books := self._books.get(append.tenant):

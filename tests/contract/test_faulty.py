@@ -6,8 +6,8 @@ from typing import ClassVar
 import pytest
 
 from limpet import errors
-from limpet.store.port import Appended, KeyUse, Outcome, Replayed, Store
-from limpet.store.volatile import VolatileStore
+from limpet.stores.port import Appended, AppendOutcome, KeyRecord, KeyUse, Store
+from limpet.stores.volatile import VolatileStore
 from limpet.testing import contract, faulty
 from limpet.testing.contract.stage import TENANT, commit, feed_all, step, write
 
@@ -51,7 +51,7 @@ def test_forgetting_keys_can_fail_after_its_effect():
 @pytest.mark.parametrize("before", [True, False])
 def test_a_caller_who_retries_with_the_key_has_one_effect(before: bool):
     store = faulty.FaultyStore(VolatileStore(), fail_at=1, before=before)
-    assert retried(store) == (Appended(1, 1) if before else Replayed(b"hash", 1, 1))
+    assert retried(store) == (Appended(1, 1) if before else KeyRecord(b"hash", 1, 1))
     assert len(feed_all(store)) == 1
 
 
@@ -71,7 +71,7 @@ def test_a_seed_chooses_the_call_and_the_side():
     assert [(f.fail_at, f.before) for f in again] == [(f.fail_at, f.before) for f in faults]
 
 
-def retried(store: Store) -> Outcome:
+def retried(store: Store) -> AppendOutcome:
     for _ in range(2):
         try:
             return commit(store, KEYED)[0]

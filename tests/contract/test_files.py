@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import msgspec
 
-from limpet.store import files
-from limpet.store.files import applying, lines
-from limpet.store.files.journal import Journal
-from limpet.store.files.rewriting import Rewriting
-from limpet.store.port import Store
-from limpet.store.sqlite import opening
-from limpet.store.sqlite.rows import number
+from limpet.stores import files
+from limpet.stores.files import journal_index, journal_lines
+from limpet.stores.files.journal import CommitJournal
+from limpet.stores.files.journal_index import JournalRewriter
+from limpet.stores.port import Store
+from limpet.stores.sqlite import database
+from limpet.stores.sqlite.reads import read_integer
 from limpet.testing import contract
 from limpet.testing.contract.stage import TENANT
 from tests.contract import test_sqlite
@@ -35,8 +35,8 @@ class TestFilesStore(contract.StoreContract):
     def damage(self, store: Store, position: int) -> None:
         ours = _ours(store)
 
-        def flip(event: lines.Event) -> lines.Event:
-            if event.tenant != ours or applying.place_of(event).position != position:
+        def flip(event: journal_lines.EventEntry) -> journal_lines.EventEntry:
+            if event.tenant != ours or journal_index.event_address(event).position != position:
                 return event
             return msgspec.structs.replace(event, payload=flipped(event.payload))
 
@@ -46,7 +46,7 @@ class TestFilesStore(contract.StoreContract):
     def damage_blob(self, store: Store, hash_: bytes) -> None:
         ours = _ours(store)
 
-        def flip(blob: lines.Blob) -> lines.Blob:
+        def flip(blob: journal_lines.BlobEntry) -> journal_lines.BlobEntry:
             if blob.tenant != ours or blob.sha256 != hash_.hex():
                 return blob
             return msgspec.structs.replace(blob, content=flipped(blob.content))
@@ -60,7 +60,7 @@ class TestFilesStore(contract.StoreContract):
     def lose_blob(self, store: Store, hash_: bytes) -> None:
         lost = (_ours(store), hash_.hex())
 
-        def others(change: lines.Change) -> lines.Change:
+        def others(change: journal_lines.CommitLine) -> journal_lines.CommitLine:
             kept = tuple(each for each in change.blobs if (each.tenant, each.sha256) != lost)
             return msgspec.structs.replace(change, blobs=kept)
 
@@ -79,8 +79,8 @@ class TestFilesStore(contract.StoreContract):
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         ours = _ours(store)
 
-        def blanked(event: lines.Event) -> lines.Event:
-            if event.tenant != ours or applying.place_of(event).position != position:
+        def blanked(event: journal_lines.EventEntry) -> journal_lines.EventEntry:
+            if event.tenant != ours or journal_index.event_address(event).position != position:
                 return event
             return msgspec.structs.replace(event, payload=None, salt=None)
 
@@ -91,16 +91,20 @@ class TestFilesStore(contract.StoreContract):
         self._index.tamper(store)
 
 
-def forge(store: Store, edit: Callable[[lines.Change], lines.Change]) -> None:
+def forge(
+    store: Store, edit: Callable[[journal_lines.CommitLine], journal_lines.CommitLine]
+) -> None:
     """Change the journal beneath a store, with checksums that are right."""
-    used = files.Files()
-    book = Journal(used, _folder(store) / "journal")
-    rewriting = Rewriting(used, book)
+    used = files.StoreFiles()
+    book = CommitJournal(used, _folder(store) / "journal")
+    rewriting = JournalRewriter(used, book)
     rewriting.decide(book.store_id() or b"", edit)
     decided = rewriting.decided()
     if decided is not None:
         assert rewriting.place(decided)
-        vandalise(store, applying.statements()["put_point"], msgspec.json.encode(decided.after))
+        vandalise(
+            store, journal_index.index_statements()["put_point"], msgspec.json.encode(decided.after)
+        )
         rewriting.forget()
     book.close()
 
@@ -112,12 +116,12 @@ def _folder(store: Store) -> Path:
 
 def _ours(store: Store) -> int:
     assert isinstance(store, files.FilesStore)
-    with contextlib.closing(opening.connect(store.path, write=False)) as connection:
-        return number(connection, opening.queries()["tenant_number"], (TENANT,))
+    with contextlib.closing(database.connect(store.path, write=False)) as connection:
+        return read_integer(connection, database.statements()["tenant_number"], (TENANT,))
 
 
-def flipped(content: lines.Content | None) -> lines.Content | None:
+def flipped(content: journal_lines.LineContent | None) -> journal_lines.LineContent | None:
     """Return a content with one bit changed; one that is elsewhere stays."""
     if content is None:
         return None
-    return lines.readable(bytes([content.bytes[0] ^ 1]) + content.bytes[1:])
+    return journal_lines.encode_content(bytes([content.bytes[0] ^ 1]) + content.bytes[1:])

@@ -11,7 +11,7 @@ import pytest
 
 from limpet import errors
 from limpet.memory.shelf import Drop, Put, Shelf, VolatileShelf, after, key
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.wiring.stores import open_shelf
 from tests.servers import postgres, valkey
 
@@ -20,7 +20,7 @@ Open = Callable[[], Shelf]
 
 OPENERS: dict[str, Callable[[Path, ExitStack], Shelf]] = {
     "volatile": lambda _folder, _stack: VolatileShelf(),
-    "sqlite": lambda folder, _stack: SQLiteShelf(folder / "x-memory"),
+    "sqlite": lambda folder, _stack: SQLiteIndexStore(folder / "x-memory"),
     "postgres": lambda _folder, stack: open_shelf(stack.enter_context(postgres.empty_store())),
     "redis": lambda _folder, _stack: open_shelf(valkey.fresh()),
     "redis cluster": lambda _folder, _stack: open_shelf(valkey.fresh(valkey.shared_cluster().url)),
@@ -118,7 +118,7 @@ def test_a_closed_shelf_says_so(shelf: Shelf):
 
 
 def test_what_was_dropped_is_in_no_file_after_a_scrub(tmp_path: Path):
-    shelf = SQLiteShelf(tmp_path / "x-memory")
+    shelf = SQLiteIndexStore(tmp_path / "x-memory")
     canaries = [f"canary-{n:04}-" * 20 for n in range(200)]
     shelf.write(Put("a", key(n % 7, text), text.encode()) for n, text in enumerate(canaries))
     shelf.write(Put("b", key(n), b"kept" * 50) for n in range(500))
@@ -144,7 +144,7 @@ def test_what_was_dropped_is_in_no_file_of_the_server_after_a_scrub():
 
 def test_a_damaged_page_is_found(tmp_path: Path):
     path = tmp_path / "x-memory"
-    shelf = SQLiteShelf(path)
+    shelf = SQLiteIndexStore(path)
     shelf.write(Put("a", key(n), b"v" * 500) for n in range(100))
     shelf.scrub()
     shelf.close()
@@ -152,7 +152,7 @@ def test_a_damaged_page_is_found(tmp_path: Path):
     at = data.index(b"v" * 100) + 50
     data[at] ^= 1
     path.write_bytes(data)
-    again = SQLiteShelf(path)
+    again = SQLiteIndexStore(path)
     with pytest.raises(errors.Corrupt):
         again.scan("a", b"", b"\xff", limit=999)
     again.close()
@@ -161,7 +161,7 @@ def test_a_damaged_page_is_found(tmp_path: Path):
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path):
     path = tmp_path / "x-memory"
     path.write_bytes(b"mine" * 1000)
-    shelf = SQLiteShelf(path)
+    shelf = SQLiteIndexStore(path)
     with pytest.raises((errors.NotAStore, errors.Corrupt)):
         shelf.write([Put("a", b"k", b"v")])
     shelf.close()
@@ -179,7 +179,7 @@ def test_a_renewed_shelf_is_empty_and_usable(shelf: Shelf):
 
 def test_a_damaged_file_is_renewed_for_all_who_use_it(tmp_path: Path):
     path = tmp_path / "x-memory"
-    one, other = SQLiteShelf(path), SQLiteShelf(path)
+    one, other = SQLiteIndexStore(path), SQLiteIndexStore(path)
     one.write(Put("a", key(n), b"v" * 500) for n in range(100))
     one.scrub()
     assert len(other.scan("a", b"", b"\xff", limit=999)) == 100
@@ -198,7 +198,7 @@ def test_a_damaged_file_is_renewed_for_all_who_use_it(tmp_path: Path):
 def test_a_file_of_somebody_else_is_not_renewed(tmp_path: Path):
     path = tmp_path / "x-memory"
     path.write_bytes(b"mine" * 1000)
-    shelf = SQLiteShelf(path)
+    shelf = SQLiteIndexStore(path)
     with pytest.raises(errors.NotAStore):
         shelf.renew()
     shelf.close()
@@ -208,10 +208,10 @@ def test_a_file_of_somebody_else_is_not_renewed(tmp_path: Path):
 def test_those_who_come_first_together_make_one_file(tmp_path: Path):
     for number in range(10):
         path = tmp_path / f"{number}-memory"
-        shelves = [SQLiteShelf(path) for _ in range(4)]
+        shelves = [SQLiteIndexStore(path) for _ in range(4)]
         made: list[bool] = []
 
-        def write(shelf: SQLiteShelf, at: int, made: list[bool] = made) -> None:
+        def write(shelf: SQLiteIndexStore, at: int, made: list[bool] = made) -> None:
             shelf.get("a", [b"x"])
             made.append(shelf.write([Put("a", key(at), b"v")]))
 

@@ -12,7 +12,7 @@ from limpet.memory.builtin import BuiltIn
 from limpet.memory.http import HTTPMemory
 from limpet.memory.port import MemoryEngine
 from limpet.memory.shelf import VolatileShelf
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing import memory_contract
 from limpet.testing.memory_server import MemoryServer
 
@@ -32,14 +32,14 @@ class TestInRam(memory_contract.MemoryContract):
 @pytest.mark.req("A-14", "A-16")
 class TestOnSQLite(memory_contract.MemoryContract):
     def open_engine(self, folder: Path) -> MemoryEngine:
-        return BuiltIn(SQLiteShelf(folder / "state.db-memory"), count=count)
+        return BuiltIn(SQLiteIndexStore(folder / "state.db-memory"), count=count)
 
 
 @pytest.mark.req("A-14", "A-16")
 class TestOverHTTP(memory_contract.MemoryContract):
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Iterator[Path]:
-        shelf = SQLiteShelf(tmp_path / "state.db-memory")
+        shelf = SQLiteIndexStore(tmp_path / "state.db-memory")
         with MemoryServer(BuiltIn(shelf, count=count), api_key="k3y") as server:
             (tmp_path / "url").write_text(server.url)
             yield tmp_path

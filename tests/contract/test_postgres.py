@@ -9,11 +9,11 @@ import psycopg
 import pytest
 
 from limpet import errors
-from limpet.store.port import Appended, Projection, Snapshot, Store
-from limpet.store.postgres import names, open_store, place
-from limpet.store.postgres.driver import PostgresDriver
-from limpet.store.remote.driver import Change, Head, KeptProjection
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.port import Appended, Projection, Snapshot, Store
+from limpet.stores.server.driver import FeedHead, ProjectionRow, TenantChange
+from limpet.stores.server.postgres import connections, open_store, sql_files
+from limpet.stores.server.postgres.driver import PostgresDriver
+from limpet.stores.server.store import ServerStore
 from limpet.testing import contract
 from limpet.testing.contract.stage import TENANT, step, take, write
 from tests.servers import postgres
@@ -102,7 +102,7 @@ class TestPostgresStore(contract.StoreContract):
 
 def test_whoever_counts_notes_wrongly_every_time_gives_up(monkeypatch: pytest.MonkeyPatch):
     with postgres.empty_store() as url, closing(open_store(url)) as store:
-        assert isinstance(store, RemoteStore)
+        assert isinstance(store, ServerStore)
         driver = store._driver
         assert isinstance(driver, PostgresDriver)
         assert store.put_note(TENANT, "a", b"1", expected=0)
@@ -112,16 +112,21 @@ def test_whoever_counts_notes_wrongly_every_time_gives_up(monkeypatch: pytest.Mo
 
 
 def test_a_piece_of_a_rebuild_that_is_refused_fails_all_of_it():
-    with postgres.empty_store() as url, closing(PostgresDriver(place.of(url))) as driver:
-        head = Head(1, b"l" * 32)
+    with (
+        postgres.empty_store() as url,
+        closing(PostgresDriver(connections.parse_url(url))) as driver,
+    ):
+        head = FeedHead(1, b"l" * 32)
         rows = tuple(
-            KeptProjection(Projection(kind="row", id=f"{n}", document=b""), b"") for n in range(3)
+            ProjectionRow(Projection(kind="row", id=f"{n}", document=b""), b"") for n in range(3)
         )
-        first = Change(tenant=TENANT, before=Head(), after=head, projections=rows[:1])
+        first = TenantChange(tenant=TENANT, before=FeedHead(), after=head, projections=rows[:1])
         assert driver.apply([first]) == [None]
-        fine = Change(tenant=TENANT, before=head, after=head, projections=rows[1:2])
+        fine = TenantChange(tenant=TENANT, before=head, after=head, projections=rows[1:2])
         twice = ((1, "c", 1), (1, "c", 2))
-        refused = Change(tenant=TENANT, before=head, after=head, claims=twice, projections=rows[2:])
+        refused = TenantChange(
+            tenant=TENANT, before=head, after=head, claims=twice, projections=rows[2:]
+        )
         with pytest.raises(errors.Corrupt, match="there twice"):
             driver.replace({TENANT: head}, [fine, refused])
         assert [one.projection.id for one in driver.projections(TENANT)] == ["0"]
@@ -136,7 +141,7 @@ def test_how_a_stream_was_at_a_position_is_found_without_going_through_it():
         for batch in range(4):
             take(store, step(write("a", batch * 300, *[b"x"] * 300), write("b", batch, b"y")))
             versions += [*range(batch * 300 + 1, batch * 300 + 301), batch * 300 + 300]
-        statement = names.named("queries.sql")["version_at"]
+        statement = sql_files.sql_statements("queries.sql")["version_at"]
         with psycopg.connect(url) as connection:
             connection.execute("SET search_path = limpet")
             for at, version in enumerate(versions, start=1):
@@ -147,7 +152,7 @@ def test_how_a_stream_was_at_a_position_is_found_without_going_through_it():
                 " WHERE relname LIKE 'events%'"
             ).fetchone()
         assert read is not None and read[0] < 20 * len(versions)
-        assert isinstance(store, RemoteStore)
+        assert isinstance(store, ServerStore)
         driver = store._driver
         assert [driver.version_at(TENANT, name, 2**70) for name in ("a", "b", "c")] == [1200, 4, 0]
 

@@ -12,12 +12,12 @@ import pytest
 import redis
 
 from limpet import errors
-from limpet.store import redis as ours
-from limpet.store.port import Projection, Store
-from limpet.store.redis import packing
-from limpet.store.redis.links import Call
-from limpet.store.remote.driver import KeptProjection
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.port import Projection, Store
+from limpet.stores.server import redis as ours
+from limpet.stores.server.driver import ProjectionRow
+from limpet.stores.server.redis import serialization
+from limpet.stores.server.redis.connections import RedisCall
+from limpet.stores.server.store import ServerStore
 from limpet.testing import contract
 from limpet.testing.contract.appending import Appending
 from limpet.testing.contract.company import Company
@@ -83,14 +83,26 @@ class OnRedis(Stage):
         driver = driver_of(store)
         for kept in driver.projections(TENANT):
             row = kept.projection
-            id_ = packing.row_id(row.kind, row.id)
+            id_ = serialization.projection_key(row.kind, row.id)
             if row.id.endswith("/1"):
                 spoil(store, b"HDEL", d + "rows", id_)
                 continue
             false = Projection(kind=row.kind, id=row.id, owner="mallory", document=row.document)
-            spoil(store, b"HSET", d + "rows", id_, packing._kept(KeptProjection(false, kept.mark)))
-        made_up = KeptProjection(Projection(kind="row", id="made up"), b"mark")
-        spoil(store, b"HSET", d + "rows", packing.row_id("row", "made up"), packing._kept(made_up))
+            spoil(
+                store,
+                b"HSET",
+                d + "rows",
+                id_,
+                serialization._pack_projection(ProjectionRow(false, kept.mark)),
+            )
+        made_up = ProjectionRow(Projection(kind="row", id="made up"), b"mark")
+        spoil(
+            store,
+            b"HSET",
+            d + "rows",
+            serialization.projection_key("row", "made up"),
+            serialization._pack_projection(made_up),
+        )
         for stream in driver.streams(TENANT):
             spoil(store, b"DEL", f"{d}claims:{stream.number}")
             spoil(store, b"HSET", f"{d}claims:{stream.number}", "c0", 1)
@@ -112,7 +124,7 @@ class TestRedisCluster(OnRedis, Appending, Company, Copying, Erasing, Noting, Re
 
 
 def driver_of(store: Store) -> ours.RedisDriver:
-    assert isinstance(store, RemoteStore)
+    assert isinstance(store, ServerStore)
     assert isinstance(store._driver, ours.RedisDriver)
     return store._driver
 
@@ -121,7 +133,7 @@ def get(store: Store, command: bytes, key: str, *words: bytes | str | int) -> by
     """Ask for something of TENANT's, beneath the store."""
     driver = driver_of(store)
     where = driver._names.base(TENANT) + key.encode()
-    (answer,) = driver._servers.run([Call(where, (command, where, *words))], write=True)
+    (answer,) = driver._servers.run([RedisCall(where, (command, where, *words))], write=True)
     return answer  # pyright: ignore[reportReturnType]
 
 

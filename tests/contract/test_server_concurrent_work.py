@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from limpet import errors, limits
-from limpet.store.port import Rebuilt, Stale, StreamWrite
-from limpet.store.remote.driver import Change, Head, Kept, Verdict
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.port import Rebuilt, Stale, StreamWrite
+from limpet.stores.server.driver import ChangeResult, FeedHead, FeedRow, TenantChange
+from limpet.stores.server.store import ServerStore
 from limpet.testing.contract import erasing
 from limpet.testing.contract.erasing import derive, event, said, whole
 from limpet.testing.contract.stage import OTHER, TENANT, step, take, verified, write
@@ -28,12 +28,12 @@ class Hooked(RamDriver):
     before_feed: Callable[[], object] | None = None
     before_scrub: Callable[[], object] | None = None
 
-    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
+    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
         if self.before_apply:
             self.before_apply()
         return super().apply(changes)
 
-    def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
+    def replace(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
         if self.before_replace:
             self.before_replace()
         return super().replace(before, derived)
@@ -43,7 +43,7 @@ class Hooked(RamDriver):
             self.before_scrub()
         super().scrub(done, left)
 
-    def feed(self, tenant: str, *, after: int, limit: int) -> list[Kept]:
+    def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
         if self.before_feed:
             self.before_feed()
         return super().feed(tenant, after=after, limit=limit)
@@ -60,19 +60,19 @@ def driver(server: Server) -> Hooked:
 
 
 @pytest.fixture
-def mine(driver: Hooked) -> Iterator[RemoteStore]:
-    with closing(RemoteStore(driver)) as store:
+def mine(driver: Hooked) -> Iterator[ServerStore]:
+    with closing(ServerStore(driver)) as store:
         yield store
 
 
 @pytest.fixture
-def theirs(server: Server) -> Iterator[RemoteStore]:
-    with closing(RemoteStore(RamDriver(server))) as store:
+def theirs(server: Server) -> Iterator[ServerStore]:
+    with closing(ServerStore(RamDriver(server))) as store:
         yield store
 
 
 def test_a_rebuild_begins_anew_when_others_have_written(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+    mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
     said(mine, "a", event("c1", "one"))
     left = iter([b"2"])
@@ -90,7 +90,7 @@ def test_a_rebuild_begins_anew_when_others_have_written(
 
 
 def test_a_rebuild_gives_up_when_others_write_every_time(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+    mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
     said(mine, "a", event("c1", "one"))
     driver.before_replace = lambda: said(theirs, "b", event("", "more"))
@@ -101,7 +101,7 @@ def test_a_rebuild_gives_up_when_others_write_every_time(
 
 
 def test_who_writes_is_not_held_up_by_a_proof(
-    mine: RemoteStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
+    mine: ServerStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
 ):
     """Not before it was outrun so often that it could not be otherwise."""
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.2)
@@ -129,7 +129,7 @@ def test_who_writes_is_not_held_up_by_a_proof(
 
 
 def test_who_writes_does_not_wait_for_a_scrub(
-    mine: RemoteStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
+    mine: ServerStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.0)
     said(mine, "a", event("c1", "one"))
@@ -142,7 +142,7 @@ def test_who_writes_does_not_wait_for_a_scrub(
 
 
 def test_a_rebuild_of_one_tenant_does_not_wait_for_another(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+    mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
     said(mine, "a", event("c1", "one"))
     take(mine, step(StreamWrite("a", 0, (event("", "one"),)), tenant=OTHER))
@@ -158,7 +158,7 @@ def test_a_rebuild_of_one_tenant_does_not_wait_for_another(
     assert (mine.rebuilt(TENANT), mine.rebuilt(OTHER)) == (1, 0)
 
 
-def test_damage_of_one_tenant_leaves_all_as_they_were(mine: RemoteStore, server: Server):
+def test_damage_of_one_tenant_leaves_all_as_they_were(mine: ServerStore, server: Server):
     said(mine, "a", event("c1", "one"))
     take(mine, step(write("a", 0, b"1"), tenant=OTHER))
     server.books[OTHER].rows.clear()
@@ -169,7 +169,7 @@ def test_damage_of_one_tenant_leaves_all_as_they_were(mine: RemoteStore, server:
 
 
 def test_an_erasure_begins_anew_when_others_have_written(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+    mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
     said(mine, "a", event("c1", "one"))
     left = iter([b"2"])
@@ -187,7 +187,7 @@ def test_an_erasure_begins_anew_when_others_have_written(
 
 
 def test_an_erasure_that_is_passed_every_time_says_so(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+    mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
     said(mine, "a", event("c1", "one"))
     erasure = whole(mine, "a")
@@ -198,7 +198,7 @@ def test_an_erasure_that_is_passed_every_time_says_so(
     assert isinstance(mine.erase(late, derive), Stale)
 
 
-def test_an_erasure_by_another_is_noticed(mine: RemoteStore, theirs: RemoteStore):
+def test_an_erasure_by_another_is_noticed(mine: ServerStore, theirs: ServerStore):
     said(mine, "a", event("c1", "one"))
     count = mine.rebuilt(TENANT)
     erasing.erased(theirs, whole(theirs, "a"))
@@ -210,7 +210,7 @@ def test_an_erasure_by_another_is_noticed(mine: RemoteStore, theirs: RemoteStore
 
 
 def test_verify_looks_again_at_what_was_erased_meanwhile(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked
+    mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
     said(mine, "a", *(event("", f"w{n}") for n in range(600)))
     pages = iter(range(2))
@@ -225,7 +225,7 @@ def test_verify_looks_again_at_what_was_erased_meanwhile(
 
 @pytest.mark.parametrize("page", [0, 1])
 def test_a_rebuild_begins_anew_when_others_have_erased(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked, page: int
+    mine: ServerStore, theirs: ServerStore, driver: Hooked, page: int
 ):
     """Blanks may name a notice that was not there when the proof began."""
     said(mine, "a", *(event("", f"w{n}") for n in range(600)))
@@ -243,7 +243,7 @@ def test_a_rebuild_begins_anew_when_others_have_erased(
 
 
 def test_a_rebuild_of_what_is_damaged_is_refused_whatever_others_write(
-    mine: RemoteStore, theirs: RemoteStore, driver: Hooked, server: Server
+    mine: ServerStore, theirs: ServerStore, driver: Hooked, server: Server
 ):
     said(mine, "a", event("c1", "one"))
     kept = server.books[TENANT].rows[0]
@@ -254,7 +254,7 @@ def test_a_rebuild_of_what_is_damaged_is_refused_whatever_others_write(
 
 
 def test_a_copy_gives_up_when_something_is_erased_every_time(
-    mine: RemoteStore, driver: Hooked, server: Server
+    mine: ServerStore, driver: Hooked, server: Server
 ):
     said(mine, "a", event("c1", "one"))
     books = server.books[TENANT]

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.store.port import KeyUse, Report, Snapshot
-from limpet.store.remote.driver import Head
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.port import KeyUse, Report, Snapshot
+from limpet.stores.server.driver import FeedHead
+from limpet.stores.server.store import ServerStore
 from limpet.testing.contract import erasing
 from limpet.testing.contract.erasing import event, one, payload, said
 from limpet.testing.contract.stage import TENANT, step, take, write
@@ -24,18 +24,18 @@ def server() -> Server:
 
 
 @pytest.fixture
-def mine(server: Server) -> Iterator[RemoteStore]:
-    with closing(RemoteStore(RamDriver(server))) as store:
+def mine(server: Server) -> Iterator[ServerStore]:
+    with closing(ServerStore(RamDriver(server))) as store:
         yield store
 
 
-def test_a_tail_that_is_gone_is_missed(mine: RemoteStore, server: Server):
+def test_a_tail_that_is_gone_is_missed(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1", b"2", b"3")))
     server.books[TENANT].rows.pop()
     assert any("1 more event(s) had been acknowledged" in fault for fault in faults(mine))
 
 
-def test_a_hole_is_missed(mine: RemoteStore, server: Server):
+def test_a_hole_is_missed(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1", b"2", b"3")))
     del server.books[TENANT].rows[1]
     assert any("events 2 to 2 are missing" in fault for fault in faults(mine))
@@ -49,38 +49,38 @@ def test_a_hole_is_missed(mine: RemoteStore, server: Server):
     assert [event.version for event in mine.read(TENANT, "a", after=2)] == [3]
 
 
-def test_a_tail_that_was_replaced_is_found(mine: RemoteStore, server: Server):
+def test_a_tail_that_was_replaced_is_found(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1")))
     books = server.books[TENANT]
-    books.head = Head(1, b"x" * 32, 0)
+    books.head = FeedHead(1, b"x" * 32, 0)
     assert any("differs from what was acknowledged" in fault for fault in faults(mine))
 
 
-def test_a_head_that_is_lost_is_found(mine: RemoteStore, server: Server):
+def test_a_head_that_is_lost_is_found(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1")))
-    server.books[TENANT].head = Head()
+    server.books[TENANT].head = FeedHead()
     assert any("the log ends at 0, but it goes on" in fault for fault in faults(mine))
     with (
-        closing(RemoteStore(RamDriver(server))) as another,
+        closing(ServerStore(RamDriver(server))) as another,
         pytest.raises(errors.Corrupt, match="what says how many is lost"),
     ):
         another.head(TENANT)
 
 
-def test_a_stream_without_a_name_is_found(mine: RemoteStore, server: Server):
+def test_a_stream_without_a_name_is_found(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1"), write("b", 0, b"2")))
     del server.books[TENANT].streams[2]
     assert any("stream 2 has no name" in fault for fault in faults(mine))
 
 
-def test_an_ordinal_that_was_changed_is_found(mine: RemoteStore, server: Server):
+def test_an_ordinal_that_was_changed_is_found(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1")))
     books = server.books[TENANT]
     books.rows[0] = replace(books.rows[0], ordinal=7)
     assert any("ordinal" in fault for fault in faults(mine))
 
 
-def test_a_stand_in_that_was_changed_is_found(mine: RemoteStore, server: Server):
+def test_a_stand_in_that_was_changed_is_found(mine: ServerStore, server: Server):
     said(mine, "a", event("c1", "one"))
     erasing.erased(mine, one(mine, "a", 1, payload("c1", "-")))
     books = server.books[TENANT]
@@ -93,25 +93,25 @@ def test_a_stand_in_that_was_changed_is_found(mine: RemoteStore, server: Server)
     assert any("erased" in fault for fault in faults(mine))
 
 
-def test_a_snapshot_that_was_changed_counts_as_absent(mine: RemoteStore, server: Server):
+def test_a_snapshot_that_was_changed_counts_as_absent(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1"), snapshots=(Snapshot("a", 1, 1, b"state"),)))
     kept = server.books[TENANT].snapshots[1]
     server.books[TENANT].snapshots[1] = replace(kept, snapshot=replace(kept.snapshot, state=b"x"))
     assert mine.snapshot(TENANT, "a") is None
 
 
-def test_what_is_there_beyond_the_head_is_damage(mine: RemoteStore, server: Server):
+def test_what_is_there_beyond_the_head_is_damage(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1")))
     server.books[TENANT].claims[1, "c"] = 9
-    server.books[TENANT].head = Head(0)
-    with closing(RemoteStore(RamDriver(server))) as fresh, pytest.raises(errors.Corrupt):
+    server.books[TENANT].head = FeedHead(0)
+    with closing(ServerStore(RamDriver(server))) as fresh, pytest.raises(errors.Corrupt):
         take(fresh, step(write("b", 0, b"2")))
 
 
-def test_a_name_that_was_changed_is_not_read(mine: RemoteStore, server: Server):
+def test_a_name_that_was_changed_is_not_read(mine: ServerStore, server: Server):
     take(mine, step(write("alice", 0, b"1"), write("bob", 0, b"2")))
     swap(server.books[TENANT], "alice", "bob")
-    with closing(RemoteStore(RamDriver(server))) as fresh:
+    with closing(ServerStore(RamDriver(server))) as fresh:
         for look in (fresh.read, fresh.version, fresh.forks):
             with pytest.raises(errors.Corrupt):
                 look(TENANT, "alice")
@@ -120,7 +120,7 @@ def test_a_name_that_was_changed_is_not_read(mine: RemoteStore, server: Server):
     assert any("row of streams" in fault for fault in faults(mine))
 
 
-def test_a_base_that_was_lost_is_not_read_over(mine: RemoteStore, server: Server):
+def test_a_base_that_was_lost_is_not_read_over(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1", b"2")))
     take(mine, step(replace(write("a", 2, b"3"), base=("a", 1))))
     assert [e.payload for e in mine.read(TENANT, "a")] == [b"1", b"3"]
@@ -130,12 +130,12 @@ def test_a_base_that_was_lost_is_not_read_over(mine: RemoteStore, server: Server
         mine.read(TENANT, "a")
 
 
-def test_a_key_that_was_changed_is_not_read(mine: RemoteStore, server: Server):
+def test_a_key_that_was_changed_is_not_read(mine: ServerStore, server: Server):
     used = KeyUse("k", b"hash")
     take(mine, step(write("a", 0, b"1"), key=used))
     keys = server.books[TENANT].keys
     keys["k"] = replace(keys["k"], first=2, last=2)
-    with closing(RemoteStore(RamDriver(server))) as fresh:
+    with closing(ServerStore(RamDriver(server))) as fresh:
         with pytest.raises(errors.Corrupt):
             fresh.find_key(TENANT, "k")
         with pytest.raises(errors.Corrupt):
@@ -144,7 +144,7 @@ def test_a_key_that_was_changed_is_not_read(mine: RemoteStore, server: Server):
             take(fresh, step(write("b", 0, b"2"), key=used))
 
 
-def faults(store: RemoteStore) -> tuple[str, ...]:
+def faults(store: ServerStore) -> tuple[str, ...]:
     """Return what verify finds."""
     *_, report = store.verify()
     assert isinstance(report, Report)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.store.port import Appended, Snapshot, Stale
-from limpet.store.remote import acknowledged
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.port import Appended, Snapshot, Stale
+from limpet.stores.server import tenant_cache
+from limpet.stores.server.store import ServerStore
 from limpet.testing.contract import erasing
 from limpet.testing.contract.erasing import event, said, whole
 from limpet.testing.contract.stage import OTHER, TENANT, step, take, verified, write
@@ -23,16 +23,16 @@ def server() -> Server:
 
 
 @pytest.fixture
-def mine(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteStore]:
-    with closing(RemoteStore(RamDriver(server))) as store:
+def mine(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerStore]:
+    with closing(ServerStore(RamDriver(server))) as store:
         # What is heard of others would be looked at first.
         monkeypatch.setattr(store._news, "attend", lambda: None)
         yield store
 
 
 @pytest.fixture
-def theirs(server: Server) -> Iterator[RemoteStore]:
-    with closing(RemoteStore(RamDriver(server))) as store:
+def theirs(server: Server) -> Iterator[ServerStore]:
+    with closing(ServerStore(RamDriver(server))) as store:
         yield store
 
 
@@ -45,7 +45,7 @@ def lose(server: Server, before: Books) -> None:
     server.books[TENANT] = before
 
 
-def filled(mine: RemoteStore, server: Server) -> Books:
+def filled(mine: ServerStore, server: Server) -> Books:
     """Have two events on the server's disk, and two more that it acknowledged."""
     take(mine, step(write("a", 0, b"1", b"2")))
     before = kept(server)
@@ -53,7 +53,7 @@ def filled(mine: RemoteStore, server: Server) -> Books:
     return before
 
 
-LOOKS: list[Callable[[RemoteStore], object]] = [
+LOOKS: list[Callable[[ServerStore], object]] = [
     lambda store: store.head(TENANT),
     lambda store: store.rebuilt(TENANT),
 ]
@@ -62,13 +62,13 @@ LOOKS: list[Callable[[RemoteStore], object]] = [
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("since", [0, 1, 2, 3])
 def test_what_is_lost_is_told_once_then_what_is_there_counts(
-    mine: RemoteStore, server: Server, look: Callable[[RemoteStore], object], since: int
+    mine: ServerStore, server: Server, look: Callable[[ServerStore], object], since: int
 ):
     """Whether the log is shorter now, as long, or longer: others have gone on from what was left."""
     before = filled(mine, server)
     count = mine.rebuilt(TENANT)
     lose(server, before)
-    with closing(RemoteStore(RamDriver(server))) as fresh:
+    with closing(ServerStore(RamDriver(server))) as fresh:
         for version in range(2, 2 + since):
             take(fresh, step(write("a", version, b"other")))
     with pytest.raises(errors.EventsLost, match="acknowledged events are gone") as caught:
@@ -88,7 +88,7 @@ def test_what_is_lost_is_told_once_then_what_is_there_counts(
 
 @pytest.mark.parametrize("since", [0, 1, 2, 3])
 def test_a_commit_on_what_is_lost_is_refused_and_whoever_decides_again_is_told(
-    mine: RemoteStore, theirs: RemoteStore, server: Server, since: int
+    mine: ServerStore, theirs: ServerStore, server: Server, since: int
 ):
     before = filled(mine, server)
     lose(server, before)
@@ -108,7 +108,7 @@ def test_a_commit_on_what_is_lost_is_refused_and_whoever_decides_again_is_told(
     assert verified(mine).ok
 
 
-def test_an_erasure_that_is_lost_is_told(mine: RemoteStore, server: Server):
+def test_an_erasure_that_is_lost_is_told(mine: ServerStore, server: Server):
     said(mine, "a", event("c1", "one"))
     erasing.erased(mine, whole(mine, "a"))
     books = server.books[TENANT]
@@ -117,7 +117,7 @@ def test_an_erasure_that_is_lost_is_told(mine: RemoteStore, server: Server):
         mine.rebuilt(TENANT)
 
 
-def test_who_goes_on_has_lost_nothing(mine: RemoteStore, theirs: RemoteStore):
+def test_who_goes_on_has_lost_nothing(mine: ServerStore, theirs: ServerStore):
     said(mine, "a", event("c0", "x"))
     for version in range(1, 5):
         said(theirs, "a", event(f"c{version}", "x"))
@@ -127,14 +127,14 @@ def test_who_goes_on_has_lost_nothing(mine: RemoteStore, theirs: RemoteStore):
     assert mine.rebuilt(TENANT) == 1
 
 
-def test_heads_are_not_remembered_for_ever(mine: RemoteStore, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(acknowledged, "HEADS_MAX", 3)
+def test_heads_are_not_remembered_for_ever(mine: ServerStore, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tenant_cache, "HEADS_MAX", 3)
     for at in range(20):
         take(mine, step(write("a", 0, b"1"), tenant=f"t{at}"))
     assert list(mine._acknowledged._heads) == ["t17", "t18", "t19"]
 
 
-def test_a_snapshot_holds_for_its_event_only(mine: RemoteStore, server: Server):
+def test_a_snapshot_holds_for_its_event_only(mine: ServerStore, server: Server):
     """Another event at its version, with the same number: what was folded is not what is there."""
     take(mine, step(write("a", 0, b"1")))
     before = kept(server)
@@ -142,13 +142,13 @@ def test_a_snapshot_holds_for_its_event_only(mine: RemoteStore, server: Server):
     assert mine.snapshot(TENANT, "a") == Snapshot("a", 2, 1, b"one two")
     snapshots = server.books[TENANT].snapshots
     lose(server, before)
-    with closing(RemoteStore(RamDriver(server))) as fresh:
+    with closing(ServerStore(RamDriver(server))) as fresh:
         take(fresh, step(write("a", 1, b"other")))
         server.books[TENANT].snapshots |= snapshots
         assert fresh.snapshot(TENANT, "a") is None
 
 
-def test_a_snapshot_of_an_earlier_version_is_read_too(mine: RemoteStore):
+def test_a_snapshot_of_an_earlier_version_is_read_too(mine: ServerStore):
     take(mine, step(write("a", 0, b"1", b"2")))
     take(mine, step(write("a", 2, b"3"), snapshots=(Snapshot("a", 2, 1, b"one two"),)))
     assert mine.snapshot(TENANT, "a") == Snapshot("a", 2, 1, b"one two")

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.store.remote import waiting
-from limpet.store.remote.store import RemoteStore
-from limpet.store.remote.waiting import News
+from limpet.stores.server import notifications
+from limpet.stores.server.notifications import CommitNotifications
+from limpet.stores.server.store import ServerStore
 from limpet.testing.contract.noting import LONG_S
 from limpet.testing.contract.stage import OTHER, TENANT, step, take, write
 from tests.contract.ram_driver import RamDriver, Server
@@ -27,18 +27,18 @@ def server() -> Server:
 
 
 @pytest.fixture
-def theirs(server: Server) -> Iterator[RemoteStore]:
-    with closing(RemoteStore(RamDriver(server))) as store:
+def theirs(server: Server) -> Iterator[ServerStore]:
+    with closing(ServerStore(RamDriver(server))) as store:
         yield store
 
 
 @pytest.fixture
-def mine(server: Server) -> Iterator[RemoteStore]:
-    with closing(RemoteStore(RamDriver(server))) as store:
+def mine(server: Server) -> Iterator[ServerStore]:
+    with closing(ServerStore(RamDriver(server))) as store:
         yield store
 
 
-def test_others_that_write_are_heard_of(mine: RemoteStore, theirs: RemoteStore):
+def test_others_that_write_are_heard_of(mine: ServerStore, theirs: ServerStore):
     take(mine, step(write("a", 0, b"1")))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(mine.wait, TENANT, 1, LONG_S)
@@ -46,12 +46,12 @@ def test_others_that_write_are_heard_of(mine: RemoteStore, theirs: RemoteStore):
         assert waiting.result()
 
 
-def test_who_waits_does_so_without_being_told(server: Server, theirs: RemoteStore):
+def test_who_waits_does_so_without_being_told(server: Server, theirs: ServerStore):
     class Deaf(RamDriver):
         def listen(self) -> Iterator[tuple[str, int]]:
             raise errors.Unavailable("nobody tells anything.")
 
-    with closing(RemoteStore(Deaf(server))) as store, ThreadPoolExecutor(1) as pool:
+    with closing(ServerStore(Deaf(server))) as store, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(store.wait, TENANT, 0, LONG_S)
         take(theirs, step(write("a", 0, b"1")))
         assert waiting.result()
@@ -66,7 +66,7 @@ def test_news_is_told_once_and_wanted_comes_first():
             yield news
         taken.set()
 
-    news = News(listen)
+    news = CommitNotifications(listen)
     news.attend()
     for each in (("a", 3), ("a", 2), ("b", 5), ("b", 0), ("b", 6), ("", 0), None):
         told.put(each)
@@ -97,7 +97,7 @@ def test_a_fault_in_listening_is_told_and_it_is_listened_to_anew(
             raise ValueError
         through.wait(LONG_S)
 
-    news = News(listen)
+    news = CommitNotifications(listen)
     news.attend()
     assert listened.get(timeout=LONG_S) == 1
     assert isinstance(raised.get(timeout=LONG_S), ValueError)
@@ -115,8 +115,8 @@ def test_a_fault_in_listening_is_told_and_it_is_listened_to_anew(
 
 
 def test_who_waits_looks_only_for_news_of_its_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waiting, "FIRST_S", LONG_S)
-    monkeypatch.setattr(waiting, "LONGEST_S", LONG_S)
+    monkeypatch.setattr(notifications, "POLL_S", LONG_S)
+    monkeypatch.setattr(notifications, "POLL_S_MAX", LONG_S)
     told: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
     looks: queue.SimpleQueue[int] = queue.SimpleQueue()
     there: list[str] = []
@@ -129,7 +129,7 @@ def test_who_waits_looks_only_for_news_of_its_own(monkeypatch: pytest.MonkeyPatc
         looks.put(1)
         return TENANT in there
 
-    news = News(listen)
+    news = CommitNotifications(listen)
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(news.wait, TENANT, look, LONG_S)
         for others in (50, 0):

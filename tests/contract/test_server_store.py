@@ -11,17 +11,10 @@ import msgspec
 import pytest
 
 from limpet import errors, limits
-from limpet.store.port import (
-    Append,
-    Appended,
-    Claimed,
-    KeyUse,
-    Replayed,
-    Stale,
-)
-from limpet.store.remote import known
-from limpet.store.remote.driver import Change, Verdict
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.port import Append, Appended, ClaimTaken, KeyRecord, KeyUse, Stale
+from limpet.stores.server import tenant_cache
+from limpet.stores.server.driver import ChangeResult, TenantChange
+from limpet.stores.server.store import ServerStore
 from limpet.testing.contract.noting import LONG_S
 from limpet.testing.contract.stage import OTHER, TENANT, commit, step, take, verified, write
 from tests.contract.ram_driver import RamDriver, Server
@@ -34,7 +27,7 @@ class Forgetful(RamDriver):
 
     loses_answers = False
 
-    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
+    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
         verdicts = super().apply(changes)
         if self.loses_answers:
             self.loses_answers = False
@@ -53,18 +46,18 @@ def driver(server: Server) -> Forgetful:
 
 
 @pytest.fixture
-def mine(driver: Forgetful) -> Iterator[RemoteStore]:
-    with closing(RemoteStore(driver)) as store:
+def mine(driver: Forgetful) -> Iterator[ServerStore]:
+    with closing(ServerStore(driver)) as store:
         yield store
 
 
 @pytest.fixture
-def theirs(server: Server) -> Iterator[RemoteStore]:
-    with closing(RemoteStore(RamDriver(server))) as store:
+def theirs(server: Server) -> Iterator[ServerStore]:
+    with closing(ServerStore(RamDriver(server))) as store:
         yield store
 
 
-def once(store: RemoteStore, append: Append) -> object:
+def once(store: ServerStore, append: Append) -> object:
     """Commit one append, whatever comes of it."""
     with store.turn():
         (outcome,) = store.commit([append])
@@ -72,7 +65,7 @@ def once(store: RemoteStore, append: Append) -> object:
 
 
 def test_a_commit_on_what_is_known_is_one_round_trip(
-    mine: RemoteStore, driver: Forgetful, monkeypatch: pytest.MonkeyPatch
+    mine: ServerStore, driver: Forgetful, monkeypatch: pytest.MonkeyPatch
 ):
     # Whoever begins to listen doubts once what it knew before.
     monkeypatch.setattr(mine._news, "attend", lambda: None)
@@ -94,7 +87,7 @@ def test_a_commit_on_what_is_known_is_one_round_trip(
 
 
 def test_what_was_decided_on_less_than_is_there_is_refused_then_decided_anew(
-    mine: RemoteStore, theirs: RemoteStore
+    mine: ServerStore, theirs: ServerStore
 ):
     take(mine, step(write("a", 0, b"1")))
     take(theirs, step(write("b", 0, b"2")))
@@ -106,7 +99,7 @@ def test_what_was_decided_on_less_than_is_there_is_refused_then_decided_anew(
         assert not alone, "what was cached before does not hold"
 
 
-def test_nothing_that_was_known_outlives_a_refusal(mine: RemoteStore, theirs: RemoteStore):
+def test_nothing_that_was_known_outlives_a_refusal(mine: ServerStore, theirs: ServerStore):
     take(mine, step(write("a", 0, b"1")))
     take(theirs, step(write("a", 1, b"2")))
     with mine.turn():
@@ -115,7 +108,7 @@ def test_nothing_that_was_known_outlives_a_refusal(mine: RemoteStore, theirs: Re
         assert mine.commit([step(write("a", 2, b"3"))]) == [Appended(3, 3)]
 
 
-def test_what_was_read_before_others_wrote_is_refused(mine: RemoteStore, theirs: RemoteStore):
+def test_what_was_read_before_others_wrote_is_refused(mine: ServerStore, theirs: ServerStore):
     """Also by a store that knew nothing of the tenant when its turn began."""
     with mine.turn():
         assert mine.version(TENANT, "a") == 0
@@ -124,7 +117,7 @@ def test_what_was_read_before_others_wrote_is_refused(mine: RemoteStore, theirs:
 
 
 def test_who_was_refused_holds_the_others_off(
-    mine: RemoteStore, theirs: RemoteStore, server: Server
+    mine: ServerStore, theirs: ServerStore, server: Server
 ):
     take(mine, step(write("a", 0, b"1")))
     take(theirs, step(write("b", 0, b"2")))
@@ -135,13 +128,13 @@ def test_who_was_refused_holds_the_others_off(
         assert mine.version(TENANT, "a") == 1
         assert guard.locked()
     assert not guard.locked()
-    for version in range(1, 2 + known.CROWD_TURNS):
+    for version in range(1, 2 + tenant_cache.CONTENTION_BATCHES):
         with mine.turn():
             assert isinstance(mine.commit([step(write("a", version, b"x"))])[0], Appended)
-            assert guard.locked() is (version <= known.CROWD_TURNS)
+            assert guard.locked() is (version <= tenant_cache.CONTENTION_BATCHES)
 
 
-def test_who_is_wanted_waits_for_the_guard(mine: RemoteStore, server: Server):
+def test_who_is_wanted_waits_for_the_guard(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1")))
     mine._news._hear(TENANT, 0)
     with mine.turn() as alone:
@@ -150,7 +143,7 @@ def test_who_is_wanted_waits_for_the_guard(mine: RemoteStore, server: Server):
         assert server.guards[TENANT].locked()
 
 
-def test_who_wins_every_time_is_told_that_it_is_wanted(mine: RemoteStore, server: Server):
+def test_who_wins_every_time_is_told_that_it_is_wanted(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1")))
     with server.guards[TENANT]:
         take(mine, step(write("a", 1, b"2")))
@@ -160,7 +153,7 @@ def test_who_wins_every_time_is_told_that_it_is_wanted(mine: RemoteStore, server
         assert server.guards[TENANT].locked()
 
 
-def test_after_missed_news_the_guard_is_waited_for_once(mine: RemoteStore, server: Server):
+def test_after_missed_news_the_guard_is_waited_for_once(mine: ServerStore, server: Server):
     take(mine, step(write("a", 0, b"1")))
     mine._news._hear("", 0)
     for version, guarded in ((1, True), (2, False)):
@@ -173,9 +166,9 @@ def test_after_missed_news_the_guard_is_waited_for_once(mine: RemoteStore, serve
 
 
 def test_a_guard_that_somebody_sits_on_is_waited_for_once(
-    mine: RemoteStore, server: Server, monkeypatch: pytest.MonkeyPatch
+    mine: ServerStore, server: Server, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(known, "GUARD_S", 0.01)
+    monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_WAIT_S", 0.01)
     take(mine, step(write("a", 0, b"0")))
     asked: list[str] = []
     guard = RamDriver.guard
@@ -186,19 +179,19 @@ def test_a_guard_that_somebody_sits_on_is_waited_for_once(
 
     monkeypatch.setattr(RamDriver, "guard", counted)
     with server.guards[TENANT]:
-        for version in range(1, 2 * known.CROWD_TURNS):
+        for version in range(1, 2 * tenant_cache.CONTENTION_BATCHES):
             take(mine, step(write("a", version, b"x")))
         assert asked == [TENANT]
-        monkeypatch.setattr(known, "STANDS_S", 0.0)
+        monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_SKIP_S", 0.0)
         mine._known._standing.clear()
-        take(mine, step(write("a", 2 * known.CROWD_TURNS, b"x")))
+        take(mine, step(write("a", 2 * tenant_cache.CONTENTION_BATCHES, b"x")))
     assert asked == [TENANT] * 2
 
 
 def test_a_guard_that_is_not_had_hinders_nobody(
-    mine: RemoteStore, server: Server, monkeypatch: pytest.MonkeyPatch
+    mine: ServerStore, server: Server, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(known, "GUARD_S", 0.0)
+    monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_WAIT_S", 0.0)
     take(mine, step(write("a", 0, b"1")))
     mine._news._hear(TENANT, 0)
     with server.guards[TENANT]:
@@ -206,7 +199,7 @@ def test_a_guard_that_is_not_had_hinders_nobody(
     assert not server.guards[TENANT].locked()
 
 
-def test_a_refusal_rests_on_what_is_there_too(mine: RemoteStore, theirs: RemoteStore):
+def test_a_refusal_rests_on_what_is_there_too(mine: ServerStore, theirs: ServerStore):
     """By what is remembered the version would be another than expected; by now it is that one."""
     take(mine, step(write("a", 0, b"1", claims=(("c1", 0),))))
     take(theirs, step(write("a", 1, b"2")))
@@ -215,7 +208,7 @@ def test_a_refusal_rests_on_what_is_there_too(mine: RemoteStore, theirs: RemoteS
         assert mine.commit([step(write("a", 2, b"3"))]) == [Appended(3, 3)]
 
 
-def test_tenants_are_refused_apart(mine: RemoteStore, theirs: RemoteStore):
+def test_tenants_are_refused_apart(mine: ServerStore, theirs: ServerStore):
     take(mine, step(write("a", 0, b"1")), step(write("a", 0, b"1"), tenant=OTHER))
     take(theirs, step(write("b", 0, b"2"), tenant=OTHER))
     with mine.turn():
@@ -224,7 +217,7 @@ def test_tenants_are_refused_apart(mine: RemoteStore, theirs: RemoteStore):
 
 
 def test_each_append_has_its_own_outcome_where_something_is_taken(
-    theirs: RemoteStore, mine: RemoteStore
+    theirs: ServerStore, mine: ServerStore
 ):
     used = KeyUse("k", b"hash")
     take(theirs, step(write("a", 0, b"1", claims=(("c", 0),)), key=used))
@@ -238,14 +231,14 @@ def test_each_append_has_its_own_outcome_where_something_is_taken(
         step(write("d", 0, b"1"), key=KeyUse("other", b"")),
     )
     assert outcomes == [
-        Appended(2, 2), Replayed(b"hash", 1, 1), Claimed("a", "c", 1), Stale("a", 1), Appended(3, 3),
-        Replayed(b"", 3, 3),
+        Appended(2, 2), KeyRecord(b"hash", 1, 1), ClaimTaken("a", "c", 1), Stale("a", 1), Appended(3, 3),
+        KeyRecord(b"", 3, 3),
     ]  # fmt: skip
     assert mine.version(TENANT, "c") == mine.version(TENANT, "d") == 0
     assert verified(mine).ok
 
 
-def test_a_refusal_holds_until_something_is_read(mine: RemoteStore, theirs: RemoteStore):
+def test_a_refusal_holds_until_something_is_read(mine: ServerStore, theirs: ServerStore):
     take(mine, step(write("a", 0, b"1")))
     with mine.turn():
         assert mine.held(TENANT)
@@ -257,7 +250,7 @@ def test_a_refusal_holds_until_something_is_read(mine: RemoteStore, theirs: Remo
         assert mine.commit([step(write("a", 1, b"3"))]) == [Appended(3, 3)]
 
 
-def test_a_lost_answer_is_found_again_by_its_key(mine: RemoteStore, driver: Forgetful):
+def test_a_lost_answer_is_found_again_by_its_key(mine: ServerStore, driver: Forgetful):
     take(mine, step(write("a", 0, b"1")))
     append = step(write("a", 1, b"2"), key=KeyUse("k", b"hash"))
     driver.loses_answers = True
@@ -266,14 +259,14 @@ def test_a_lost_answer_is_found_again_by_its_key(mine: RemoteStore, driver: Forg
     with mine.turn() as alone:
         assert not alone
         assert mine.version(TENANT, "a") == 2
-        assert mine.commit([append]) == [Replayed(b"hash", 2, 2)]
+        assert mine.commit([append]) == [KeyRecord(b"hash", 2, 2)]
     assert mine.head(TENANT) == 2
 
 
 def test_what_is_forgotten_is_not_trusted(
-    mine: RemoteStore, theirs: RemoteStore, monkeypatch: pytest.MonkeyPatch
+    mine: ServerStore, theirs: ServerStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(known, "TENANTS_MAX", 2)
+    monkeypatch.setattr(tenant_cache, "TENANTS_MAX", 2)
     take(mine, *(step(write("a", 0, b"1"), tenant=tenant) for tenant in "abc"))
     take(theirs, step(write("b", 0, b"1"), tenant="a"))
     with mine.turn() as alone:
@@ -281,9 +274,9 @@ def test_what_is_forgotten_is_not_trusted(
 
 
 def test_those_who_were_met_are_not_remembered_for_ever(
-    mine: RemoteStore, theirs: RemoteStore, monkeypatch: pytest.MonkeyPatch
+    mine: ServerStore, theirs: ServerStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(known, "TENANTS_MAX", 3)
+    monkeypatch.setattr(tenant_cache, "TENANTS_MAX", 3)
     for at in range(20):
         tenant = f"t{at}"
         take(mine, step(write("a", 0, b"1"), tenant=tenant))
@@ -293,13 +286,15 @@ def test_those_who_were_met_are_not_remembered_for_ever(
     assert len(mine._known._crowd) <= 3 + 1
 
 
-def test_streams_are_forgotten_and_asked_for(mine: RemoteStore, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(known, "STREAMS_MAX", 3)
-    monkeypatch.setattr(known, "TURNS", 2)
+def test_streams_are_forgotten_and_asked_for(mine: ServerStore, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tenant_cache, "STREAMS_MAX", 3)
+    monkeypatch.setattr(tenant_cache, "BATCHES_PER_EVICTION", 2)
     for version in range(4):
         for stream in "abcde":
             take(mine, step(write(stream, version, b"x", claims=((f"c{version}", 0),))))
-    assert commit(mine, step(write("a", 4, b"x", claims=(("c1", 0),)))) == [Claimed("a", "c1", 2)]
+    assert commit(mine, step(write("a", 4, b"x", claims=(("c1", 0),)))) == [
+        ClaimTaken("a", "c1", 2)
+    ]
     assert verified(mine).ok
 
 
@@ -309,7 +304,7 @@ def test_no_decision_rests_on_what_is_not_there(server: Server, seed: int):
 
     def work(number: int) -> None:
         dice = random.Random(f"{seed}/{number}")
-        with closing(RemoteStore(RamDriver(server))) as store:
+        with closing(ServerStore(RamDriver(server))) as store:
             versions: dict[str, int] = {}
             done = 0
             while done < 30:
@@ -328,12 +323,12 @@ def test_no_decision_rests_on_what_is_not_there(server: Server, seed: int):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    with closing(RemoteStore(RamDriver(server))) as store:
+    with closing(ServerStore(RamDriver(server))) as store:
         assert [e.payload for e in store.feed(TENANT)] == [b"%d" % n for n in range(120)]
         assert verified(store).ok
 
 
-def test_a_backup_is_refused_with_what_to_do_instead(mine: RemoteStore, tmp_path: Path):
+def test_a_backup_is_refused_with_what_to_do_instead(mine: ServerStore, tmp_path: Path):
     with pytest.raises(errors.NoBackup, match="limpet backup"):
         mine.backup(str(tmp_path / "copy"))
 
@@ -348,7 +343,7 @@ def test_nobody_waits_for_a_scrub_that_waits(server: Server, monkeypatch: pytest
             assert through.wait(LONG_S)
             super().scrub(done, left)
 
-    with closing(RemoteStore(Slow(server))) as store, ThreadPoolExecutor(1) as pool:
+    with closing(ServerStore(Slow(server))) as store, ThreadPoolExecutor(1) as pool:
         scrubbed = pool.submit(store.scrub)
         assert begun.wait(LONG_S)
         try:
@@ -360,7 +355,7 @@ def test_nobody_waits_for_a_scrub_that_waits(server: Server, monkeypatch: pytest
 
 
 def test_a_turn_that_is_not_passed_on_names_its_holder(
-    mine: RemoteStore, monkeypatch: pytest.MonkeyPatch
+    mine: ServerStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.0)
     with mine.turn(), ThreadPoolExecutor(1) as pool:
@@ -371,7 +366,7 @@ def test_a_turn_that_is_not_passed_on_names_its_holder(
     take(mine, step(write("a", 0, b"1")))
 
 
-def test_misuse_is_an_assertion(mine: RemoteStore):
+def test_misuse_is_an_assertion(mine: ServerStore):
     with pytest.raises(AssertionError, match="inside turn"):
         mine.commit([])
     with pytest.raises(AssertionError, match="inside turn"):

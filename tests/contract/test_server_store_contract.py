@@ -6,9 +6,9 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from limpet.store.port import Projection, Store
-from limpet.store.remote.driver import KeptProjection
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.port import Projection, Store
+from limpet.stores.server.driver import ProjectionRow
+from limpet.stores.server.store import ServerStore
 from limpet.testing import contract
 from limpet.testing.contract.stage import TENANT
 from tests.contract.ram_driver import Books, RamDriver, Server, swap
@@ -24,7 +24,7 @@ class TestRemoteStore(contract.StoreContract):
         self.servers: dict[Path, Server] = {}
 
     def open_store(self, folder: Path) -> Store:
-        return RemoteStore(RamDriver(self.servers.setdefault(folder, Server())))
+        return ServerStore(RamDriver(self.servers.setdefault(folder, Server())))
 
     def damage(self, store: Store, position: int) -> None:
         rows = books(store).rows
@@ -65,13 +65,13 @@ class TestRemoteStore(contract.StoreContract):
             changed = replace(row.projection, owner="mallory")
             kept.projections[place] = replace(row, projection=changed)
         made_up = Projection(kind="row", id="made up")
-        kept.projections["row", "made up"] = KeptProjection(made_up, b"mark")
+        kept.projections["row", "made up"] = ProjectionRow(made_up, b"mark")
         kept.claims = {(number, "c0"): 1 for number in kept.streams}
         kept.uses.clear()
 
 
 def books(store: Store) -> Books:
     """Return what the server keeps of the suite's tenant."""
-    assert isinstance(store, RemoteStore)
+    assert isinstance(store, ServerStore)
     assert isinstance(store._driver, RamDriver)
     return store._driver.server.books[TENANT]

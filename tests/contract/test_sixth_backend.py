@@ -13,8 +13,8 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.store.port import Projection, Store
-from limpet.store.remote.driver import KeptProjection
+from limpet.stores.port import Projection, Store
+from limpet.stores.server.driver import ProjectionRow
 from limpet.testing import contract
 from limpet.testing.contract.stage import TENANT
 
@@ -93,7 +93,7 @@ class TestPocketStore(contract.StoreContract):
                 changed = replace(row.projection, owner="mallory")
                 books.projections[place] = replace(row, projection=changed)
             made_up = Projection(kind="row", id="made up")
-            books.projections["row", "made up"] = KeptProjection(made_up, b"mark")
+            books.projections["row", "made up"] = ProjectionRow(made_up, b"mark")
             books.claims = {(number, "c0"): 1 for number in books.streams}
             books.uses.clear()
 

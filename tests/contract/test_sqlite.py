@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import ClassVar
 
-from limpet.store import sqlite
-from limpet.store.port import Store
-from limpet.store.sqlite import opening
-from limpet.store.sqlite.rows import TENANT_SHIFT, mark
+from limpet.stores import sqlite
+from limpet.stores.port import Store
+from limpet.stores.sqlite import database
+from limpet.stores.sqlite.reads import TENANT_SHIFT, row_checksum
 from limpet.testing import contract
 from limpet.testing.contract.stage import TENANT
 
@@ -53,7 +53,12 @@ class TestSQLiteStore(contract.StoreContract):
         vandalise(store, "UPDATE events SET payload = NULL, salt = NULL WHERE key = ?", key)
         if like:
             row = (key, by, 0)
-            vandalise(store, "INSERT INTO erased VALUES (?, ?, ?, NULL, ?)", *row, mark(*row, None))
+            vandalise(
+                store,
+                "INSERT INTO erased VALUES (?, ?, ?, NULL, ?)",
+                *row,
+                row_checksum(*row, None),
+            )
 
     def tamper(self, store: Store) -> None:
         for statement in (
@@ -75,6 +80,6 @@ OURS = f"tenant = (SELECT number FROM tenants WHERE name = '{TENANT}')"
 def vandalise(store: Store, statement: str, *bindings: bytes | int | str) -> None:
     """Change a store beneath it."""
     assert isinstance(store, sqlite.SQLiteStore)
-    vandal = opening.connect(store.path, write=True)
+    vandal = database.connect(store.path, write=True)
     vandal.execute(statement, bindings)
     vandal.close()

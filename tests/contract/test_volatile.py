@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from limpet import errors, limits
-from limpet.store.port import Projection, Store
-from limpet.store.volatile import VolatileStore
+from limpet.stores.port import Projection, Store
+from limpet.stores.volatile import VolatileStore
 from limpet.testing import contract
 from limpet.testing.contract.stage import TENANT, feed_all, step, take, write
 

@@ -24,7 +24,7 @@ import limpet  # noqa: E402 - found from the checkout
 from limpet import Message, StateManager  # noqa: E402
 from limpet.cli.demo.agent.loop import Agent  # noqa: E402
 from limpet.cli.demo.agent.parts import Tool  # noqa: E402
-from limpet.store.sqlite.store import SQLiteStore  # noqa: E402
+from limpet.stores.sqlite.store import SQLiteStore  # noqa: E402
 from tests.faults import step_kills  # noqa: E402
 from tests.faults.step_kills import Kill, Steps  # noqa: E402
 

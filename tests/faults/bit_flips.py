@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from types import FrameType
 
-from limpet.store import sqlite
+from limpet.stores import sqlite
 from tests.faults import planted, public_reads, small_store
 from tests.faults.damage import Damage, Files
 from tests.faults.public_reads import RAISED, Answers
@@ -48,7 +48,7 @@ def unnoticed(truth: Truth, plant: str, kept: Files, share: Sequence[Damage]) ->
     """The damages of a share after which a read gives a wrong answer, or the wrong exception."""
     planted.plant(plant)
     # To ask for the file system's type each time is a sixth of the work, and nothing is proved by it.
-    sqlite.Files.kind = lambda self, path: ""
+    sqlite.StoreFiles.kind = lambda self, path: ""
     signal.signal(signal.SIGALRM, _hang)
     gc.freeze()
     with tempfile.TemporaryDirectory(dir=truth.folder) as folder:

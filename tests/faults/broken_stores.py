@@ -10,14 +10,14 @@ from typing import Any, cast
 import msgspec
 
 from limpet import errors
-from limpet.store import port
+from limpet.stores import port
 
 NEVER = 999_999
 """A version that no list has: a client that names it means to be refused."""
 
 _SELDOM, _OFTEN = 0.03, 0.3
 
-Commit = Callable[[Sequence[port.Append]], list[port.Outcome]]
+Commit = Callable[[Sequence[port.Append]], list[port.AppendOutcome]]
 
 
 class _Bent:
@@ -39,14 +39,14 @@ class _Bent:
 class Flaky(_Bent):
     """No broken promise: a commit's answer is lost now and then, and so is the question."""
 
-    def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
+    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         return lossy(self._store.commit, self._rng)(appends)
 
 
 def lossy(commit: Commit, rng: random.Random) -> Commit:
     """Return a commit whose question or answer is lost now and then."""
 
-    def lost(appends: Sequence[port.Append]) -> list[port.Outcome]:
+    def lost(appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         roll = rng.random()
         if roll < _SELDOM:
             raise errors.Unavailable("the question was lost, as it was told to be.")
@@ -61,7 +61,7 @@ def lossy(commit: Commit, rng: random.Random) -> Commit:
 class _Forgetful(_Bent):
     """Acknowledges what it did not keep."""
 
-    def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
+    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         if self._now() and not _is_doomed(appends[0]):
             return [port.Appended(1, 1) for _ in appends]
         return self._store.commit(appends)
@@ -70,7 +70,7 @@ class _Forgetful(_Bent):
 class _Stuttering(_Bent):
     """Keeps something twice."""
 
-    def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
+    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         outcomes = self._store.commit(appends)
         if isinstance(outcomes[0], port.Appended) and self._now():
             self._store.commit([_as_it_is(self._store, appends[0])])
@@ -80,7 +80,7 @@ class _Stuttering(_Bent):
 class _Careless(_Bent):
     """Appends to whatever is there by now, whatever was decided on."""
 
-    def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
+    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         outcomes = self._store.commit(appends)
         if isinstance(outcomes[0], port.Stale) and not _is_doomed(appends[0]):
             return self._store.commit([_as_it_is(self._store, appends[0], key=appends[0].key)])
@@ -90,7 +90,7 @@ class _Careless(_Bent):
 class _Denying(_Bent):
     """Says of what it kept that it was refused."""
 
-    def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
+    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         outcomes = self._store.commit(appends)
         if isinstance(outcomes[0], port.Stale) and self._now(_OFTEN):
             self._store.commit([_as_it_is(self._store, appends[0])])
@@ -100,7 +100,7 @@ class _Denying(_Bent):
 class _Halving(_Bent):
     """Keeps one stream's share of what belongs together."""
 
-    def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
+    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         (append,) = appends
         if len(append.writes) > 1 and self._now(_OFTEN):
             append = msgspec.structs.replace(append, writes=append.writes[:1])
@@ -110,7 +110,7 @@ class _Halving(_Bent):
 class _Keyless(Flaky):
     """Answers and questions are lost, and keys are not kept."""
 
-    def commit(self, appends: Sequence[port.Append]) -> list[port.Outcome]:
+    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         return super().commit([msgspec.structs.replace(each, key=None) for each in appends])
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from limpet.store.files import documents
+from limpet.stores.files import session_documents
 from tests.faults import images, oracle, recorded_run, results
 from tests.faults.images import Image, Planned
 from tests.faults.journal import Journal
@@ -93,7 +93,7 @@ def _faults(
         faults = [
             f"{path.name} can't be read"
             for path in (root / "sessions").glob("*.json")
-            if documents.opened(path.read_bytes()) is None
+            if session_documents.decode_document(path.read_bytes()) is None
         ]
         return [*faults, *oracle.check(recorded_run.url(folder, backend), known).faults]
     except Exception as error:

@@ -14,8 +14,8 @@ from typing import TypeVar
 import msgspec
 
 from limpet import errors
-from limpet.store import port
-from limpet.store.erasure import Erased, Erasure, Share
+from limpet.stores import port
+from limpet.stores.erasure import Erasure, ErasureCounts, StreamErasure
 from limpet.testing.contract import erasing
 from limpet.testing.contract.stage import hash_of
 from limpet.wiring import stores
@@ -48,7 +48,7 @@ class Scene:
         """Play the whole script."""
         with contextlib.closing(self._answered(lambda: stores.open_store(self.url))) as store:
             first, second = self._first(), self._second()
-            self._append(store, first, port.Replayed(b"one", 1, 3))
+            self._append(store, first, port.KeyRecord(b"one", 1, 3))
             self._put_note(store)
             before = self._answered(lambda: store.feed(self.tenant))
             assert [event.position for event in before] == [1, 2, 3], before
@@ -56,7 +56,7 @@ class Scene:
             after = self._answered(lambda: store.feed(self.tenant))
             assert [event.position for event in after] == [1, 2, 3, 4], after
             assert self._answered(lambda: store.wait(self.tenant, 3, 5))
-            self._append(store, second, port.Replayed(b"two", 5, 5))
+            self._append(store, second, port.KeyRecord(b"two", 5, 5))
 
     def _answered(self, ask: Callable[[], _Answer]) -> _Answer:
         self._doubt = False
@@ -88,8 +88,8 @@ class Scene:
             tenant=self.tenant, writes=(write,), projections=(row,), key=port.KeyUse("k2", b"two")
         )
 
-    def _append(self, store: port.Store, append: port.Append, made: port.Replayed) -> None:
-        def commit() -> port.Outcome:
+    def _append(self, store: port.Store, append: port.Append, made: port.KeyRecord) -> None:
+        def commit() -> port.AppendOutcome:
             asked = self._forgotten(store, append) if self._doubt and self.careless else append
             for _ in range(_TRIES):
                 with store.turn():
@@ -117,18 +117,18 @@ class Scene:
             assert self._doubt, "the note was there before"
 
     def _erase(self, store: port.Store) -> None:
-        share = Share(stream="a", expected=2, kind=erasing.KIND, whole=True)
+        share = StreamErasure(stream="a", expected=2, kind=erasing.KIND, whole=True)
         erasure = Erasure(tenant=self.tenant, shares=(share,), time_us=5)
 
-        def erase() -> Erased | port.Stale:
+        def erase() -> ErasureCounts | port.Stale:
             for _ in range(_TRIES):
                 outcome = store.erase(erasure, erasing.derive)
-                if isinstance(outcome, Erased) or outcome.stream:
+                if isinstance(outcome, ErasureCounts) or outcome.stream:
                     return outcome
             raise AssertionError("others are faster again and again, and there are no others")
 
         outcome = self._answered(erase)
-        if not isinstance(outcome, Erased):
+        if not isinstance(outcome, ErasureCounts):
             assert self._doubt and outcome == port.Stale("a", 0), outcome
         else:
             assert (outcome.events, outcome.blobs) == (2, 1), outcome
@@ -145,7 +145,7 @@ class Scene:
             "erased": [event.payload for event in events[:2]] == [None, None],
             "streams": [store.version(self.tenant, each) for each in "ab"] == [0, 2],
             "keys": [store.find_key(self.tenant, each) for each in (KEY, "k2")]
-            == [None, port.Replayed(b"two", 5, 5)],
+            == [None, port.KeyRecord(b"two", 5, 5)],
             "claims": [store.find_claim(self.tenant, *each) for each in (("a", "c1"), ("b", "c3"))]
             == [0, 2],
             "rows": store.query(self.tenant, port.Query(kind="row"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from limpet import errors
-from limpet.store import port
+from limpet.stores import port
 from limpet.wiring import stores
 from tests.faults import broken_stores
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from limpet import errors
-from limpet.store import port
+from limpet.stores import port
 from limpet.wiring import stores
 from tests.faults import broken_stores, list_sessions_client
 from tests.faults.history import Status, Writer
@@ -327,7 +327,7 @@ class Attempt:
                 return
         self._client.ended(self._id, "info" if self._doubts else "fail")
 
-    def _tried(self) -> port.Outcome:
+    def _tried(self) -> port.AppendOutcome:
         """Try once more. Once in doubt, it is the very same append that is tried."""
         if self._condition_only and not self._doubts:
             # What is read before the turn is as good, if it is only what the append has for a condition.
@@ -343,7 +343,7 @@ class Attempt:
             self._doubts += 1
             return self._committed()
 
-    def _committed(self) -> port.Outcome:
+    def _committed(self) -> port.AppendOutcome:
         sending = self._store.sending() if self._client.sends else None
         if sending is not None:
             with sending:
@@ -360,14 +360,14 @@ class Attempt:
         assert self._append is not None
         return self._append
 
-    def _settled(self, outcome: port.Outcome) -> bool:
+    def _settled(self, outcome: port.AppendOutcome) -> bool:
         """Note the end if this is one."""
         match outcome:
             case port.Appended():
                 # What was read belongs to the first try; others may have come before a later one.
                 sure = not self._doubts or self._condition_only
                 self._client.ended(self._id, "ok", self._reads if sure else ())
-            case port.Replayed():
+            case port.KeyRecord():
                 assert self._doubts, "the key was used by nobody"
                 sure = self._doubts == 1 or self._condition_only
                 self._client.ended(self._id, "ok", self._reads if sure else ())

@@ -13,14 +13,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import limpet
-from limpet.store import port
+from limpet.stores import port
 from limpet.wiring import stores
 from tests.faults import checker, history, list_sessions_client
 from tests.faults.list_clients import PROCESSES, TENANTS, Orders, Tally, work
 from tests.faults.proxy import KINDS, WAYS, Proxy
 
 # What a new process would be long in loading.
-_ROOMS = ("limpet.store.sqlite", "limpet.store.postgres", "limpet.store.redis")
+_ROOMS = ("limpet.stores.sqlite", "limpet.stores.server.postgres", "limpet.stores.server.redis")
 
 _LOOK_S = 0.02
 _STUCK_S = 120.0

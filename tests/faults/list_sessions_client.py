@@ -13,7 +13,7 @@ from typing import Protocol
 
 import limpet
 from limpet import Message, errors
-from limpet.store import port
+from limpet.stores import port
 from tests.faults import broken_stores
 from tests.faults.history import Status, Writer
 
@@ -46,7 +46,7 @@ def connected(url: str, *, lossy: bool, seed: int) -> limpet.Limpet:
     lp = limpet.connect(url, tenant=TENANT)
     store = lp._opened.engine.store
     if lossy:
-        sound: Callable[[Sequence[port.Append]], list[port.Outcome]] = store.commit
+        sound: Callable[[Sequence[port.Append]], list[port.AppendOutcome]] = store.commit
         setattr(store, "commit", broken_stores.lossy(sound, random.Random(seed)))  # noqa: B010
     return lp
 

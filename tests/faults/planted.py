@@ -7,12 +7,12 @@ from pathlib import Path
 
 import apsw
 
-from limpet.store import chain, port
-from limpet.store.files import following, lines
-from limpet.store.files.journal import Point
-from limpet.store.sqlite import checks, opening, store, writing
-from limpet.store.sqlite.anchor import Anchor
-from limpet.store.sqlite.files import Files
+from limpet.stores import chain, port
+from limpet.stores.files import journal_commit_hook, journal_lines
+from limpet.stores.files.journal import JournalPoint
+from limpet.stores.sqlite import database, log_writes, store, verification
+from limpet.stores.sqlite.shared_file.anchor import Anchor
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from tests.faults.recorder import RecordingFiles
 
 # Author, who notes every acknowledgement before the engine is asked, plants this one by itself.
@@ -29,49 +29,49 @@ def _synchronous(level: str) -> Callable[[], None]:
     """The setting is weakened after it has been read back."""
 
     def bug() -> None:
-        sound = opening.connect
+        sound = database.connect
 
         def connect(
-            path: Path, *, write: bool, synchronous: opening.Synchronous = "FULL"
+            path: Path, *, write: bool, synchronous: database.Synchronous = "FULL"
         ) -> apsw.Connection:
             connection = sound(path, write=write, synchronous=synchronous)
             connection.execute(f"PRAGMA synchronous = {level}")
             return connection
 
-        opening.connect = connect
+        database.connect = connect
 
     return bug
 
 
 def _anchor_first() -> None:
     """The anchor is written before the commit that it speaks of."""
-    sound = writing.Batch.append
+    sound = log_writes.AppendBatch.append
     anchors: list[Anchor] = []
 
     class Remembered(Anchor):
-        def __init__(self, files: Files, path: Path, store_id: bytes) -> None:
+        def __init__(self, files: StoreFiles, path: Path, store_id: bytes) -> None:
             super().__init__(files, path, store_id)
             anchors.append(self)
 
-    def append(self: writing.Batch, append: port.Append) -> port.Outcome:
+    def append(self: log_writes.AppendBatch, append: port.Append) -> port.AppendOutcome:
         outcome = sound(self, append)
         anchors[-1].write(self.heads)
         return outcome
 
-    writing.Batch.append = append
+    log_writes.AppendBatch.append = append
     store.Anchor = Remembered
 
 
 def _no_page_sums() -> None:
     """Pages are read as they are."""
-    opening.VFS = "unix"
+    database.CHECKSUM_VFS = "unix"
 
 
 def _no_digests() -> None:
     """Neither page nor event is checked when read."""
     _no_page_sums()
-    chain.digest = lambda salt, header_, payload: _Anything()
-    chain.linked = lambda row, before: True
+    chain.event_digest = lambda salt, header_, payload: _Anything()
+    chain.is_linked = lambda row, before: True
 
 
 class _Anything(bytes):
@@ -86,7 +86,7 @@ class _Anything(bytes):
 
 def _no_anchor() -> None:
     """What the log has lost is not missed."""
-    checks.anchor_faults = lambda connection, anchor, store_id: ([], ())
+    verification.anchor_faults = lambda connection, anchor, store_id: ([], ())
 
 
 def _journal_not_synced() -> None:
@@ -107,13 +107,15 @@ def _folder_not_synced() -> None:
 
 def _index_first() -> None:
     """The index has a commit before the journal does."""
-    sound = following.Following.commit
+    sound = journal_commit_hook.JournalCommitHook.commit
 
-    def commit(self: following.Following, connection: apsw.Connection) -> None:
+    def commit(self: journal_commit_hook.JournalCommitHook, connection: apsw.Connection) -> None:
         cursor = connection.cursor()
         sound_append = self.journal.append
 
-        def append(point: Point, store_id: bytes, change: lines.Change) -> Point:
+        def append(
+            point: JournalPoint, store_id: bytes, change: journal_lines.CommitLine
+        ) -> JournalPoint:
             cursor.execute("COMMIT")
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
             cursor.execute("BEGIN IMMEDIATE")
@@ -125,7 +127,7 @@ def _index_first() -> None:
         finally:
             self.journal.append = sound_append
 
-    following.Following.commit = commit
+    journal_commit_hook.JournalCommitHook.commit = commit
 
 
 _BUGS: dict[str, Callable[[], None]] = {

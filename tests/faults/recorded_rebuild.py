@@ -7,8 +7,8 @@ from pathlib import Path
 
 import limpet
 from limpet import limits
-from limpet.store import sqlite
-from limpet.store.sqlite import opening
+from limpet.stores import sqlite
+from limpet.stores.sqlite import database
 from tests.faults import recorded_run, workload
 from tests.faults.oplog import OpLog
 from tests.faults.recorder import RecordingFiles, RecordingVFS
@@ -24,7 +24,7 @@ Rows = dict[str, list[str]]
 
 def rows(path: Path) -> Rows:
     """Return all that is derived."""
-    connection = opening.connect(path, write=False)
+    connection = database.connect(path, write=False)
     try:
         return {t: sorted(map(repr, connection.execute(f"SELECT * FROM {t}"))) for t in DERIVED}
     finally:
@@ -35,14 +35,14 @@ def record(folder: Path) -> None:
     """Fill a store, spoil what is derived, rebuild it; keep every operation, and the rows before and after."""
     log = OpLog(folder / recorded_run.LOG)
     vfs = RecordingVFS(log)
-    sqlite.Files = lambda: RecordingFiles(log)
+    sqlite.StoreFiles = lambda: RecordingFiles(log)
     limits.BLOB_BYTES_MIN = workload.LARGE_BYTES
     limits.CACHE_PAGES_KIB = CACHE_KIB
     store = folder / "store" / recorded_run.STORE
     store.parent.mkdir()
     with limpet.connect(store) as lp:
         workload.Author(lp, log, name="a", seed=SEED).work(STEPS)
-        vandal = opening.connect(store, write=True)
+        vandal = database.connect(store, write=True)
         vandal.execute(
             "UPDATE projections SET owner = 'mallory'; DELETE FROM claims WHERE version > 3"
         )

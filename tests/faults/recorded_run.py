@@ -15,7 +15,7 @@ from pathlib import Path
 
 import limpet
 from limpet import limits
-from limpet.store import files, sqlite
+from limpet.stores import files, sqlite
 from tests.faults import planted, workload
 from tests.faults.journal import Journal, Step, acknowledged, from_notes, submitted
 from tests.faults.oplog import Kind, Op, OpLog, read
@@ -72,7 +72,7 @@ def _write(
         log = OpLog(folder / LOG)
         root = folder / "store" / "state" if backend == "files" else None
         vfs = RecordingVFS(log, root=root)
-        sqlite.Files = files.Files = lambda: RecordingFiles(log, root)
+        sqlite.StoreFiles = files.StoreFiles = lambda: RecordingFiles(log, root)
         limits.CHECKPOINT_PAGES = CHECKPOINT_PAGES
         limits.JOURNAL_SEGMENT_BYTES = SEGMENT_BYTES
         limits.JOURNAL_PREALLOCATED_BYTES = JOURNAL_ROOM_BYTES

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import apsw
 
-from limpet.store.sqlite.files import Files
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from tests.faults.oplog import Kind, OpLog
 
 NAME = "limpet-recorder"
@@ -96,7 +96,7 @@ class RecordingVFS(apsw.VFS):
         self._log.add(Kind.DELETE, flag=int(syncdir), data=named(filename, self._root))
 
 
-class RecordingFiles(Files):
+class RecordingFiles(StoreFiles):
     """The real file system with a log. The lock file is left out: its content decides nothing."""
 
     def __init__(self, log: OpLog, root: Path | None = None) -> None:

@@ -19,9 +19,9 @@ sys.path.insert(0, str(ROOT))
 
 import limpet  # noqa: E402 - found from the checkout
 from limpet import Limpet, limits  # noqa: E402
-from limpet.store.sqlite import Files  # noqa: E402
-from limpet.store.sqlite.shelf import SQLiteShelf  # noqa: E402
-from limpet.store.sqlite.store import SQLiteStore  # noqa: E402
+from limpet.stores.sqlite import StoreFiles  # noqa: E402
+from limpet.stores.sqlite.index_store import SQLiteIndexStore  # noqa: E402
+from limpet.stores.sqlite.store import SQLiteStore  # noqa: E402
 from tests.acceptance.conversation_steps import engine_of, set_clock  # noqa: E402
 from tests.faults import step_kills  # noqa: E402
 from tests.faults.step_kills import Kill, Steps  # noqa: E402
@@ -30,8 +30,8 @@ BATCH = 2
 DAYS = 31
 CHANGES: dict[type, tuple[str, ...]] = {
     SQLiteStore: ("erase", "commit", "put_note", "scrub"),
-    SQLiteShelf: ("write", "scrub"),
-    Files: ("write", "rename", "sync", "remove"),
+    SQLiteIndexStore: ("write", "scrub"),
+    StoreFiles: ("write", "rename", "sync", "remove"),
 }
 
 

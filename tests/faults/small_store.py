@@ -9,7 +9,7 @@ import apsw
 
 import limpet
 from limpet import Message, ToolCallRequest, ToolCallResult, limits
-from limpet.store.sqlite import opening
+from limpet.stores.sqlite import database
 
 STORE = "state.db"
 PAGE_BYTES = 512
@@ -40,7 +40,7 @@ def _shrink(store: Path) -> None:
     for vfs, statements in (
         ("unix", ("PRAGMA journal_mode = DELETE", f"PRAGMA page_size = {PAGE_BYTES}", "VACUUM")),
         (
-            opening.VFS,
+            database.CHECKSUM_VFS,
             ("PRAGMA checksum_verification = OFF", "VACUUM", "PRAGMA journal_mode = WAL"),
         ),
     ):

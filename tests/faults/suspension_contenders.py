@@ -25,7 +25,7 @@ import limpet
 from limpet import Scope, SuspensionToken, TokenBudget, errors
 from limpet.core.values import events as e
 from limpet.engine.trees import TreeEvent
-from limpet.store import port
+from limpet.stores import port
 
 PROCESSES, THREADS = 4, 4
 CONTENDERS_MAX = PROCESSES * THREADS
@@ -35,7 +35,7 @@ WAIT_S = 60.0
 WAYS = ("token", "token", "approve", "reject", "edit")
 ENDS = {"token": "resumed", "approve": "approved", "reject": "rejected", "edit": "edited"}
 
-Commit = Callable[[Sequence[port.Append]], list[port.Outcome]]
+Commit = Callable[[Sequence[port.Append]], list[port.AppendOutcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def attempt(lp: limpet.Limpet, orders: Orders, way: str, line: threading.Barrier
 def dying(commit: Commit, when: str) -> Commit:
     """Return a commit that its process does not survive."""
 
-    def last(appends: Sequence[port.Append]) -> list[port.Outcome]:
+    def last(appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         if when == "after":
             commit(appends)
         os.kill(os.getpid(), signal.SIGKILL)

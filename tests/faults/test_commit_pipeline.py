@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import Message, WindowPolicy, errors
-from limpet.store.remote.sending import Sending
+from limpet.stores.server.changes import ServerPipeline
 from limpet.wiring import stores
 from tests.faults.fault_servers import SERVERS, Served
 from tests.faults.proxy import KINDS, WAYS, Fault, Proxy
@@ -32,15 +32,15 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0
-        sound = Sending.send
+        sound = ServerPipeline.send
 
-        def send(sending: Sending, appends: object) -> bool:
+        def send(sending: ServerPipeline, appends: object) -> bool:
             behind = bool(sending._out)
             sent = sound(sending, appends)  # type: ignore[arg-type]
             self.ahead += sent and behind
             return sent
 
-        monkeypatch.setattr(Sending, "send", send)
+        monkeypatch.setattr(ServerPipeline, "send", send)
 
 
 def said(task: int, number: int) -> Message:

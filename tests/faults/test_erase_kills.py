@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import limpet
-from limpet.store import sqlite
-from limpet.store.sqlite import Files
+from limpet.stores import sqlite
+from limpet.stores.sqlite import StoreFiles
 from tests.acceptance.marker_words import found
 
 SECRET = "Kestrel0001 MARMOT0001"
@@ -35,7 +35,7 @@ class Steps:
 def file_step(operation: Callable[..., object], steps: Steps) -> Callable[..., object]:
     """Return an operation on files that is a step."""
 
-    def counted(self: Files, *given: object) -> object:
+    def counted(self: StoreFiles, *given: object) -> object:
         steps()
         return operation(self, *given)
 
@@ -63,7 +63,7 @@ def killed_at(step: int, path: Path, what: dict[str, str]) -> bool:
                 assert isinstance(store, sqlite.SQLiteStore)
                 store._writer.exec_trace = steps
                 for name in ("write", "rename", "sync", "remove"):
-                    patch.setattr(Files, name, file_step(getattr(Files, name), steps))
+                    patch.setattr(StoreFiles, name, file_step(getattr(StoreFiles, name), steps))
                 lp.admin.erase(**what)
         finally:
             os._exit(0)

@@ -11,8 +11,8 @@ import pytest
 import limpet
 from limpet import Message, limits
 from limpet.engine import stand_ins
-from limpet.store import files
-from limpet.store.port import Report
+from limpet.stores import files
+from limpet.stores.port import Report
 from tests.faults import results
 
 Shown = tuple[object, ...]

@@ -14,9 +14,9 @@ import pytest
 
 import limpet
 from limpet import limits
-from limpet.store.files import Files, FilesStore, journal
-from limpet.store.files.following import Following
-from limpet.store.files.rewriting import DECIDED, Rewriting
+from limpet.stores.files import FilesStore, StoreFiles, journal
+from limpet.stores.files.journal_commit_hook import JournalCommitHook
+from limpet.stores.files.journal_index import REWRITE_PLAN_NAME, JournalRewriter
 from tests.acceptance.marker_words import WORDS
 from tests.faults.test_erase_kills import Steps
 
@@ -59,7 +59,7 @@ class Beside:
 
     def _run(self, folder: Path) -> None:
         # Whatever the folder's clock says, a change of it is one: it has not been looked at in this moment.
-        journal.tick_ns = lambda _: 0
+        journal.stamp_resolution_ns = lambda _: 0
         lp = limpet.connect(f"files:{folder}")
         self._add(lp, "before")
         closes = os.read(self._go, 1) == b"c"
@@ -104,7 +104,7 @@ def killed_at(step: int, folder: Path) -> bool:
             assert isinstance(store, FilesStore)
             store._writer.exec_trace = lambda _, sql, __: sql not in VISIBLE or steps()
             for name in ("write", "rename", "sync", "remove"):
-                setattr(Files, name, _counted(getattr(Files, name), steps))
+                setattr(StoreFiles, name, _counted(getattr(StoreFiles, name), steps))
             lp.admin.erase(user_id="ada")
         finally:
             os._exit(0)
@@ -116,16 +116,16 @@ def killed_in_place(folder: Path, renamed: int) -> None:
     child = os.fork()
     if not child:
         with limpet.connect(f"files:{folder}") as lp:
-            steps, place, rename = Steps(renamed + 1), Rewriting.place, Files.rename
+            steps, place, rename = Steps(renamed + 1), JournalRewriter.place, StoreFiles.rename
 
-            def placed(self: Rewriting, *given: object) -> bool:
-                Files.rename = _counted(rename, steps)  # pyright: ignore[reportAttributeAccessIssue]
+            def placed(self: JournalRewriter, *given: object) -> bool:
+                StoreFiles.rename = _counted(rename, steps)  # pyright: ignore[reportAttributeAccessIssue]
                 return place(self, *given)  # pyright: ignore[reportArgumentType]
 
-            Rewriting.place = placed  # pyright: ignore[reportAttributeAccessIssue]
+            JournalRewriter.place = placed  # pyright: ignore[reportAttributeAccessIssue]
             lp.admin.erase(user_id="ada")
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    assert (folder / "journal" / DECIDED).exists()
+    assert (folder / "journal" / REWRITE_PLAN_NAME).exists()
 
 
 def found(folder: Path) -> list[str]:
@@ -208,12 +208,12 @@ def test_segments_that_an_erasure_decided_on_are_put_into_place_by_who_has_the_f
     killed_in_place(folder, renamed)
     told = beside.go_on(close=False)
     assert told == EXPECTED
-    assert not (folder / "journal" / DECIDED).exists()
+    assert not (folder / "journal" / REWRITE_PLAN_NAME).exists()
     assert judge(folder, told)
 
 
 def _looks_for_nothing() -> None:
-    Following._finish = lambda *_: False  # pyright: ignore[reportAttributeAccessIssue]
+    JournalCommitHook._finish = lambda *_: False  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_segments_never_replace_lines_that_they_were_not_made_from(folder: Path) -> None:
@@ -232,7 +232,7 @@ def test_segments_half_in_place_that_others_overtook_are_damage_and_nothing_is_c
     beside.go_on(close=False)
     before = {path: path.read_bytes() for path in (folder / "journal").glob("0*")}
     for _ in range(2):
-        with pytest.raises(limpet.Corrupt, match=DECIDED):
+        with pytest.raises(limpet.Corrupt, match=REWRITE_PLAN_NAME):
             limpet.connect(f"files:{folder}")
         assert {path: path.read_bytes() for path in (folder / "journal").glob("0*")} == before
 

@@ -14,8 +14,8 @@ import pytest
 import limpet
 from limpet import errors, limits
 from limpet.engine import migrating
-from limpet.store import aside, sqlite
-from limpet.store.volatile import VolatileStore
+from limpet.stores import sqlite, store_copy
+from limpet.stores.volatile import VolatileStore
 from limpet.wiring import moving
 from limpet.wiring.stores import open_store
 from tests.acceptance import full_store
@@ -61,7 +61,7 @@ def killed_at(step: int, path: Path, work: Callable[[], object]) -> bool:
 
             sqlite.SQLiteStore._connected = counted  # type: ignore[method-assign,assignment]
             for name in ("rename", "remove", "sync"):
-                setattr(sqlite.Files, name, file_step(getattr(sqlite.Files, name), steps))
+                setattr(sqlite.StoreFiles, name, file_step(getattr(sqlite.StoreFiles, name), steps))
             limits.IMPORT_STEP_EVENTS = 7
             work()
         finally:
@@ -149,13 +149,13 @@ def test_a_restore_onto_a_file_that_was_killed_at_any_step_is_repeated(
         home.mkdir()
         target = home / "state.db"
         (home / "state.db-erased").write_bytes(listed)
-        part = aside.folder_of(target) / "restored" / "state.db"
+        part = store_copy.staging_folder(target) / "restored" / "state.db"
         if not killed_at(step, part, lambda to=target: restored(copy, to)):
             break
         kills.append(target.exists())
         if not target.exists():
             restored(copy, target)
-        shutil.rmtree(aside.folder_of(target), ignore_errors=True)
+        shutil.rmtree(store_copy.staging_folder(target), ignore_errors=True)
         assert found(home) == {}
         with limpet.connect(target) as lp:
             assert [row["id"] for row in lp.sessions.list_sessions()] == ["kept"]

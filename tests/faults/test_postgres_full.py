@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from limpet import errors
-from limpet.store.port import Appended, KeyUse, Replayed
-from limpet.store.postgres import open_store
+from limpet.stores.port import Appended, KeyRecord, KeyUse
+from limpet.stores.server.postgres import open_store
 from limpet.testing.contract.stage import commit, feed_all, step, verified, write
 from tests.servers import postgres
 
@@ -49,5 +49,5 @@ def test_a_server_that_has_no_room_left():
             assert verified(store).ok, "reading goes on"
         with closing(open_store(url)) as store:
             assert isinstance(put(), Appended), "and so does writing, once there is room"
-            assert isinstance(put(), Replayed), "it had no effect before"
+            assert isinstance(put(), KeyRecord), "it had no effect before"
             assert verified(store).ok

@@ -26,8 +26,8 @@ from limpet.engine.requests import Settings  # noqa: E402
 from limpet.engine.sessions import Sessions  # noqa: E402
 from limpet.engine.summarizing import Summarizing  # noqa: E402
 from limpet.engine.worker import Worker  # noqa: E402
-from limpet.store import sqlite  # noqa: E402
-from limpet.store.sqlite.store import SQLiteStore  # noqa: E402
+from limpet.stores import sqlite  # noqa: E402
+from limpet.stores.sqlite.store import SQLiteStore  # noqa: E402
 from tests.faults import step_kills  # noqa: E402
 from tests.faults.step_kills import Kill, Steps  # noqa: E402
 from tests.full_memory_store import Ledger  # noqa: E402

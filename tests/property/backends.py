@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from limpet.store.port import Store
+from limpet.stores.port import Store
 from limpet.wiring.stores import open_store
 from tests.servers import postgres, valkey
 

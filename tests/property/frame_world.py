@@ -23,8 +23,8 @@ from limpet.engine import deriving, trees
 from limpet.engine.admin import Admin
 from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
-from limpet.store import port
-from limpet.store.volatile import VolatileStore
+from limpet.stores import port
+from limpet.stores.volatile import VolatileStore
 from limpet.wiring.stores import open_store
 from tests.property.frame_model import Effect, No, Told, Work
 from tests.property.frame_stops import FullModel

@@ -12,7 +12,7 @@ from limpet.core.values import ids
 from limpet.engine.admin import Admin, Events
 from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
-from limpet.store.volatile import VolatileStore
+from limpet.stores.volatile import VolatileStore
 
 
 class Home(Protocol):

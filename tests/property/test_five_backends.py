@@ -25,8 +25,8 @@ from limpet.engine.index import StateIndex
 from limpet.engine.migrating import migrate
 from limpet.engine.requests import Settings
 from limpet.engine.sessions import Sessions
-from limpet.store.port import Query, Store
-from limpet.store.volatile import VolatileStore
+from limpet.stores.port import Query, Store
+from limpet.stores.volatile import VolatileStore
 from tests.property.backends import OPENERS, opened
 
 COMMANDS, SEED = 5_000, 20_261

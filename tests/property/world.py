@@ -12,7 +12,7 @@ from typing import Any
 
 from limpet import Message, Session, errors
 from limpet.core.values.events import MessageAddedEvent
-from limpet.store import port
+from limpet.stores import port
 from tests.faults import provider_pairing
 from tests.property.store_homes import Home
 

@@ -355,10 +355,10 @@ _free: list[str] = []
 
 
 def _made(server: Server | Elsewhere) -> str:
-    from limpet.store.postgres import opening, place
+    from limpet.stores.server.postgres import connections, schema
 
     name = create(server)
-    opening.prepare(place.of(server.url(name)))
+    schema.prepare_schema(connections.parse_url(server.url(name)))
     if isinstance(server, Elsewhere):
         atexit.register(drop, server, name)
     return name

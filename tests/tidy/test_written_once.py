@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.store import statements
+from limpet.stores import sql_statements
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "limpet"
 
@@ -14,8 +14,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "limpet"
 @pytest.mark.parametrize(
     ("written", "where"),
     [
-        ('"process-crash", ', ["store/levels.py"]),
-        ('split("-- name: ")', ["store/statements.py"]),
+        ('"process-crash", ', ["stores/port.py"]),
+        ('split("-- name: ")', ["stores/sql_statements.py"]),
         ("\nProgress = ", ["engine/admin.py"]),
     ],
 )
@@ -26,7 +26,7 @@ def test_it_stands_in_one_file(written: str, where: list[str]) -> None:
 
 def test_statements_have_the_names_that_stand_above_them() -> None:
     text = "-- For people.\n\n-- name: one\nSELECT 1;\n-- name: two\n-- Why.\nDELETE FROM a; DELETE FROM b;\n"
-    assert statements.named(text) == {
+    assert sql_statements.split_statements(text) == {
         "one": "SELECT 1",
         "two": "-- Why.\nDELETE FROM a; DELETE FROM b",
     }

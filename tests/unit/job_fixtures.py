@@ -8,8 +8,8 @@ from collections.abc import Callable
 from limpet.core.values import ids
 from limpet.engine.engine import Engine
 from limpet.engine.tasks import Beat
-from limpet.store.port import Store
-from limpet.store.volatile import VolatileStore
+from limpet.stores.port import Store
+from limpet.stores.volatile import VolatileStore
 from limpet.testing.contract.stage import step, take, write
 
 START_US = 1_800_000_000_000_000

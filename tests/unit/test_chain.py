@@ -6,31 +6,35 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.store import chain
-from limpet.store.port import NewEvent, StoredEvent
+from limpet.stores import chain
+from limpet.stores.port import NewEvent, StoredEvent
 
 PLAIN = NewEvent("session.created", 1, 1_700_000_000_000_000, b'{"id":"s1"}')
 COUNTED = NewEvent("session.message_added", 2, -1, b"\x00\xff", 41, 7, "o200k")
 SALT = bytes(range(16))
-FIRST = chain.Place(1, 1, 1)
-LATER = chain.Place(2**40, 300, 12)
+FIRST = chain.EventAddress(1, 1, 1)
+LATER = chain.EventAddress(2**40, 300, 12)
 
 
-def row(event: NewEvent, place: chain.Place, before: bytes = chain.GENESIS) -> chain.Row:
-    header = chain.header(event, place)
-    digest = chain.digest(SALT, header, event.payload)
-    return chain.Row(place, header, event.payload, SALT, digest, chain.link(before, digest, header))
+def row(
+    event: NewEvent, place: chain.EventAddress, before: bytes = chain.GENESIS_LINK
+) -> chain.EventRow:
+    header = chain.encode_header(event, place)
+    digest = chain.event_digest(SALT, header, event.payload)
+    return chain.EventRow(
+        place, header, event.payload, SALT, digest, chain.next_link(before, digest, header)
+    )
 
 
-def erased(kept: chain.Row) -> chain.Row:
+def erased(kept: chain.EventRow) -> chain.EventRow:
     return msgspec.structs.replace(kept, payload=None, salt=None)
 
 
 def test_known_headers():
-    assert chain.header(PLAIN, FIRST) == (
+    assert chain.encode_header(PLAIN, FIRST) == (
         b'[1,"session.created",1,1700000000000000,1,1,1,0,null,null]'
     )
-    assert chain.header(COUNTED, LATER) == (
+    assert chain.encode_header(COUNTED, LATER) == (
         b'[1,"session.message_added",2,-1,1099511627776,300,12,41,7,"o200k"]'
     )
 
@@ -48,24 +52,24 @@ def test_the_formulas_are_those_of_the_module_docstring():
     header = b"header"
     length = b"\x00\x00\x00\x06"
     digest = hashlib.sha256(SALT + length + header + b"payload").digest()
-    assert chain.digest(SALT, header, b"payload") == digest
+    assert chain.event_digest(SALT, header, b"payload") == digest
     linked = hashlib.sha256(bytes(32) + digest + header).digest()
-    assert chain.link(chain.GENESIS, digest, header) == linked
+    assert chain.next_link(chain.GENESIS_LINK, digest, header) == linked
 
 
 def test_the_border_between_header_and_payload_is_part_of_the_digest():
-    assert chain.digest(SALT, b"ab", b"c") != chain.digest(SALT, b"a", b"bc")
+    assert chain.event_digest(SALT, b"ab", b"c") != chain.event_digest(SALT, b"a", b"bc")
 
 
 def test_constants():
-    constants = (chain.FORMAT, chain.SALT_BYTES, chain.GENESIS)
+    constants = (chain.HEADER_FORMAT, chain.SALT_BYTES, chain.GENESIS_LINK)
     assert constants == (1, 16, bytes(32))
 
 
 @pytest.mark.parametrize(("event", "place"), [(PLAIN, FIRST), (COUNTED, LATER)])
-def test_a_row_opens_to_what_was_sealed(event: NewEvent, place: chain.Place):
+def test_a_row_opens_to_what_was_sealed(event: NewEvent, place: chain.EventAddress):
     kept = row(event, place)
-    assert chain.opened(kept, "stream") == StoredEvent(
+    assert chain.decode_event(kept, "stream") == StoredEvent(
         place.position, "stream", place.version, event.kind, event.schema, event.time_us,
         event.ordinal, event.tokens, event.counter, event.payload, kept.link,
     )  # fmt: skip
@@ -76,40 +80,40 @@ def test_every_flipped_bit_is_found_on_reading(column: str):
     kept = row(COUNTED, LATER)
     for flipped in flips(getattr(kept, column)):
         with pytest.raises(errors.Corrupt) as info:
-            chain.opened(msgspec.structs.replace(kept, **{column: flipped}), "stream")
+            chain.decode_event(msgspec.structs.replace(kept, **{column: flipped}), "stream")
         assert info.value.facts == {"position": LATER.position, "version": LATER.version}
 
 
 @pytest.mark.parametrize("column", ["header", "digest", "link"])
 def test_every_flipped_bit_breaks_the_chain(column: str):
     kept = row(COUNTED, LATER, before=SALT * 2)
-    assert chain.linked(kept, SALT * 2)
+    assert chain.is_linked(kept, SALT * 2)
     for flipped in flips(getattr(kept, column)):
-        assert not chain.linked(msgspec.structs.replace(kept, **{column: flipped}), SALT * 2)
-    assert not any(chain.linked(kept, before) for before in flips(SALT * 2))
+        assert not chain.is_linked(msgspec.structs.replace(kept, **{column: flipped}), SALT * 2)
+    assert not any(chain.is_linked(kept, before) for before in flips(SALT * 2))
 
 
 @pytest.mark.parametrize(
     "place",
-    [chain.Place(2, 1, 1), chain.Place(1, 2, 1), chain.Place(1, 1, 2)],
+    [chain.EventAddress(2, 1, 1), chain.EventAddress(1, 2, 1), chain.EventAddress(1, 1, 2)],
     ids=["position", "stream", "version"],
 )
-def test_a_row_in_another_place_is_found(place: chain.Place):
+def test_a_row_in_another_place_is_found(place: chain.EventAddress):
     with pytest.raises(errors.Corrupt, match="not where it was written"):
-        chain.opened(msgspec.structs.replace(row(PLAIN, FIRST), place=place), "stream")
+        chain.decode_event(msgspec.structs.replace(row(PLAIN, FIRST), place=place), "stream")
 
 
 def test_a_lost_salt_is_found():
     with pytest.raises(errors.Corrupt):
-        chain.opened(msgspec.structs.replace(row(PLAIN, FIRST), salt=None), "stream")
+        chain.decode_event(msgspec.structs.replace(row(PLAIN, FIRST), salt=None), "stream")
 
 
 def test_an_erased_payload_still_links():
     first = row(PLAIN, FIRST)
     second = row(COUNTED, LATER, first.link)
-    assert chain.linked(erased(first), chain.GENESIS)
-    assert chain.linked(second, erased(first).link)
-    event = chain.opened(erased(first), "stream")
+    assert chain.is_linked(erased(first), chain.GENESIS_LINK)
+    assert chain.is_linked(second, erased(first).link)
+    event = chain.decode_event(erased(first), "stream")
     assert (event.payload, event.kind) == (None, "session.created")
 
 
@@ -126,15 +130,15 @@ def test_an_erased_payload_still_links():
 def test_an_erased_row_with_an_unreadable_header_is_found(header: bytes):
     kept = msgspec.structs.replace(erased(row(PLAIN, FIRST)), header=header)
     with pytest.raises(errors.Corrupt, match="header"):
-        chain.opened(kept, "stream")
+        chain.decode_event(kept, "stream")
 
 
 def test_a_later_format_is_not_guessed_at():
-    header = chain.header(PLAIN, FIRST).replace(b"[1,", b"[2,", 1)
-    digest = chain.digest(SALT, header, PLAIN.payload)
-    kept = chain.Row(FIRST, header, PLAIN.payload, SALT, digest, bytes(32))
+    header = chain.encode_header(PLAIN, FIRST).replace(b"[1,", b"[2,", 1)
+    digest = chain.event_digest(SALT, header, PLAIN.payload)
+    kept = chain.EventRow(FIRST, header, PLAIN.payload, SALT, digest, bytes(32))
     with pytest.raises(errors.NewerStore):
-        chain.opened(kept, "stream")
+        chain.decode_event(kept, "stream")
 
 
 def flips(data: bytes) -> list[bytes]:

@@ -13,11 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from limpet.store import port
-from limpet.store.sqlite import post
-from limpet.store.sqlite.files import Files
-from limpet.store.sqlite.post import BOX_BYTES, BOXES, MAGIC, Parcel, Post
-from limpet.store.sqlite.turns import Turns
+from limpet.stores import port
+from limpet.stores.sqlite.shared_file import commit_handoff
+from limpet.stores.sqlite.shared_file.commit_handoff import (
+    LOCK_FILE_MAGIC,
+    MAILBOX_BYTES,
+    MAILBOXES,
+    CommitHandoff,
+    HandedOffAppends,
+)
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
+from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
 from limpet.testing.contract.stage import step, write
 
 APPEND = step(write("s", 3, b"said", claims=(("m1", 0),)))
@@ -28,8 +34,8 @@ class Party:
     """One process's view of a lock file."""
 
     def __init__(self, path: Path) -> None:
-        self.turns = Turns(Files(), path)
-        self.post = Post(Files(), self.turns, os.urandom)
+        self.turns = ProcessWriteLock(StoreFiles(), path)
+        self.post = CommitHandoff(StoreFiles(), self.turns, os.urandom)
 
     def gone(self) -> None:
         self.post.close()
@@ -57,7 +63,7 @@ def other(path: Path) -> Iterator[Party]:
     party.gone()
 
 
-def collected(holder: Party) -> Parcel:
+def collected(holder: Party) -> HandedOffAppends:
     for _ in range(200):
         if parcels := holder.post.collect():
             (parcel,) = parcels
@@ -134,7 +140,7 @@ def test_a_parcel_for_another_database_is_left_to_its_owner(holder: Party, other
 def test_once_it_is_collected_its_owner_waits_for_the_outcome(
     holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(post, "HANDED_S", 0.01)
+    monkeypatch.setattr(commit_handoff, "ANSWER_WAIT_S", 0.01)
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(other.post.hand_over, [APPEND])
         parcel = collected(holder)
@@ -144,7 +150,7 @@ def test_once_it_is_collected_its_owner_waits_for_the_outcome(
         assert told.result() == ([DONE], False)
 
 
-class Full(Files):
+class Full(StoreFiles):
     """A disk without room."""
 
     def write(self, fd: int, data: bytes, offset: int) -> None:
@@ -170,7 +176,7 @@ def test_a_parcel_with_a_changed_byte_is_left_to_its_owner(
     holder: Party, other: Party, path: Path, at: int
 ):
     assert other.post._offers([APPEND])
-    place = post._place(0) + post.OUTCOMES_BYTES + at
+    place = commit_handoff._mailbox_offset(0) + commit_handoff.OUTCOMES_BYTES + at
     data = bytearray(path.read_bytes())
     data[place] ^= 0x55
     path.write_bytes(data)
@@ -178,18 +184,18 @@ def test_a_parcel_with_a_changed_byte_is_left_to_its_owner(
 
 
 def test_what_is_too_large_for_a_box_is_not_handed_over(holder: Party, other: Party):
-    large = step(write("s", 0, bytes(BOX_BYTES)))
+    large = step(write("s", 0, bytes(MAILBOX_BYTES)))
     assert other.post.hand_over([large]) == (None, False)
     assert holder.post.collect() == []
 
 
 def test_without_a_free_box_processes_only_take_turns(path: Path):
     with ExitStack() as closing:
-        parties = [Party(path) for _ in range(BOXES + 1)]
+        parties = [Party(path) for _ in range(MAILBOXES + 1)]
         for party in parties[1:]:
             closing.callback(party.gone)
         offered = [party.post._offers([APPEND]) for party in parties]
-        assert offered == [True] * BOXES + [False]
+        assert offered == [True] * MAILBOXES + [False]
         parties[0].gone()
         assert parties[-1].post._offers([APPEND])
 
@@ -197,7 +203,7 @@ def test_without_a_free_box_processes_only_take_turns(path: Path):
 def test_where_there_are_no_such_locks_processes_only_take_turns(
     holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("limpet.store.sqlite.files._CLAIM", None)
+    monkeypatch.setattr("limpet.stores.sqlite.shared_file.store_files._BYTE_LOCK_COMMANDS", None)
     assert other.post.hand_over([APPEND]) == (None, False)
     assert holder.post.collect() == []
 
@@ -214,7 +220,7 @@ def test_whoever_can_not_be_rung_looks_by_itself(
 
 @pytest.mark.parametrize(
     ("beginning", "ours"),
-    [(b"", True), (bytes(20), True), (MAGIC + b"\0", True), (b"notes", False)],
+    [(b"", True), (bytes(20), True), (LOCK_FILE_MAGIC + b"\0", True), (b"notes", False)],
 )
 def test_a_lock_file_is_known_by_its_beginning(beginning: bytes, ours: bool):
-    assert post.is_ours(beginning) is ours
+    assert commit_handoff.is_lock_file(beginning) is ours

@@ -19,8 +19,8 @@ from limpet.memory.meaning.gallery import Wanted
 from limpet.memory.meaning.spoken import passages, text_of
 from limpet.memory.meaning.vectors import VectorStore
 from limpet.memory.shelf import Shelf, VolatileShelf
-from limpet.store.port import Store
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.port import Store
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.unit.word_vectors import Words
 
 ADA = Who("default", "ada")
@@ -66,7 +66,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    shelf = SQLiteShelf(tmp_path / "state.db-memory")
+    shelf = SQLiteIndexStore(tmp_path / "state.db-memory")
     with limpet.connect(tmp_path / "state.db") as lp:
         yield Place(lp, shelf)
     shelf.close()

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from limpet import errors
-from limpet.store import sqlite
-from limpet.store.sqlite.files import Files
-from limpet.store.sqlite.place import SECOND_NS, TICK_NS, Place
+from limpet.stores import sqlite
+from limpet.stores.sqlite.shared_file.file_identity import CLOCK_TICK_NS, SECOND_NS, FileIdentity
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from limpet.testing.contract.stage import step, take, write
 
 
-class Watched(Files):
+class Watched(StoreFiles):
     """Knows which files were looked at, and can have a folder that never seems to change."""
 
     def __init__(self) -> None:
@@ -37,15 +37,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state.db"
 
 
-def opened(files: Files, path: Path) -> Place:
-    place = Place(files, path)
+def opened(files: StoreFiles, path: Path) -> FileIdentity:
+    place = FileIdentity(files, path)
     place.opened(place.found())
     return place
 
 
 def settle() -> None:
     """Let a folder's last change become older than a tick."""
-    time.sleep(2 * TICK_NS / SECOND_NS)
+    time.sleep(2 * CLOCK_TICK_NS / SECOND_NS)
 
 
 def replace(path: Path) -> None:
@@ -57,7 +57,7 @@ def replace(path: Path) -> None:
 @pytest.mark.parametrize("change", [Path.unlink, replace], ids=["removed", "replaced"])
 @pytest.mark.parametrize("name", ["state.db", "state.db-wal"])
 def test_a_file_that_is_not_there_any_more_is_noticed(path: Path, name: str, change):
-    place = opened(Files(), path)
+    place = opened(StoreFiles(), path)
     settle()
     place.check()
     change(path.with_name(name))
@@ -68,7 +68,7 @@ def test_a_file_that_is_not_there_any_more_is_noticed(path: Path, name: str, cha
 
 def test_a_folder_whose_time_was_put_back_has_changed_all_the_same(path: Path):
     """Programs that copy folders restore their times."""
-    place = opened(Files(), path)
+    place = opened(StoreFiles(), path)
     settle()
     place.check()
     before = path.parent.stat()
@@ -79,7 +79,7 @@ def test_a_folder_whose_time_was_put_back_has_changed_all_the_same(path: Path):
 
 
 def test_a_folder_that_moves_away_is_noticed(path: Path):
-    place = opened(Files(), path)
+    place = opened(StoreFiles(), path)
     settle()
     place.check()
     path.parent.rename(path.parent.with_name("elsewhere"))
@@ -88,7 +88,9 @@ def test_a_folder_that_moves_away_is_noticed(path: Path):
 
 
 @pytest.mark.parametrize(
-    ("age_ns", "whole_seconds"), [(TICK_NS // 2, False), (SECOND_NS, True)], ids=["fine", "coarse"]
+    ("age_ns", "whole_seconds"),
+    [(CLOCK_TICK_NS // 2, False), (SECOND_NS, True)],
+    ids=["fine", "coarse"],
 )
 def test_a_stamp_that_may_hide_a_second_change_is_not_trusted(
     path: Path, age_ns: int, whole_seconds: bool

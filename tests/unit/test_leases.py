@@ -10,7 +10,7 @@ import pytest
 from limpet import limits
 from limpet.engine.leases import Leases, read
 from limpet.engine.tasks import LeaseLost
-from limpet.store.volatile import VolatileStore
+from limpet.stores.volatile import VolatileStore
 from limpet.testing.faulty import FaultyStore
 from tests.unit.job_fixtures import Clock
 

@@ -15,7 +15,7 @@ from limpet.core.values.messages import Message
 from limpet.memory.builtin import BuiltIn
 from limpet.memory.facts import finding, profiles, rules, slots
 from limpet.memory.shelf import Shelf, VolatileShelf
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing.memory_contract import (
     ADA,
     BOB,
@@ -34,7 +34,9 @@ def count(text: str) -> int:
 
 @pytest.fixture(params=["volatile", "sqlite"])
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
-    made = VolatileShelf() if request.param == "volatile" else SQLiteShelf(tmp_path / "x-memory")
+    made = (
+        VolatileShelf() if request.param == "volatile" else SQLiteIndexStore(tmp_path / "x-memory")
+    )
     yield made
     made.close()
 

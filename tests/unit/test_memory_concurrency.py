@@ -15,7 +15,7 @@ from limpet.core.values.memory_records import Said
 from limpet.memory.builtin import BuiltIn
 from limpet.memory.facts import factbook
 from limpet.memory.shelf import Shelf, VolatileShelf
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing.memory_contract import ADA, BOB, conversation, known, position, tell
 
 
@@ -25,7 +25,9 @@ def count(text: str) -> int:
 
 @pytest.fixture(params=["volatile", "sqlite"])
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
-    made = VolatileShelf() if request.param == "volatile" else SQLiteShelf(tmp_path / "x-memory")
+    made = (
+        VolatileShelf() if request.param == "volatile" else SQLiteIndexStore(tmp_path / "x-memory")
+    )
     yield made
     made.close()
 
@@ -108,7 +110,7 @@ DIES = """
 import os, sys
 from pathlib import Path
 from limpet.memory.builtin import BuiltIn
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteShelf
 from limpet.testing.memory_contract import ADA, conversation
 
 history, said = conversation(ADA, "s1", *sys.argv[2:])
@@ -125,7 +127,7 @@ def test_a_process_that_dies_in_the_middle_leaves_nothing_that_matters(tmp_path:
     path, texts = tmp_path / "x-memory", ["I live in Oslo.", "My name is Ada.", "I like jazz."]
     died = subprocess.run([sys.executable, "-c", DIES, str(path), *texts], check=False)
     assert died.returncode == 9
-    shelf, other = SQLiteShelf(path), BuiltIn(VolatileShelf(), count=count)
+    shelf, other = SQLiteIndexStore(path), BuiltIn(VolatileShelf(), count=count)
     engine = BuiltIn(shelf, count=count)
     assert len(engine.facts(ADA)) == 2
     for each in (engine, other):
@@ -137,7 +139,7 @@ def test_a_process_that_dies_in_the_middle_leaves_nothing_that_matters(tmp_path:
 
 @pytest.mark.req("A-14")
 def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
-    shelf = SQLiteShelf(tmp_path / "state.db-memory")
+    shelf = SQLiteIndexStore(tmp_path / "state.db-memory")
     engine = BuiltIn(shelf, count=count)
 
     def bytes_() -> bytes:

@@ -8,10 +8,11 @@ import pytest
 
 from limpet import errors
 from limpet.core.values import ids
-from limpet.engine import arriving, migrating
+from limpet.engine import migrating
 from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
-from limpet.store.volatile import VolatileStore
+from limpet.stores import store_copy
+from limpet.stores.volatile import VolatileStore
 from limpet.wiring.manager import SessionManager
 from limpet.wiring.stores import open_store
 
@@ -54,7 +55,7 @@ class Awaited(VolatileStore):
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
         put = super().put_note(tenant, name, value, expected=expected)
-        if name == arriving.NOTE and value is None:
+        if name == store_copy.COPY_NOTE and value is None:
             made_in(self, "new")
         return put
 

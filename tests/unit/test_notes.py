@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from limpet.store import sqlite
+from limpet.stores import sqlite
 from limpet.testing.contract.stage import TENANT, step, take, write
 
 

@@ -6,9 +6,10 @@ import apsw
 import pytest
 
 from limpet import errors, limits
-from limpet.store import sqlite
-from limpet.store.port import Append, KeyUse, Projection, Report, Snapshot, StreamWrite
-from limpet.store.sqlite import erasures, opening, post
+from limpet.stores import sqlite
+from limpet.stores.port import Append, KeyUse, Projection, Report, Snapshot, StreamWrite
+from limpet.stores.sqlite import database, event_erasure
+from limpet.stores.sqlite.shared_file import commit_handoff
 from limpet.testing.contract.erasing import derive, erased, event, one, payload, said, whole
 from limpet.testing.contract.stage import TENANT, take
 
@@ -71,8 +72,8 @@ def test_pages_have_their_checksums_afterwards(store: sqlite.SQLiteStore, tmp_pa
     erased(store, whole(store, f"s/{CANARY}"))
     store.scrub()
     store.close()
-    connection = opening.connect(tmp_path / "state.db", write=False)
-    assert connection.reserve_bytes() == opening.RESERVE_BYTES
+    connection = database.connect(tmp_path / "state.db", write=False)
+    assert connection.reserve_bytes() == database.RESERVE_BYTES
     pages = (tmp_path / "state.db").stat().st_size // 4096
     assert connection.execute("PRAGMA integrity_check").get == "ok"
     connection.close()
@@ -80,16 +81,16 @@ def test_pages_have_their_checksums_afterwards(store: sqlite.SQLiteStore, tmp_pa
     data[(pages - 1) * 4096 + 2000] ^= 1
     (tmp_path / "state.db").write_bytes(data)
     with pytest.raises((apsw.IOError, apsw.CorruptError)):
-        opening.connect(tmp_path / "state.db", write=False).execute(
+        database.connect(tmp_path / "state.db", write=False).execute(
             "PRAGMA integrity_check"
         ).fetchall()
 
 
 def test_boxes_are_blank_afterwards(store: sqlite.SQLiteStore, tmp_path: Path):
     with (tmp_path / "state.db-lock").open("r+b") as lock:
-        lock.write(post.MAGIC)
+        lock.write(commit_handoff.LOCK_FILE_MAGIC)
         for box in (0, 7, 31):
-            lock.seek(post._place(box) + post.OUTCOMES_BYTES + 20)
+            lock.seek(commit_handoff._mailbox_offset(box) + commit_handoff.OUTCOMES_BYTES + 20)
             lock.write(CANARY.encode())
     erased(store, whole(store, f"s/{CANARY}"))
     store.scrub()
@@ -122,7 +123,7 @@ def test_a_reader_keeps_the_log_but_not_for_ever(
     store: sqlite.SQLiteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "SCRUB_WAIT_S", 0.05)
-    reader = opening.connect(tmp_path / "state.db", write=False)
+    reader = database.connect(tmp_path / "state.db", write=False)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM events").fetchall()
     erased(store, whole(store, f"s/{CANARY}"))
@@ -172,9 +173,9 @@ def test_the_list_names_events_and_nothing_else(store: sqlite.SQLiteStore, tmp_p
     erased(store, one(store, "other", 1, payload("", "-")))
     erased(store, whole(store, f"s/{CANARY}"))
     store.scrub()
-    listed = erasures.path_of(tmp_path / "state.db")
+    listed = event_erasure.erased_list_path(tmp_path / "state.db")
     assert listed.stat().st_mode & 0o777 == 0o600
-    entries = erasures.read(listed)
+    entries = event_erasure.read_erased_list(listed)
     assert sorted((e.tenant, e.stream, e.cause, len(e.events)) for e in entries) == [
         (1, 1, 0, 41),
         (1, 42, 42, 1),
@@ -188,7 +189,7 @@ def test_a_damaged_list_is_said_to_be(store: sqlite.SQLiteStore, tmp_path: Path)
     erased(store, whole(store, f"s/{CANARY}"))
     store.scrub()
     store.close()
-    listed = erasures.path_of(tmp_path / "state.db")
+    listed = event_erasure.erased_list_path(tmp_path / "state.db")
     listed.write_bytes(listed.read_bytes()[:-1] + b"\0")
     with pytest.raises(errors.Corrupt, match="list of what was erased"):
         sqlite.open_store(tmp_path / "state.db")
@@ -215,7 +216,7 @@ def test_rebuild_and_mend_go_through_with_what_is_left(store: sqlite.SQLiteStore
         pass
     assert store.find_claim(TENANT, "other", "c9") == 1
     store.close()
-    sqlite.mend(tmp_path / "state.db", derive)
+    sqlite.repair_page_checksums(tmp_path / "state.db", derive)
     again = sqlite.open_store(tmp_path / "state.db")
     assert verified(again).ok
     again.close()

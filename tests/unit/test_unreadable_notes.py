@@ -12,7 +12,7 @@ from limpet.memory.builtin import BuiltIn
 from limpet.memory.facts import factbook, journal
 from limpet.memory.facts.journal import Journal
 from limpet.memory.shelf import Put, VolatileShelf, key
-from limpet.store.volatile import VolatileStore
+from limpet.stores.volatile import VolatileStore
 from limpet.testing.memory_contract import ADA
 
 JUNK = b"\xc1 no row"

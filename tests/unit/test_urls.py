@@ -10,9 +10,9 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.store import urls
-from limpet.store.postgres import place
-from limpet.store.redis import place as redis_place
+from limpet.stores import urls
+from limpet.stores.server.postgres import connections
+from limpet.stores.server.redis import dsn as redis_place
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from limpet.store.redis import place as redis_place
     ],
 )  # fmt: skip
 def test_a_password_is_never_shown(url: str, shown: str):
-    assert urls.shown(url) == shown
+    assert urls.without_password(url) == shown
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_no_traceback_shows_a_password(url: str):
 
 def test_many_hosts_are_each_a_host_and_a_socket_is_none():
     hosts = ",".join(f"database-{number}" for number in range(20))
-    assert hosts in place.of(f"postgresql://{hosts}/x").shown
+    assert hosts in connections.parse_url(f"postgresql://{hosts}/x").shown
     socket = f"/{'run/' * 20}postgresql"
-    assert socket in place.of(f"postgresql:///x?host={socket}").shown
+    assert socket in connections.parse_url(f"postgresql:///x?host={socket}").shown
 
 
 @pytest.mark.parametrize(
@@ -207,15 +207,15 @@ def test_a_url_is_told_of_what_is_wrong_with_it_alone(url: str, told: str, untol
     "url", ["postgresql:///db?host=@name", "postgresql://host/db?user=me@here", "redis://u:p%40@host"]
 )  # fmt: skip
 def test_an_at_sign_that_is_in_no_password_is_none(url: str):
-    urls.check_user(url)
+    urls.check_credentials(url)
 
 
 def test_what_a_url_of_redis_says():
-    found = redis_place.of(
+    found = redis_place.parse_url(
         "rediss://a%40b:p%2Fw@[::1]:7000/3?ca=/x.pem&timeout_s=2&prefix=p-1&connections=2"
     )
     assert (found.host, found.port, found.database, found.user, found.password) == ("::1", 7000, 3, "a@b", "p/w")  # fmt: skip
     assert (found.tls, found.timeout_s, found.prefix, found.connections) == ({"ssl_ca_certs": "/x.pem"}, 2, "p-1", 2)  # fmt: skip
     assert found.shown == "rediss://[::1]:7000/3"
     assert repr(found) == "Place(rediss://[::1]:7000/3)", "no password"
-    assert redis_place.of("redis://").shown == "redis://localhost:6379"
+    assert redis_place.parse_url("redis://").shown == "redis://localhost:6379"

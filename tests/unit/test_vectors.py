@@ -16,7 +16,7 @@ from limpet.memory.meaning import blocks
 from limpet.memory.meaning.gallery import Gallery, Wanted
 from limpet.memory.meaning.vectors import VectorStore
 from limpet.memory.shelf import Shelf, VolatileShelf
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.unit.word_vectors import Words, rows, vector
 
 ADA, BOB = Who("t", "ada"), Who("t", "bob")
@@ -25,7 +25,9 @@ SIZE = 16
 
 @pytest.fixture(params=["volatile", "sqlite"])
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
-    made = VolatileShelf() if request.param == "volatile" else SQLiteShelf(tmp_path / "x-memory")
+    made = (
+        VolatileShelf() if request.param == "volatile" else SQLiteIndexStore(tmp_path / "x-memory")
+    )
     yield made
     made.close()
 
@@ -110,7 +112,7 @@ def test_forgetting_a_user_leaves_the_others_and_no_bytes(shelf: Shelf):
     assert positions(store, ADA) == positions(reader, ADA) == []
     assert positions(store, BOB) == [301, 302]
     assert store.forget(ADA) == 0
-    if isinstance(shelf, SQLiteShelf):
+    if isinstance(shelf, SQLiteIndexStore):
         for file in shelf.path.parent.iterdir():
             assert b"secret-session" not in file.read_bytes()
 

@@ -13,8 +13,8 @@ from limpet import errors, limits
 from limpet.engine import cursors, leases
 from limpet.engine.tasks import Beat, LeaseLost, Task
 from limpet.engine.worker import Worker
-from limpet.store.port import Store, StoredEvent
-from limpet.store.volatile import VolatileStore
+from limpet.stores.port import Store, StoredEvent
+from limpet.stores.volatile import VolatileStore
 from tests.unit.job_fixtures import Clock, Scripted, engine_over, happen
 
 

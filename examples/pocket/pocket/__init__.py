@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from limpet import errors
-from limpet.store.port import Store
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.port import Store
+from limpet.stores.server.store import ServerStore
 from pocket.driver import PocketDriver
 
 
@@ -21,4 +21,4 @@ def open_store(url: str) -> Store:
     parts = urlsplit(url)
     if parts.netloc or not parts.path:
         raise errors.InvalidRequest("write pocket:///absolute/path.")
-    return RemoteStore(PocketDriver(Path(unquote(parts.path))))
+    return ServerStore(PocketDriver(Path(unquote(parts.path))))

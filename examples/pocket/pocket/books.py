@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from limpet.store.remote.driver import (
-    Change,
-    Head,
-    Kept,
-    KeptKey,
-    KeptNote,
-    KeptProjection,
-    KeptSnapshot,
-    Stream,
+from limpet.stores.server.driver import (
+    FeedHead,
+    FeedRow,
+    KeyRow,
+    NoteRow,
+    ProjectionRow,
+    SnapshotRow,
+    StreamRow,
+    TenantChange,
 )
 
 replace = msgspec.structs.replace
@@ -21,19 +21,19 @@ replace = msgspec.structs.replace
 class Books(msgspec.Struct):
     """What is kept of one tenant."""
 
-    head: Head = Head()
-    streams: dict[int, Stream] = {}
-    rows: list[Kept] = []
+    head: FeedHead = FeedHead()
+    streams: dict[int, StreamRow] = {}
+    rows: list[FeedRow] = []
     claims: dict[tuple[int, str], int] = {}
-    keys: dict[str, KeptKey] = {}
-    projections: dict[tuple[str, str], KeptProjection] = {}
-    snapshots: dict[int, KeptSnapshot] = {}
+    keys: dict[str, KeyRow] = {}
+    projections: dict[tuple[str, str], ProjectionRow] = {}
+    snapshots: dict[int, SnapshotRow] = {}
     blobs: dict[bytes, bytes] = {}
     uses: set[tuple[int, bytes]] = set()
-    notes: dict[str, KeptNote] = {}
+    notes: dict[str, NoteRow] = {}
     noted: int = 0
 
-    def stream(self, stream: str | int) -> Stream | None:
+    def stream(self, stream: str | int) -> StreamRow | None:
         """Return a stream by name or number."""
         if isinstance(stream, int):
             return self.streams.get(stream)
@@ -43,7 +43,7 @@ class Books(msgspec.Struct):
         """Return the number of the stream that an event belongs to."""
         return self.rows[position - 1].row.place.stream
 
-    def taken(self, change: Change) -> bool:
+    def taken(self, change: TenantChange) -> bool:
         """Whether something that a change adds is there already."""
         renamed = {number: name for number, name, _ in change.renames}
         names = {renamed.get(number, stream.name) for number, stream in self.streams.items()}
@@ -55,7 +55,7 @@ class Books(msgspec.Struct):
             or any(each.key in self.keys.keys() - change.drop_keys for each in change.keys)
         )
 
-    def take(self, change: Change) -> None:
+    def take(self, change: TenantChange) -> None:
         """Make a change that was looked at."""
         self.drop(change)
         for number, name, mark in change.renames:
@@ -85,7 +85,7 @@ class Books(msgspec.Struct):
         self.derive(change)
         self.head = change.after
 
-    def drop(self, change: Change) -> None:
+    def drop(self, change: TenantChange) -> None:
         """Drop what a change takes away."""
         for place in change.drop_projections:
             self.projections.pop(place, None)
@@ -102,7 +102,7 @@ class Books(msgspec.Struct):
             gone = change.drop_uses
             self.uses = {use for use in self.uses if self.number(use[0]) not in gone}
 
-    def derive(self, change: Change) -> None:
+    def derive(self, change: TenantChange) -> None:
         """Put what is derived."""
         self.claims |= {(stretch, text): version for stretch, text, version in change.claims}
         self.uses |= set(change.uses)

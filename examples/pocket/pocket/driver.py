@@ -1,4 +1,4 @@
-"""The verbs of a driver over the file. What they mean is in `limpet.store.remote.driver`."""
+"""The verbs of a driver over the file. What they mean is in `limpet.stores.server.driver`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import msgspec
 
 from limpet import errors
 from limpet.core.values.json_values import Json
-from limpet.store import port
-from limpet.store.remote import marks
-from limpet.store.remote.driver import (
-    Change,
+from limpet.stores import port
+from limpet.stores.server import checked_reads
+from limpet.stores.server.driver import (
+    ChangeResult,
     Driver,
-    Head,
-    Kept,
-    KeptKey,
-    KeptNote,
-    KeptProjection,
-    KeptSnapshot,
-    Moved,
-    Stream,
-    Taken,
-    Verdict,
+    DuplicateRow,
+    FeedHead,
+    FeedRow,
+    HeadMoved,
+    KeyRow,
+    NoteRow,
+    ProjectionRow,
+    SnapshotRow,
+    StreamRow,
+    TenantChange,
 )
 from pocket.books import Books, Everything
 from pocket.file import PocketFile
@@ -62,7 +62,7 @@ class PocketDriver:
         with self.file.changing() as everything:
             yield everything.tenants.setdefault(tenant, Books())
 
-    def head(self, tenant: str) -> Head:
+    def head(self, tenant: str) -> FeedHead:
         return self._of(tenant).head
 
     def tenants(self) -> list[str]:
@@ -74,11 +74,11 @@ class PocketDriver:
     def noted(self) -> list[str]:
         return sorted(name for name, books in self._everything().tenants.items() if books.notes)
 
-    def stream(self, tenant: str, stream: str | int) -> Stream | None:
+    def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
         books = self._of(tenant)
         return books.stream(stream)
 
-    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[Stream]:
+    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
         books = self._of(tenant)
         numbers = sorted(number for number in books.streams if number > after)
         return [books.streams[number] for number in numbers[:limit]]
@@ -92,7 +92,7 @@ class PocketDriver:
         high: int,
         limit: int,
         newest: bool = False,
-    ) -> tuple[Stream | None, list[Kept]]:
+    ) -> tuple[StreamRow | None, list[FeedRow]]:
         books = self._of(tenant)
         found = books.stream(stream)
         if found is None:
@@ -104,7 +104,7 @@ class PocketDriver:
         ]
         return found, own[max(0, len(own) - limit) :] if newest else own[:limit]
 
-    def feed(self, tenant: str, *, after: int, limit: int) -> list[Kept]:
+    def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
         return self._of(tenant).rows[after : after + limit]
 
     def version_at(self, tenant: str, stream: str, position: int) -> int:
@@ -137,10 +137,10 @@ class PocketDriver:
             if base.source == number != stream.number
         ]
 
-    def key(self, tenant: str, key: str) -> KeptKey | None:
+    def key(self, tenant: str, key: str) -> KeyRow | None:
         return self._of(tenant).keys.get(key)
 
-    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeptKey]:
+    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
         books = self._of(tenant)
         return [books.keys[key] for key in sorted(books.keys) if key > after][:limit]
 
@@ -159,22 +159,22 @@ class PocketDriver:
                 del books.keys[key]
             return len(old)
 
-    def projection(self, tenant: str, kind: str, id: str) -> KeptProjection | None:
+    def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
         return self._of(tenant).projections.get((kind, id))
 
-    def query(self, tenant: str, query: port.Query) -> list[KeptProjection]:
+    def query(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
         books = self._of(tenant)
         found = [kept for kept in books.projections.values() if _matches(kept, query)]
         return heapq.nlargest(query.offset + query.limit, found, key=_rank)[query.offset :]
 
     def projections(
         self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
-    ) -> list[KeptProjection]:
+    ) -> list[ProjectionRow]:
         books = self._of(tenant)
         places = sorted(place for place in books.projections if place > after)
         return [books.projections[place] for place in places[:limit]]
 
-    def snapshot(self, tenant: str, stream: str) -> KeptSnapshot | None:
+    def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
         found = self.stream(tenant, stream)
         return self._of(tenant).snapshots.get(found.number) if found else None
 
@@ -199,7 +199,7 @@ class PocketDriver:
         used = {hash_ for position, hash_ in books.uses if books.number(position) not in but}
         return {hash_ for hash_ in hashes if hash_ in books.blobs and hash_ not in used}
 
-    def note(self, tenant: str, name: str) -> KeptNote | None:
+    def note(self, tenant: str, name: str) -> NoteRow | None:
         return self._of(tenant).notes.get(name)
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
@@ -212,16 +212,16 @@ class PocketDriver:
                 return True
             books.noted += 1
             note = port.Note(value, books.noted)
-            books.notes[name] = KeptNote(name, note, marks.note(tenant, name, note))
+            books.notes[name] = NoteRow(name, note, checked_reads.note_checksum(tenant, name, note))
             return True
 
-    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[KeptNote]:
+    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
         books = self._of(tenant)
         names = sorted(n for n in books.notes if n.startswith(prefix) and n > after)
         return [books.notes[name] for name in names[:limit]]
 
-    def apply(self, changes: Sequence[Change]) -> list[Verdict]:
-        outcomes: list[Verdict] = []
+    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
+        outcomes: list[ChangeResult] = []
         self._everything()
         with self.file.changing() as everything:
             for change in changes:
@@ -234,15 +234,15 @@ class PocketDriver:
     def line(self) -> None:
         """Nothing is gained by sending ahead to a file."""
 
-    def _applied(self, books: Books, change: Change) -> Verdict:
+    def _applied(self, books: Books, change: TenantChange) -> ChangeResult:
         if books.head != change.before:
-            return Moved(books.head)
+            return HeadMoved(books.head)
         if books.taken(change):
-            return Taken()
+            return DuplicateRow()
         books.take(change)
         return None
 
-    def replace(self, before: Mapping[str, Head], derived: Iterable[Change]) -> bool:
+    def replace(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
         pieces = list(derived)
         self._everything()
         with self.file.changing() as everything:
@@ -297,11 +297,11 @@ class PocketDriver:
         self._closed.set()
 
 
-def _rank(kept: KeptProjection) -> tuple[int, str]:
+def _rank(kept: ProjectionRow) -> tuple[int, str]:
     return kept.projection.time_us, kept.projection.id
 
 
-def _matches(kept: KeptProjection, query: port.Query) -> bool:
+def _matches(kept: ProjectionRow, query: port.Query) -> bool:
     row = kept.projection
     return (
         row.kind == query.kind

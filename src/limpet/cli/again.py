@@ -26,12 +26,12 @@ def command(words: str, *options: str, named: str = "", on: Sequence[str] = ()) 
     """Return a command that can be typed as it is, but for a password: its words, what it is about, its options."""
     import shlex  # noqa: PLC0415 - the first screen does not need it
 
-    from limpet.store import urls  # noqa: PLC0415 - as above
+    from limpet.stores import urls  # noqa: PLC0415 - as above
 
     before, after = ([named], []) if not named.startswith("-") else ([], ["--", named])
     about = before if named else []
     whole = [program(), *words.split(), *about, *options, *on, *after]
-    return shlex.join(urls.shown(word) for word in whole)
+    return shlex.join(urls.without_password(word) for word in whole)
 
 
 def program() -> str:

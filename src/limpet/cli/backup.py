@@ -8,7 +8,7 @@ from pathlib import Path
 from limpet.cli import again, exits, figures, target
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.store import urls
+from limpet.stores import urls
 
 
 def run(copy: str, common: Common) -> int:
@@ -17,7 +17,7 @@ def run(copy: str, common: Common) -> int:
     url = target.named(common.url)
     if not copy:
         raise exits.Failure(_nameless())
-    if (there := urls.local(copy)).exists():
+    if (there := urls.local_path(copy)).exists():
         raise exits.Failure(_exists(there, common))
     started = time.monotonic()
     with (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from limpet import errors
 from limpet.cli import again, exits, visible
 from limpet.core.values.messages import checked_id
-from limpet.store import urls
+from limpet.stores import urls
 
 if TYPE_CHECKING:
     from limpet.cli.options import Common
@@ -65,7 +65,7 @@ def given(store: str | None, common: Common) -> str | None:
             exits.Problem(
                 exits.USAGE,
                 "two_targets",
-                f"two stores are named: {urls.shown(store)}, and --url {urls.shown(common.url)}.",
+                f"two stores are named: {urls.without_password(store)}, and --url {urls.without_password(common.url)}.",
                 "Nothing was opened.",
                 "Name one of them.",
             )
@@ -75,7 +75,7 @@ def given(store: str | None, common: Common) -> str | None:
 
 def named(given: str | None) -> str:
     """Return what people are told of the store that is chosen: never a password."""
-    return urls.shown(choose(given))
+    return urls.without_password(choose(given))
 
 
 @contextlib.contextmanager
@@ -152,7 +152,7 @@ def connect(url: str, *, tenant: str, create: bool = False, writes: bool = False
 def must_exist(url: str) -> None:
     """Raise Failure if there is no store where a path or a URL says. Looking makes none."""
     urls.check_path(url)
-    if urls.scheme(url) == "volatile":
+    if urls.scheme_of(url) == "volatile":
         raise exits.Failure(
             exits.Problem(
                 exits.USAGE,
@@ -176,17 +176,17 @@ def must_exist(url: str) -> None:
 
 def is_server(given: str | None) -> bool:
     """Whether the store that is chosen is on a server, which may go and come back."""
-    return urls.scheme(choose(given)) not in ("", "sqlite", "files", "volatile")
+    return urls.scheme_of(choose(given)) not in ("", "sqlite", "files", "volatile")
 
 
 def file_of(url: str) -> Path | None:
     """Return the file that a path or sqlite: URL names; None for other schemes. Raises InvalidRequest for a slip."""
-    scheme = urls.scheme(url)
+    scheme = urls.scheme_of(url)
     if scheme == "sqlite":
         from limpet.wiring import stores  # noqa: PLC0415 - as above
 
         return stores.path_of(url)
-    return None if scheme else urls.local(url)
+    return None if scheme else urls.local_path(url)
 
 
 def _missing(path: Path) -> exits.Problem:
@@ -216,7 +216,7 @@ def _nowhere(url: str) -> exits.Problem:
     return exits.Problem(
         exits.NOT_FOUND,
         NO_STORE,
-        f"there is no store at {urls.shown(url)}.",
+        f"there is no store at {urls.without_password(url)}.",
         "The server answers, but has no store by that name. Nothing was made.",
         "Check the database, and ?schema= or ?prefix= in the URL. One is made by a program that opens it, or by: "
         + again.command("migrate", url, named=DEFAULT),

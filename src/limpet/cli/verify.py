@@ -11,8 +11,8 @@ from limpet import errors
 from limpet.cli import again, exits, figures, target
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.store import urls
-from limpet.store.port import Report
+from limpet.stores import urls
+from limpet.stores.port import Report
 from limpet.wiring import stores
 
 
@@ -26,7 +26,7 @@ def run(store: str | None, common: Common) -> int:
     if surface.face is Face.JSON:
         surface.document(
             {
-                "store": urls.shown(url),
+                "store": urls.without_password(url),
                 "ok": report.ok,
                 "events": report.events,
                 "tenants": report.tenants,
@@ -37,7 +37,10 @@ def run(store: str | None, common: Common) -> int:
         )
     elif surface.face is Face.PIPE:
         surface.row(
-            "ok" if report.ok else "damage", report.events, len(report.faults), urls.shown(url)
+            "ok" if report.ok else "damage",
+            report.events,
+            len(report.faults),
+            urls.without_password(url),
         )
         for fault in report.faults:
             surface.row("fault", fault)
@@ -88,7 +91,7 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
     else:
         surface.console.print(f"{glyphs.bad} damage", style="bold red", end="")
         surface.console.print(
-            f"   {figures.count(len(report.faults), 'fault')} in {urls.shown(url)}"
+            f"   {figures.count(len(report.faults), 'fault')} in {urls.without_password(url)}"
         )
     for fault in report.faults:
         surface.console.print(f"  {glyphs.dot} {fault}", soft_wrap=True)
@@ -97,7 +100,7 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
 
 
 def _advise(surface: Surface, url: str) -> None:
-    shown = urls.shown(url)
+    shown = urls.without_password(url)
     if folder := stores.folder_of(url) or (stores.is_folder(url) and Path(url)):
         index = str(folder / ".index" / "state.db")
         saved = again.command("backup", "--url", index, named="saved.db")

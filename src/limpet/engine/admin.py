@@ -18,8 +18,8 @@ from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing
 from limpet.engine.past import Moment
 from limpet.engine.states import facts
-from limpet.store import urls
-from limpet.store.port import Rebuilt, Report, Store, StoredEvent
+from limpet.stores import urls
+from limpet.stores.port import Rebuilt, Report, Store, StoredEvent
 
 if TYPE_CHECKING:
     from limpet.engine.exporting import Exported, Sink
@@ -138,7 +138,9 @@ def _erased(stored: StoredEvent) -> ErasedEvent:
 
 def nothing_opened(url: str | Path) -> Store:
     """Refuse to open another store: nobody has told how."""
-    raise errors.InvalidRequest(f"{urls.shown(url)} can't be opened from here: use limpet.connect.")
+    raise errors.InvalidRequest(
+        f"{urls.without_password(url)} can't be opened from here: use limpet.connect."
+    )
 
 
 class Admin:
@@ -242,12 +244,12 @@ class Admin:
             raise errors.InvalidRequest("a backup goes to the path of a new file.")
         if isinstance(target, str):
             urls.check_path(target)
-            if urls.scheme(target):
+            if urls.scheme_of(target):
                 raise errors.InvalidRequest(
-                    f"{urls.shown(target)} is a URL, and a backup is a file.",
+                    f"{urls.without_password(target)} is a URL, and a backup is a file.",
                     hint="Name the path of a new file. To copy to a server or a folder, use limpet migrate.",
                 )
-        place = urls.local(target)
+        place = urls.local_path(target)
         migrating.backup(self._engine.store, place, self._opener, progress)
         return place
 

@@ -22,7 +22,7 @@ from limpet.engine.handles import PendingCall, pending
 from limpet.engine.messages import Reader
 from limpet.engine.recordings import AsyncRecalling
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
-from limpet.store.port import Rebuilt, Report, Store
+from limpet.stores.port import Rebuilt, Report, Store
 
 if TYPE_CHECKING:
     from limpet.engine.aio import AsyncSession, AsyncSessions

@@ -14,7 +14,7 @@ import msgspec
 from limpet import errors, limits
 from limpet.engine.pending import unfinished
 from limpet.memory.shelf import NOTHING, Drop, Expected, Put, Shelf, decoded, key
-from limpet.store import port
+from limpet.stores import port
 
 BOOK: Final = "bond"
 NOTE: Final = "shelf"

@@ -9,7 +9,7 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.values.json_values import Json
 from limpet.engine.tasks import LeaseLost
-from limpet.store import port
+from limpet.stores import port
 
 PREFIX = "cursor/"
 

@@ -11,7 +11,7 @@ from limpet.core.values.events import MessageAddedEvent, SessionEndedEvent
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import listed, trees
 from limpet.engine.states import PREFIX, recorded, texts_of
-from limpet.store.port import Blobs, Derived, Projection, Rebuilt, Store, StoredEvent
+from limpet.stores.port import BlobLoader, DerivedState, Projection, Rebuilt, Store, StoredEvent
 
 
 def rebuild(store: Store, tell: Callable[[int], None] = lambda _: None) -> Rebuilt:
@@ -33,7 +33,7 @@ def rebuild(store: Store, tell: Callable[[int], None] = lambda _: None) -> Rebui
     return made
 
 
-def derived(stream: str, events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
+def derived(stream: str, events: Iterator[StoredEvent], fetch: BlobLoader) -> DerivedState:
     """Return the claims, projections and blobs of a stream; raise Corrupt if a blob is missing."""
     if stream.startswith(PREFIX):
         return _of_session(events, fetch)
@@ -46,7 +46,7 @@ def derived(stream: str, events: Iterator[StoredEvent], fetch: Blobs) -> Derived
     )
 
 
-def _of_session(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
+def _of_session(events: Iterator[StoredEvent], fetch: BlobLoader) -> DerivedState:
     state: SessionState | None = None
     claims: list[tuple[str, int]] = []
     blobs: list[tuple[bytes, int]] = []
@@ -62,7 +62,7 @@ def _of_session(events: Iterator[StoredEvent], fetch: Blobs) -> Derived:
             rows.append(listed.deleted_row(state))
     if state is not None and not state.gone:
         rows.append(listed.projection(state))
-    return Derived(tuple(claims), tuple(rows), tuple(blobs))
+    return DerivedState(tuple(claims), tuple(rows), tuple(blobs))
 
 
 def _deleted(state: SessionState) -> bool:

@@ -17,7 +17,7 @@ from limpet.memory.meaning.blocks import Vector, unit
 from limpet.memory.meaning.embedding import Embedder
 from limpet.memory.meaning.spoken import is_short, passages, text_of
 from limpet.memory.meaning.vectors import VectorStore
-from limpet.store import port
+from limpet.stores import port
 
 _BEFORE: Final = 4
 """Events that are looked at for what a short answer answers."""

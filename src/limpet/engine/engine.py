@@ -1,7 +1,7 @@
 """The engine: carries every request to the log. It loads state, decides, appends and answers.
 
 All changes go through `run` or `submit`; reads use `states`, `trees` and the store. The rules are pure
-and in `limpet.history`; what a store promises is in `limpet.store.port`.
+and in `limpet.history`; what a store promises is in `limpet.stores.port`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from limpet.engine.policies import Policies
 from limpet.engine.states import States, messages_of, stream_of
 from limpet.engine.tails import Tails
 from limpet.engine.trees import Trees, recorded
-from limpet.store import port
+from limpet.stores import port
 
 FORGET_EVERY_US = 3_600_000_000
 """The shortest time between two deletions of expired idempotency keys."""
@@ -165,7 +165,7 @@ class Engine:
             # The server is the bottleneck: smaller commits would only cost it more.
             self._idle_times, self._pipeline_from = 0, time.monotonic() + PIPELINE_PAUSE_S
 
-    def _send_commits(self, sending: port.Sending, queue: CommitPipeline) -> None:
+    def _send_commits(self, sending: port.StorePipeline, queue: CommitPipeline) -> None:
         in_flight: deque[list[Planned]] = deque()
         asked: list[Planned] = []
         try:
@@ -313,9 +313,9 @@ class Engine:
         return self._answer(planned, outcomes)
 
     def _answer(
-        self, planned: Sequence[Planned], outcomes: Sequence[port.Outcome | None]
+        self, planned: Sequence[Planned], outcomes: Sequence[port.AppendOutcome | None]
     ) -> list[Ticket]:
-        others: list[tuple[Ticket, Plan, port.Outcome | None]] = []
+        others: list[tuple[Ticket, Plan, port.AppendOutcome | None]] = []
         for (ticket, plan, append), outcome in zip(planned, outcomes, strict=True):
             if not isinstance(outcome, port.Appended):
                 others.append((ticket, plan, outcome))
@@ -352,13 +352,13 @@ class Engine:
                 return None
             raise
 
-    def _settled(self, ticket: Ticket, plan: Plan, outcome: port.Outcome | None) -> bool:
+    def _settled(self, ticket: Ticket, plan: Plan, outcome: port.AppendOutcome | None) -> bool:
         """Answer a ticket that was not appended; return False if it must be decided again."""
         try:
             match outcome:
-                case port.Replayed():
+                case port.KeyRecord():
                     self._replay(ticket, outcome)
-                case port.Claimed() if plan.tree is None:
+                case port.ClaimTaken() if plan.tree is None:
                     self._clash(ticket, outcome)
                 case port.Stale(stream=""):
                     self._begin_turn(alone=False)
@@ -374,7 +374,7 @@ class Engine:
             ticket.fail(error)
         return True
 
-    def _replay(self, ticket: Ticket, used: port.Replayed) -> None:
+    def _replay(self, ticket: Ticket, used: port.KeyRecord) -> None:
         request = ticket.request
         if used.command_hash != self._deciding().command_hash(request):
             ticket.fail(
@@ -398,7 +398,7 @@ class Engine:
         else:
             ticket.succeed(Answer(state, replayed=True))
 
-    def _clash(self, ticket: Ticket, taken: port.Claimed) -> None:
+    def _clash(self, ticket: Ticket, taken: port.ClaimTaken) -> None:
         if self._is_repeat(ticket.request):
             ticket.succeed(Answer(self._tail_state(ticket.request), replayed=True))
         else:

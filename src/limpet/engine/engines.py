@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from limpet import errors, limits
-from limpet.store import port
+from limpet.stores import port
 
 NOTE = "memory/engines"
 

@@ -22,7 +22,7 @@ from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.events import FramePushedEvent
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
-from limpet.engine import arriving, deriving, salvaging, stand_ins, tracing, trees
+from limpet.engine import deriving, salvaging, stand_ins, tracing, trees
 from limpet.engine.engine import Engine
 from limpet.engine.lineage import Lineage
 from limpet.engine.listed import DELETED, KIND, rows
@@ -30,8 +30,8 @@ from limpet.engine.openings import Goes, Openings, session_of
 from limpet.engine.pending import Todo, encoded, todos, unfinished
 from limpet.engine.states import stream_of
 from limpet.engine.telling import Elsewhere, Heard, Hook, Telling
-from limpet.store import port
-from limpet.store.erasure import Erased, Erasure, Share, StandIn
+from limpet.stores import port, store_copy
+from limpet.stores.erasure import Erasure, ErasureCounts, RedactedPayload, StreamErasure
 
 
 class Handles(Protocol):
@@ -139,19 +139,19 @@ class Erasing:
                 said |= self._unsay(gone, who, _among(gone))
             todo = [Todo(self._tenant, who, name, at) for at, name in said.items()]
             outcome = self._erase(head, tuple(self._shares(gone)), todo)
-            if isinstance(outcome, Erased):
+            if isinstance(outcome, ErasureCounts):
                 return self._finished(self._receipt("message", outcome))
         raise _overtaken()
 
-    def _shares(self, gone: dict[str, list[StandIn]]) -> Iterator[Share]:
+    def _shares(self, gone: dict[str, list[RedactedPayload]]) -> Iterator[StreamErasure]:
         for stream, found in gone.items():
             version = self._store.version(self._tenant, stream)
             kind = stand_ins.notice_kind(stream)
-            yield Share(stream=stream, expected=version, kind=kind, stand_ins=tuple(found))
+            yield StreamErasure(stream=stream, expected=version, kind=kind, stand_ins=tuple(found))
 
     def _unsay(
         self,
-        found: dict[str, list[StandIn]],
+        found: dict[str, list[RedactedPayload]],
         user_id: str,
         goes: Goes,
         without: Collection[str] = (),
@@ -244,7 +244,7 @@ class Erasing:
 
     def _begin(self) -> None:
         self._engine.check()
-        arriving.refuse(self._store, self._tenant)
+        store_copy.refuse_incomplete_copy(self._store, self._tenant)
         if self._handles is not None:
             self._handles.settle()
 
@@ -268,7 +268,7 @@ class Erasing:
             todo = (*wanted, *told_of)
             outcome = self._erase(head, tuple(shares), todo) if shares else _nothing()
             told = 0 if shares else self._tell(wanted)
-            if isinstance(outcome, Erased):
+            if isinstance(outcome, ErasureCounts):
                 receipt = msgspec.structs.replace(
                     self._receipt(wish.what, outcome),
                     sessions=len(gone),
@@ -283,7 +283,9 @@ class Erasing:
                 return Done(done, wish.whole.intersection(gone))
         raise _overtaken()
 
-    def _left(self, wish: Wish, lineage: Lineage) -> tuple[dict[str, list[StandIn]], list[Todo]]:
+    def _left(
+        self, wish: Wish, lineage: Lineage
+    ) -> tuple[dict[str, list[RedactedPayload]], list[Todo]]:
         """Return what stands in for what goes of sessions that stay, and what is to be told of it."""
         found, away = lineage.earlier(), {*lineage.going, *lineage.waiting}
         earlier, todo = _among(found), list[Todo]()
@@ -302,12 +304,12 @@ class Erasing:
             with contextlib.suppress(errors.SessionNotFound):
                 self._engine.run(c.CommandRequest(tenant=self._tenant, command=command))
 
-    def _whole(self, stream: str) -> Share:
+    def _whole(self, stream: str) -> StreamErasure:
         version = self._store.version(self._tenant, stream)
         kind = stand_ins.notice_kind(stream)
-        return Share(stream=stream, expected=version, kind=kind, whole=True)
+        return StreamErasure(stream=stream, expected=version, kind=kind, whole=True)
 
-    def _session(self, session_id: str) -> Share:
+    def _session(self, session_id: str) -> StreamErasure:
         """Return a session as what goes whole, with its rows: its events may be damaged."""
         hidden = self._rows(port.Query(kind=DELETED, lookup=session_id))
         rows = ((KIND, session_id), *((row.kind, row.id) for row in hidden))
@@ -332,15 +334,15 @@ class Erasing:
             after = page[-1].version
         return found
 
-    def _mentions(self, sessions: set[str], roots: Sequence[str]) -> Iterator[Share]:
+    def _mentions(self, sessions: set[str], roots: Sequence[str]) -> Iterator[StreamErasure]:
         """Give what other trees hold of the sessions: packs and handles."""
         if sessions and self._store.query(self._tenant, port.Query(kind=trees.TREE, limit=1)):
             known = frozenset(map(trees.stream_of, roots))
             yield from self._shares(tracing.mentions(self._store, self._tenant, sessions, known))
 
     def _erase(
-        self, head: int, shares: tuple[Share, ...], todo: Sequence[Todo]
-    ) -> Erased | port.Stale:
+        self, head: int, shares: tuple[StreamErasure, ...], todo: Sequence[Todo]
+    ) -> ErasureCounts | port.Stale:
         """Erase what was found when the feed was at `head`, if nothing came since that has a part in it."""
         erasure = Erasure(
             tenant=self._tenant, shares=shares, time_us=self._engine.now_us(), head=head,
@@ -349,7 +351,7 @@ class Erasing:
         streams = {share.stream for share in shares}
         outcome = self._store.erase(erasure, deriving.derived)
         for _ in range(limits.RETRIES_MAX):
-            if isinstance(outcome, Erased) or outcome.stream:
+            if isinstance(outcome, ErasureCounts) or outcome.stream:
                 break
             passed = tracing.passed(self._store, self._tenant, erasure.head or 0, streams)
             if passed is None:
@@ -358,7 +360,7 @@ class Erasing:
             outcome = self._store.erase(erasure, deriving.derived)
         return outcome
 
-    def _receipt(self, what: str, gone: Erased) -> Receipt:
+    def _receipt(self, what: str, gone: ErasureCounts) -> Receipt:
         name = hashlib.sha256(gone.link).hexdigest()[:24] if gone.link else "none"
         return Receipt(
             id=f"erasure_{name}", what=what, erased_us=self._engine.now_us(), events=gone.events,
@@ -398,13 +400,13 @@ class Erasing:
         return self._telling.told(every, ask=True).result()
 
 
-def _among(found: Mapping[str, Sequence[StandIn]]) -> Goes:
+def _among(found: Mapping[str, Sequence[RedactedPayload]]) -> Goes:
     places = {each.position for every in found.values() for each in every}
     return lambda event: event.position in places
 
 
-def _nothing() -> Erased:
-    return Erased(events=0, blobs=0, keys=0, claims=0, rows=0, link=b"")
+def _nothing() -> ErasureCounts:
+    return ErasureCounts(events=0, blobs=0, keys=0, claims=0, rows=0, link=b"")
 
 
 def _overtaken() -> errors.Conflict:

@@ -22,7 +22,7 @@ from limpet.engine import listed
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.states import facts, stream_of
-from limpet.store import port
+from limpet.stores import port
 
 if TYPE_CHECKING:
     from limpet.engine.admin import Progress

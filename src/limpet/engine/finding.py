@@ -8,7 +8,7 @@ from limpet import limits
 from limpet.core.values.events import SessionCreatedEvent, WindowRecordedEvent
 from limpet.core.values.session_state import SessionState
 from limpet.engine.states import facts, stream_of
-from limpet.store import port
+from limpet.stores import port
 
 CHUNK = 64
 """Events read at once in a stretch that has other events than messages."""

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from limpet import limits
-from limpet.engine import arriving
-from limpet.store import port
+from limpet.stores import port, store_copy
 
 
 class Folded(Protocol):
@@ -74,7 +73,7 @@ class Folds(ABC, Generic[S]):
         """
         rebuilt = self._store.rebuilt(tenant)
         if rebuilt != self._rebuilt.get(tenant, 0):
-            arriving.refuse(self._store, tenant)
+            store_copy.refuse_incomplete_copy(self._store, tenant)
             with self._mutex:
                 self._cached.clear()
                 self.forget_more()

@@ -14,7 +14,7 @@ from limpet.core.values.commands import CommandRequest, ForkSession, RewindSessi
 from limpet.core.values.session_state import SessionState
 from limpet.engine.finding import Log
 from limpet.engine.states import States, stream_of
-from limpet.store import port
+from limpet.stores import port
 
 Going = ForkSession | RewindSession
 

@@ -21,7 +21,7 @@ from limpet.core.values.messages import Message, ToolCallResult
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import trees
 from limpet.engine.trees import Trees
-from limpet.store import port
+from limpet.stores import port
 
 replace = msgspec.structs.replace
 

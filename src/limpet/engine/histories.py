@@ -11,7 +11,7 @@ from limpet.core.values.session_state import SessionState
 from limpet.engine.jobs import Job
 from limpet.engine.states import facts, stream_of
 from limpet.engine.tasks import Beat
-from limpet.store import port
+from limpet.stores import port
 
 
 def history(tenant: str, job: Job, state: SessionState) -> History:

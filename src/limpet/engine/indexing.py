@@ -22,7 +22,7 @@ from limpet.memory.archive.index import FORMAT, Cursor, Index
 from limpet.memory.archive.indexing import Batch
 from limpet.memory.archive.terms import counted
 from limpet.memory.shelf import Shelf
-from limpet.store.port import StoredEvent
+from limpet.stores.port import StoredEvent
 
 _NEEDED: Final = frozenset(
     kind.kind

@@ -21,7 +21,7 @@ import msgspec
 from limpet import errors, limits
 from limpet.engine import attempts
 from limpet.engine.tasks import LeaseLost
-from limpet.store import port
+from limpet.stores import port
 
 PREFIX = "lease/"
 

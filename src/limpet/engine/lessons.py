@@ -10,7 +10,7 @@ from limpet import errors, limits
 from limpet.core.values.memory_records import Who
 from limpet.engine.bonding import AT, BOOK, NOTE, Bond, BondedShelf, MendedShelf
 from limpet.memory.shelf import Put, decoded, key
-from limpet.store import port
+from limpet.stores import port
 
 
 class Taught(msgspec.Struct, frozen=True, array_like=True):

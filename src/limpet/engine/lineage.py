@@ -12,8 +12,8 @@ from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.listed import KIND
 from limpet.engine.states import stream_of
-from limpet.store import port
-from limpet.store.erasure import StandIn, is_erased, is_notice
+from limpet.stores import port
+from limpet.stores.erasure import RedactedPayload, is_erased_stream, is_notice
 
 _TEXTLESS = (SessionResetEvent.kind, WindowCutEvent.kind)
 
@@ -61,7 +61,7 @@ class Lineage:
 
     def _forks(self, session_id: str) -> list[tuple[str, int]]:
         found = self._store.forks(self._tenant, stream_of(session_id))
-        return [(n.removeprefix(stream_of("")), at) for n, at in found if not is_erased(n)]
+        return [(n.removeprefix(stream_of("")), at) for n, at in found if not is_erased_stream(n)]
 
     def _closed(self, wanted: set[str]) -> set[str]:
         """Return sessions with those deleted ones that they are forked from, or that are forked from them."""
@@ -82,12 +82,12 @@ class Lineage:
                 return found
             found = free
 
-    def earlier(self) -> dict[str, list[StandIn]]:
+    def earlier(self) -> dict[str, list[RedactedPayload]]:
         """Return what stands in for what was deleted before a session that has the id again now, by stream."""
         found = {stream_of(each): self._before(each) for each in self._recreated}
         return {stream: gone for stream, gone in found.items() if gone}
 
-    def _before(self, session_id: str) -> list[StandIn]:
+    def _before(self, session_id: str) -> list[RedactedPayload]:
         state = self._state(session_id)
         if session_id in self._damaged:
             raise self._damaged[session_id]

@@ -11,7 +11,7 @@ from limpet import limits
 from limpet.core.formats import codec
 from limpet.core.values.json_values import Json
 from limpet.core.values.session_state import SessionState, session_info
-from limpet.store import port
+from limpet.stores import port
 
 KIND: Final = "session"
 DELETED: Final = "deleted"

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from limpet import errors, limits
-from limpet.engine import arriving, deriving, leases
+from limpet.engine import deriving, leases
 from limpet.engine.pending import encoded, todos
-from limpet.store import aside, chain
-from limpet.store.erasure import is_notice
-from limpet.store.port import Raw, Report, Store
+from limpet.stores import chain, store_copy
+from limpet.stores.erasure import is_notice
+from limpet.stores.port import RawEvent, Report, Store
 
 if TYPE_CHECKING:
     from limpet.engine.admin import Progress
@@ -63,7 +63,7 @@ def migrate(
     """
     tenants = source.tenants()
     for tenant in tenants:
-        arriving.refuse(source, tenant)
+        store_copy.refuse_incomplete_copy(source, tenant)
         _check_same_log(source, target, tenant)
     moving = _Moving(source, target, progress, verify=verify)
     try:
@@ -100,7 +100,10 @@ def backup(
             hint="Name a new file; nothing is ever overwritten.",
             facts={"exists": str(target)},
         )
-    with aside.making(target) as part, closing(opener(part / "state.db")) as made:
+    with (
+        store_copy.locked_staging_folder(target) as part,
+        closing(opener(part / "state.db")) as made,
+    ):
         _check_same_store(source, made, part)
         migrate(source, made, progress, verify=False, follow=False)
         for done, total in made.backup(str(target)):
@@ -169,14 +172,14 @@ def give_up(target: Store, tenants: Iterable[str], progress: Progress) -> list[s
     if that can't be used: something came erased, and not the notice that says so. No copy may be under way.
     """
     every = dict.fromkeys((*target.tenants(), *tenants))
-    closed = [tenant for tenant in every if arriving.is_arriving(target, tenant)]
+    closed = [tenant for tenant in every if store_copy.is_copy_incomplete(target, tenant)]
     if closed:
         deriving.rebuild(target, lambda done: progress(done, done))
         if (pending := target.pending()) is not None:
             target.scrub(pending, encoded(todos(pending)))
         verify(target, progress)
         for tenant in closed:
-            arriving.put_note(target, tenant, arriving.NOTE, None)
+            store_copy.set_note(target, tenant, store_copy.COPY_NOTE, None)
     return closed
 
 
@@ -189,7 +192,7 @@ class _Moving:
         self._steps = 1 + _REBUILDING + verify
         self._before = self._done = self._events = 0
         self._logs: dict[str, _Log] = {}
-        self.marks = arriving.Marks(source, target)
+        self.marks = store_copy.CopyMarks(source, target)
         self.copied = self.keys = self.notes = 0
 
     @property
@@ -247,7 +250,7 @@ class _Moving:
     def _put_notes(self, tenant: str, notes: Mapping[str, bytes]) -> int:
         gone = dict.fromkeys(name for name, _ in _notes(self._target, tenant) if name not in notes)
         every = {**notes, **gone}
-        put = arriving.put_note
+        put = store_copy.set_note
         return sum(put(self._target, tenant, name, value) for name, value in every.items())
 
     def _copy_keys(self, tenant: str) -> int:
@@ -301,7 +304,7 @@ def _notes(store: Store, tenant: str) -> Iterator[tuple[str, bytes]]:
     after = ""
     while page := store.notes(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
         for after, note in page:
-            if after != arriving.NOTE and not after.startswith(leases.PREFIX):
+            if after != store_copy.COPY_NOTE and not after.startswith(leases.PREFIX):
                 yield after, note.value
 
 
@@ -348,16 +351,18 @@ class _Log:
         same = head > self._old and link(source, tenant, head) == link(target, tenant, head)
         return self._came or same
 
-    def _paste(self, events: Sequence[Raw], blobs: Mapping[bytes, bytes]) -> None:
+    def _paste(self, events: Sequence[RawEvent], blobs: Mapping[bytes, bytes]) -> None:
         try:
             self._target.paste(self._tenant, events, blobs=blobs)
         except errors.Conflict as error:
             raise _in_use(self._tenant) from error
         self._came = True
 
-    def _parts(self, events: Sequence[Raw]) -> Iterator[tuple[list[Raw], dict[bytes, bytes]]]:
+    def _parts(
+        self, events: Sequence[RawEvent]
+    ) -> Iterator[tuple[list[RawEvent], dict[bytes, bytes]]]:
         """Yield events with their blobs, no more at a time than fits into memory."""
-        part: list[Raw] = []
+        part: list[RawEvent] = []
         blobs: dict[bytes, bytes] = {}
         size = 0
         for known in events:
@@ -373,7 +378,9 @@ class _Log:
         if part:
             yield part, blobs
 
-    def _with_blobs(self, raw: Raw, there: Mapping[bytes, bytes]) -> tuple[Raw, dict[bytes, bytes]]:
+    def _with_blobs(
+        self, raw: RawEvent, there: Mapping[bytes, bytes]
+    ) -> tuple[RawEvent, dict[bytes, bytes]]:
         """Return an event with those of its blobs that are not there yet; as it is now, if it was erased since it was read."""
         came: dict[bytes, bytes] = {}
         for _ in range(limits.RETRIES_MAX):
@@ -387,7 +394,7 @@ class _Log:
             raw = now
         return raw, came
 
-    def _erased_before(self, page: Sequence[Raw], head: int) -> list[Raw]:
+    def _erased_before(self, page: Sequence[RawEvent], head: int) -> list[RawEvent]:
         """Return events of the target that went with the notices of a page, or whose stand-ins changed with them."""
         told = [raw for raw in page if is_notice(chain.kind_and_ordinal(raw.header)[0])]
         if any(raw.position > self._began for raw in told):
@@ -398,12 +405,12 @@ class _Log:
         return [raw for number in streams for raw in gone.get(number, ())]
 
     @functools.cached_property
-    def _erased_of_old(self) -> dict[int, list[Raw]]:
+    def _erased_of_old(self) -> dict[int, list[RawEvent]]:
         return self._erased(self._old)
 
-    def _erased(self, until: int) -> dict[int, list[Raw]]:
+    def _erased(self, until: int) -> dict[int, list[RawEvent]]:
         """Return what the source has erased up to a position, by stream."""
-        found: dict[int, list[Raw]] = {}
+        found: dict[int, list[RawEvent]] = {}
         after = 0
         while after < until:
             limit = min(limits.IMPORT_STEP_EVENTS, until - after)

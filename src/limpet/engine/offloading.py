@@ -30,7 +30,7 @@ from limpet.engine.jobs import TASK, Job, Jobs, Noted
 from limpet.engine.states import PREFIX, facts, stream_of
 from limpet.engine.tasks import Beat, Task
 from limpet.memory.port import MemoryEngine
-from limpet.store import port
+from limpet.stores import port
 
 _ENDS = (e.SessionEndedEvent.kind, e.SessionResetEvent.kind)
 

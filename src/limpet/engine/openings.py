@@ -12,8 +12,8 @@ from limpet.engine.engine import Engine
 from limpet.engine.lineage import all_events, own_events
 from limpet.engine.listed import DELETED, KIND, rows
 from limpet.engine.states import PREFIX, recorded, stream_of, texts_of
-from limpet.store import port
-from limpet.store.erasure import StandIn
+from limpet.stores import port
+from limpet.stores.erasure import RedactedPayload
 
 Goes = Callable[[port.StoredEvent], bool]
 """Whether an event is erased."""
@@ -35,11 +35,11 @@ class Openings:
         self.prompts: dict[int, str] = {}
         """By position, the sessions whose prompts lose something."""
 
-    def stand_ins(self, user_id: str, without: Collection[str]) -> dict[str, list[StandIn]]:
+    def stand_ins(self, user_id: str, without: Collection[str]) -> dict[str, list[RedactedPayload]]:
         """Return what stands in for what a user's sessions have of it, by stream; but for some sessions."""
         sessions = [name for name in self._sessions(user_id) if name not in without]
         told: dict[str, port.StoredEvent] = {}
-        found: dict[str, dict[int, StandIn]] = {}
+        found: dict[str, dict[int, RedactedPayload]] = {}
         while True:
             before = len(told)
             for name in sessions:
@@ -58,7 +58,7 @@ class Openings:
 
     def _in(
         self, session_id: str, told: dict[str, port.StoredEvent]
-    ) -> Iterator[tuple[int, StandIn]]:
+    ) -> Iterator[tuple[int, RedactedPayload]]:
         state = self._engine.states.current(self._tenant, session_id)
         if state is None:
             return

@@ -35,7 +35,7 @@ from limpet.engine.engine import Engine
 from limpet.engine.parts import Measure, Parts
 from limpet.engine.resolving import Moments, Resolvers, Resolving, living
 from limpet.engine.windows import Asked, Spoken
-from limpet.store import port
+from limpet.stores import port
 
 if TYPE_CHECKING:
     from limpet import tokens

@@ -27,7 +27,7 @@ from limpet.engine.framing import Framing, Step
 from limpet.engine.policies import NotYet, Policies
 from limpet.engine.states import States, messages_of, stream_of
 from limpet.engine.trees import Trees
-from limpet.store import port
+from limpet.stores import port
 
 
 class Later(Exception):

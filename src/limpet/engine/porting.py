@@ -18,7 +18,7 @@ from limpet.engine import exporting, foreign, importing
 from limpet.engine.engine import Engine
 from limpet.engine.exporting import Exported, Sink
 from limpet.engine.foreign import Notes, Skipped
-from limpet.store import urls
+from limpet.stores import urls
 
 if TYPE_CHECKING:
     from limpet.engine.admin import Progress
@@ -83,7 +83,7 @@ def _path(value: str | Path) -> Path:
         raise errors.InvalidRequest("a file is named by its path.")
     if not str(value):
         raise errors.InvalidRequest("the path of the file is empty.", hint="Name a file.")
-    return urls.local(value)
+    return urls.local_path(value)
 
 
 def _check_free(place: Path) -> None:

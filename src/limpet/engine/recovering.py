@@ -31,7 +31,7 @@ from limpet.engine import deriving, salvaging
 from limpet.engine.engine import Engine
 from limpet.engine.session import Session
 from limpet.engine.states import facts, stream_of
-from limpet.store.port import StoredEvent
+from limpet.stores.port import StoredEvent
 
 if TYPE_CHECKING:
     from limpet.engine.session_files import SessionFiles

@@ -6,7 +6,7 @@ from limpet.core.formats import codec
 from limpet.core.values.commands import ReplaySession
 from limpet.core.values.events import MessageAddedEvent
 from limpet.engine.states import stream_of
-from limpet.store import port
+from limpet.stores import port
 
 
 def write_of(command: ReplaySession) -> port.StreamWrite:

@@ -31,7 +31,7 @@ from limpet.core.values.session_state import (
 from limpet.core.windows import recorded_selection
 from limpet.core.windows.window import Window
 from limpet.engine import listed, policies
-from limpet.store import port
+from limpet.stores import port
 
 MessageLike = intake.MessageLike
 When = str | datetime | int

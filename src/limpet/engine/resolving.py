@@ -25,8 +25,8 @@ from limpet.engine.finding import Log
 from limpet.engine.messages import Reader
 from limpet.engine.states import facts, messages_of, stream_of
 from limpet.engine.tails import Said
-from limpet.store import port
-from limpet.store.erasure import is_notice
+from limpet.stores import port
+from limpet.stores.erasure import is_notice
 
 Resolver = Callable[[ContextHandle], str]
 """Finds the content of a handle. Whatever it raises means that there is none now."""

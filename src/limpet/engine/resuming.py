@@ -29,7 +29,7 @@ from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import trees
 from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
-from limpet.store import port
+from limpet.stores import port
 
 
 class Resuming:

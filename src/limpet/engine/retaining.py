@@ -22,8 +22,8 @@ from limpet.engine.erasing import Done, Erasing
 from limpet.engine.listed import KIND, rows
 from limpet.engine.states import stream_of
 from limpet.engine.tasks import Beat
-from limpet.store import port
-from limpet.store.erasure import is_erased
+from limpet.stores import port
+from limpet.stores.erasure import is_erased_stream
 
 Place = tuple[int, str]
 """Where a look at ended sessions has come to: the time and the id of the last one."""
@@ -248,7 +248,7 @@ class _Look:
         """Yield the sessions that go on from one."""
         stream = stream_of(state.id)
         for name, _ in self._engine.store.forks(self._tenant, stream):
-            fork = None if is_erased(name) else self.state(name.removeprefix(stream_of("")))
+            fork = None if is_erased_stream(name) else self.state(name.removeprefix(stream_of("")))
             if fork is not None:
                 yield fork, Stays.FORKED
         for session_id in state.continuations:

@@ -11,7 +11,7 @@ from limpet import errors, limits
 from limpet.core.values.events import SessionCreatedEvent, SessionForkedEvent
 from limpet.engine.listed import KIND
 from limpet.engine.states import facts, stream_of
-from limpet.store.port import Store, StoredEvent
+from limpet.stores.port import Store, StoredEvent
 
 
 class Damage(msgspec.Struct, frozen=True):

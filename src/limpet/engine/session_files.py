@@ -24,7 +24,7 @@ from limpet.engine import salvaging
 from limpet.engine.engine import Engine
 from limpet.engine.messages import Messages, Reader
 from limpet.engine.states import PREFIX, stream_of
-from limpet.store.documents import Documents
+from limpet.stores.port import ReadableDocuments
 
 _log = logging.getLogger("limpet.files")
 
@@ -57,7 +57,7 @@ def _index_of(document: Mapping[str, Json] | None) -> _Index:
 class SessionFiles:
     """Writes the files of all sessions of one store. Threads may share it."""
 
-    def __init__(self, engine: Engine, documents: Documents) -> None:
+    def __init__(self, engine: Engine, documents: ReadableDocuments) -> None:
         self._engine = engine
         self._documents = documents
         self._shown: dict[str, int] = {}

@@ -6,7 +6,7 @@ import msgspec
 
 from limpet.core.values import commands as c
 from limpet.core.values.memory_records import positions_in_metadata
-from limpet.store import port
+from limpet.stores import port
 
 
 def sound(store: port.Store, tenant: str, command: c.SessionCommand) -> c.SessionCommand:

@@ -18,8 +18,8 @@ from limpet.core.values.messages import Message
 from limpet.engine import deriving, trees
 from limpet.engine.pending import Todo, encoded
 from limpet.engine.states import recorded, texts_of
-from limpet.store.erasure import StandIn
-from limpet.store.port import Blobs, StoredEvent
+from limpet.stores.erasure import RedactedPayload
+from limpet.stores.port import BlobLoader, StoredEvent
 
 
 def name_of(cause: StoredEvent) -> str:
@@ -32,7 +32,7 @@ def notice_kind(stream: str) -> str:
     return TreeErasedEvent.kind if stream.startswith(trees.PREFIX) else SessionErasedEvent.kind
 
 
-def made(stored: StoredEvent, cause: StoredEvent, fetch: Blobs) -> StandIn:
+def made(stored: StoredEvent, cause: StoredEvent, fetch: BlobLoader) -> RedactedPayload:
     """Return what stands in for an event that goes because of another, or for itself."""
     if stored.stream.startswith(trees.PREFIX):
         return _of_frame(stored, cause)
@@ -42,16 +42,16 @@ def made(stored: StoredEvent, cause: StoredEvent, fetch: Blobs) -> StandIn:
     return _stored(stored, redaction.redacted_session_event(event, name_of(cause), said), cause)
 
 
-def _message(cause: StoredEvent, fetch: Blobs) -> Message:
+def _message(cause: StoredEvent, fetch: BlobLoader) -> Message:
     event = recorded(cause, texts_of((cause,), fetch)).event
     if not isinstance(event, MessageAddedEvent):
         raise errors.Corrupt("what an erasure is said to be because of is no message.")
     return event.message
 
 
-def _of_frame(stored: StoredEvent, cause: StoredEvent) -> StandIn:
+def _of_frame(stored: StoredEvent, cause: StoredEvent) -> RedactedPayload:
     event, texts = redaction.redacted_frame_event(trees.recorded(stored).event)
-    return StandIn(
+    return RedactedPayload(
         stored.position,
         parting.encode_frame_event(event),
         cause.position,
@@ -59,11 +59,11 @@ def _of_frame(stored: StoredEvent, cause: StoredEvent) -> StandIn:
     )
 
 
-def _stored(stored: StoredEvent, event: SessionEvent, cause: StoredEvent) -> StandIn:
+def _stored(stored: StoredEvent, event: SessionEvent, cause: StoredEvent) -> RedactedPayload:
     payload = parting.encode_session_event(event)
     if stored.kind == MessageAddedEvent.kind and stored.schema == parting.SCHEMA_WITH_BLOBS:
         payload = parting.payload_without_texts(payload)
-    return StandIn(stored.position, payload, cause.position)
+    return RedactedPayload(stored.position, payload, cause.position)
 
 
 class Again:
@@ -78,7 +78,7 @@ class Again:
         return encoded((Todo(tenant, ""),))
 
     def stand_ins(
-        self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: Blobs
-    ) -> list[StandIn]:
+        self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader
+    ) -> list[RedactedPayload]:
         """Return what is read in place of events, each given with the one because of which it goes."""
         return [made(stored, cause, blobs) for stored, cause in gone]

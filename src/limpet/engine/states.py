@@ -15,8 +15,8 @@ from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
 from limpet.engine.folds import Folds
-from limpet.store import port
-from limpet.store.erasure import is_erased
+from limpet.stores import port
+from limpet.stores.erasure import is_erased_stream
 
 PREFIX = "session/"
 
@@ -26,7 +26,7 @@ def stream_of(session_id: str) -> str:
     return PREFIX + session_id
 
 
-def texts_of(page: Sequence[port.StoredEvent], fetch: port.Blobs) -> Mapping[bytes, str]:
+def texts_of(page: Sequence[port.StoredEvent], fetch: port.BlobLoader) -> Mapping[bytes, str]:
     """Return the large texts that events refer to, by hash, all fetched in one look."""
     wanted: set[bytes] = set()
     for stored in page:
@@ -70,7 +70,7 @@ def recorded(stored: port.StoredEvent, texts: Mapping[bytes, str]) -> RecordedEv
     except errors.Corrupt as error:
         error.facts |= _place(stored)
         raise
-    session_id = "" if is_erased(stored.stream) else stored.stream.removeprefix(PREFIX)
+    session_id = "" if is_erased_stream(stored.stream) else stored.stream.removeprefix(PREFIX)
     return RecordedEvent(fact, session_id, stored.position, stored.version, stored.time_us)
 
 

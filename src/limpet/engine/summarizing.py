@@ -24,7 +24,7 @@ from limpet.engine.messages import Reader
 from limpet.engine.shrinking import Summarizer
 from limpet.engine.states import PREFIX
 from limpet.engine.tasks import Beat, Task
-from limpet.store import port
+from limpet.stores import port
 
 WANTED = "summary/todo/"
 

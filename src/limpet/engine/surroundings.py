@@ -16,7 +16,7 @@ from limpet.core.values.session_state import SessionState
 from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.states import facts, stream_of
-from limpet.store.port import StoredEvent
+from limpet.stores.port import StoredEvent
 
 _BOUNDARIES: Final = frozenset({SessionCreatedEvent.kind, SessionResetEvent.kind})
 _CHUNK: Final = 64

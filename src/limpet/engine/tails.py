@@ -16,7 +16,7 @@ from limpet.core.values.session_state import SessionState
 from limpet.core.windows import short_forms
 from limpet.core.windows.fitter import ContextItem
 from limpet.engine.states import cut_short, messages_of, stream_of
-from limpet.store import port
+from limpet.stores import port
 
 CHUNK = 64
 """Events read at a time on the way back."""

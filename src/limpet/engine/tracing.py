@@ -25,8 +25,8 @@ from limpet.engine.engine import Engine
 from limpet.engine.finding import Log
 from limpet.engine.lineage import own_events
 from limpet.engine.states import PREFIX, recorded, stream_of, texts_of
-from limpet.store import port
-from limpet.store.erasure import StandIn, is_erased
+from limpet.stores import port
+from limpet.stores.erasure import RedactedPayload, is_erased_stream
 
 
 class Reach(msgspec.Struct):
@@ -109,9 +109,9 @@ class Trees:
 
 def mentions(
     store: port.Store, tenant: str, sessions: Collection[str], known: Collection[str]
-) -> dict[str, list[StandIn]]:
+) -> dict[str, list[RedactedPayload]]:
     """Return what stands in for what frame trees hold of sessions' messages, by stream; `known` ones go anyway."""
-    found: dict[str, list[StandIn]] = {}
+    found: dict[str, list[RedactedPayload]] = {}
 
     def covered(session_id: str, _first: int, _last: int, _began: int | None) -> bool:
         return session_id in sessions
@@ -241,7 +241,7 @@ class Trace:
         """Look through what was written since this was last done."""
         for stored in _feed(self._store, self._tenant, self._after):
             self._after = stored.position
-            if stored.payload is None or is_erased(stored.stream) or stored.erased:
+            if stored.payload is None or is_erased_stream(stored.stream) or stored.erased:
                 continue
             if stored.stream.startswith(trees.PREFIX):
                 if self._trees.concerns(stored):
@@ -254,9 +254,9 @@ class Trace:
         said = (each for each in self._found.values() if each.kind == s.MessageAddedEvent.kind)
         return {each.position: each.stream.removeprefix(PREFIX) for each in said}
 
-    def stand_ins(self) -> dict[str, list[StandIn]]:
+    def stand_ins(self) -> dict[str, list[RedactedPayload]]:
         """Return what stands in for all of it, by stream."""
-        made: dict[str, list[StandIn]] = {}
+        made: dict[str, list[RedactedPayload]] = {}
         for position, stored in sorted(self._found.items()):
             cause = self._causes.get(position, self.cause)
             found = stand_ins.made(stored, cause, self._blobs)

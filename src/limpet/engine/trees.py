@@ -22,8 +22,8 @@ from limpet.core.values.frame_state import (
     TreeState,
 )
 from limpet.engine.folds import Folds
-from limpet.store import port
-from limpet.store.erasure import is_erased
+from limpet.stores import port
+from limpet.stores.erasure import is_erased_stream
 
 PREFIX: Final = "frames/"
 FRAME: Final = "frame"
@@ -72,7 +72,7 @@ def recorded(stored: port.StoredEvent) -> TreeEvent:
             "position": stored.position, "stream": stored.stream, "version": stored.version,
         }  # fmt: skip
         raise
-    root_id = "" if is_erased(stored.stream) else stored.stream.removeprefix(PREFIX)
+    root_id = "" if is_erased_stream(stored.stream) else stored.stream.removeprefix(PREFIX)
     return TreeEvent(event, root_id, stored.position, stored.version, stored.time_us)
 
 
@@ -322,7 +322,7 @@ def claims_of(event: e.FrameEvent, tree: TreeState | None) -> list[str]:
             return []
 
 
-def derived(events: Iterator[port.StoredEvent], fetch: port.Blobs) -> port.Derived:
+def derived(events: Iterator[port.StoredEvent], fetch: port.BlobLoader) -> port.DerivedState:
     """Return everything that the store keeps beside a tree's log; raise Corrupt if a blob is not there."""
     tree: TreeState | None = None
     claims: list[tuple[str, int]] = []
@@ -335,10 +335,10 @@ def derived(events: Iterator[port.StoredEvent], fetch: port.Blobs) -> port.Deriv
         before = tree
         tree = rules.evolve(tree, fact.event, version=fact.version, time_us=fact.time_us)
         found |= {(row.kind, row.id): row for row in rows(before, [fact.event], [tree])}
-    return port.Derived(tuple(claims), tuple(found.values()), tuple(blobs))
+    return port.DerivedState(tuple(claims), tuple(found.values()), tuple(blobs))
 
 
-def _present(fact: TreeEvent, fetch: port.Blobs) -> list[bytes]:
+def _present(fact: TreeEvent, fetch: port.BlobLoader) -> list[bytes]:
     needed = wire.frame_event_hashes(fact.event)
     missing = set(needed) - fetch(needed).keys() if needed else set[bytes]()
     if missing:

@@ -25,7 +25,7 @@ from limpet.engine.handles import Handle
 from limpet.engine.parts import Measure, Parts, counter_of
 from limpet.engine.shrinking import AsyncSummarizer, Summarizer
 from limpet.engine.states import messages_of, stream_of
-from limpet.store import port
+from limpet.stores import port
 
 if TYPE_CHECKING:
     from limpet import tokens

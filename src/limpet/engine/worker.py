@@ -16,11 +16,12 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values.json_values import EMPTY, Json
-from limpet.engine import arriving, cursors, leases
+from limpet.engine import cursors, leases
 from limpet.engine.attempts import Failed, attempt, backoff_us
 from limpet.engine.engine import Engine
 from limpet.engine.leases import Held, Keeper, Leases
 from limpet.engine.tasks import Lazy, LeaseLost, Task, Telling
+from limpet.stores import store_copy
 
 _log = logging.getLogger("limpet.worker")
 
@@ -220,7 +221,7 @@ class Worker:
         if isinstance(task, Lazy) and not task.due(tenant):
             return None
         place = (tenant, task.name)
-        if place not in self._held and arriving.is_arriving(self._engine.store, tenant):
+        if place not in self._held and store_copy.is_copy_incomplete(self._engine.store, tenant):
             return None
         held = self._held.get(place) or self._leases.take(tenant, task.name)
         if held is None:

@@ -13,24 +13,24 @@ from contextlib import AbstractContextManager
 
 from limpet import errors
 from limpet.core.values.json_values import Json
-from limpet.store.erasure import Erased, Erasure
-from limpet.store.port import (
+from limpet.stores.erasure import Erasure, ErasureCounts
+from limpet.stores.port import (
     Append,
     Appended,
-    Derive,
+    AppendOutcome,
+    KeyRecord,
     Note,
-    Outcome,
     Projection,
     Query,
-    Raw,
+    RawEvent,
     RawKey,
     Rebuilt,
-    Replayed,
     Report,
     Snapshot,
     Stale,
     Store,
     StoredEvent,
+    StreamDeriver,
 )
 
 
@@ -91,7 +91,7 @@ class FaultyStore:
         """Pass through."""
         return self._store.served()
 
-    def commit(self, appends: Sequence[Append]) -> list[Outcome]:
+    def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         """Commit, or fail if this is the call that fails."""
         fails = self._counted()
         self._fail(fails and self.before)
@@ -129,7 +129,7 @@ class FaultyStore:
         """Pass through."""
         return self._store.wait(tenant, after, timeout_s)
 
-    def rebuild(self, derive: Derive) -> Generator[int | Rebuilt]:
+    def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         """Rebuild, or fail if this is the call that fails."""
         fails = self._counted()
         self._fail(fails and self.before)
@@ -180,7 +180,7 @@ class FaultyStore:
         """Pass through."""
         return self._store.find_claim(tenant, stream, claim, at=at)
 
-    def find_key(self, tenant: str, key: str) -> Replayed | None:
+    def find_key(self, tenant: str, key: str) -> KeyRecord | None:
         """Pass through."""
         return self._store.find_key(tenant, key)
 
@@ -208,7 +208,7 @@ class FaultyStore:
         """Pass through."""
         return self._store.forks(tenant, stream)
 
-    def erase(self, erasure: Erasure, derive: Derive) -> Erased | Stale:
+    def erase(self, erasure: Erasure, derive: StreamDeriver) -> ErasureCounts | Stale:
         """Erase, or fail if this is the call that fails."""
         fails = self._counted()
         self._fail(fails and self.before)
@@ -227,7 +227,7 @@ class FaultyStore:
         self._store.scrub(done, left)
         self._fail(fails)
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         """Pass through."""
         return self._store.copy(tenant, after=after, limit=limit)
 
@@ -238,7 +238,7 @@ class FaultyStore:
     def paste(
         self,
         tenant: str,
-        events: Sequence[Raw],
+        events: Sequence[RawEvent],
         *,
         blobs: Mapping[bytes, bytes] = {},
         keys: Sequence[RawKey] = (),

@@ -20,7 +20,7 @@ from limpet.engine.requests import Settings, Write
 from limpet.engine.session import Session
 from limpet.engine.sessions import Sessions
 from limpet.memory.port import MemoryEngine
-from limpet.store import urls
+from limpet.stores import urls
 from limpet.wiring.background import Background, Extras
 from limpet.wiring.opened import close_both, files_of, open_engine
 from limpet.wiring.stores import open_shelf
@@ -72,7 +72,7 @@ class SessionManager(Sessions):
         )
         if isinstance(base_path, str):
             _check_folder(base_path)
-        folder = urls.place(base_path)
+        folder = urls.resolve_path(base_path)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -194,9 +194,9 @@ class SessionManager(Sessions):
 
 def _check_folder(name: str) -> None:
     urls.check_path(name)
-    if urls.scheme(name):
+    if urls.scheme_of(name):
         raise errors.InvalidRequest(
-            f"{urls.shown(name)} is a URL, and base_path is a folder.",
+            f"{urls.without_password(name)} is a URL, and base_path is a folder.",
             hint="Open it with limpet.connect(url); its .sessions is a SessionManager.",
         )
 

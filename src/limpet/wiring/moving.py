@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 from limpet import errors
-from limpet.engine import arriving, bonding, migrating
+from limpet.engine import bonding, migrating
 from limpet.engine.admin import Progress
 from limpet.engine.migrating import Migrated
-from limpet.store import aside, urls
-from limpet.store.port import Store
+from limpet.stores import store_copy, urls
+from limpet.stores.port import Store
 from limpet.wiring.stores import open_store, path_of
 
 
@@ -30,7 +30,9 @@ def restore(
         if path is not None and (put := _put(source, path, progress, verify=verify)) is not None:
             return put
         with closing(open_store(target)) as store:
-            _check_empty(source, store, urls.shown(backup), urls.shown(target))
+            _check_empty(
+                source, store, urls.without_password(backup), urls.without_password(target)
+            )
             return migrating.migrate(source, store, progress, verify=verify, follow=False)
 
 
@@ -46,7 +48,7 @@ def _check_empty(source: Store, store: Store, backup: str, shown: str) -> None:
     One that was broken off near its end may have opened some tenants already: whether these are still the backup's, the copy finds out.
     """
     there = store.tenants()
-    begun = any(arriving.is_arriving(store, tenant) for tenant in there)
+    begun = any(store_copy.is_copy_incomplete(store, tenant) for tenant in there)
     if there and (not begun or set(there) - set(source.tenants())):
         raise errors.InvalidRequest(
             f"{shown} is not empty.",
@@ -68,18 +70,18 @@ def _beside(source: Store, store: Store, backup: str, shown: str) -> str:
 
 def _put(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migrated | None:
     """Copy a backup's file, see to it beside its place that it can be used, then put it there; None if it has no file."""
-    from limpet.store.sqlite import placing  # noqa: PLC0415 - only whoever uses SQLite pays for it
+    from limpet.stores.sqlite import verification  # noqa: PLC0415 - only whoever uses SQLite pays for it
 
-    if placing.at(path) and not migrating.copied(source, path, progress):
+    if verification.files_of_store(path) and not migrating.copied(source, path, progress):
         # It may be a log that is on its way there; whoever has a file has refused by now.
         return None
-    with aside.making(path) as folder:
-        made = placing.cleared(folder)
+    with store_copy.locked_staging_folder(path) as folder:
+        made = verification.clear_restore_folder(folder)
         if not migrating.copied(source, made, progress):
             return None
-        placing.lend_list(made, path)
+        verification.copy_erased_list(made, path)
         came = _opened(made, progress, verify=verify)
-        placing.put(made, path)
+        verification.place_store(made, path)
     return came
 
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from limpet import errors, limits
 from limpet.core.values import ids
-from limpet.engine import arriving
 from limpet.engine.engine import Engine
 from limpet.memory.shelf import Shelf
-from limpet.store import urls
+from limpet.stores import store_copy, urls
 from limpet.wiring.stores import documents_of, open_shelf, open_store
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def open_engine(
         trees = _checked("cached_trees", cached_trees)
     store = open_store(url)
     try:
-        arriving.refuse(store, tenant)
+        store_copy.refuse_incomplete_copy(store, tenant)
         return Engine(
             store, factory=ids.SYSTEM_FACTORY, cached_sessions=sessions, cached_trees=trees
         )
@@ -112,7 +111,7 @@ class Opened:
         self._where = _caller()
         self._url = url
         # Nothing can be imported any more when a program ends, and what takes a password out needs that.
-        self._shown = urls.shown(url)
+        self._shown = urls.without_password(url)
         self._looking = looking
         self._open = True
         self._shelf: Shelf | None = None

@@ -12,16 +12,15 @@ from urllib.parse import urlsplit
 from limpet import errors
 from limpet.engine import deriving, stand_ins
 from limpet.memory.shelf import Shelf, VolatileShelf
-from limpet.store import urls
-from limpet.store.documents import Documented, Documents
-from limpet.store.port import Store
+from limpet.stores import urls
+from limpet.stores.port import HasReadableDocuments, ReadableDocuments, Store
 
 STORES = "limpet.stores"
 """The entry-point group: a URL scheme, and a callable that takes the URL and returns a Store."""
 
 
 def _sqlite(url: str) -> Store:
-    from limpet.store import sqlite  # noqa: PLC0415 - only whoever uses SQLite pays for it
+    from limpet.stores import sqlite  # noqa: PLC0415 - only whoever uses SQLite pays for it
 
     path = _path(url)
     _check_above(path)
@@ -30,14 +29,14 @@ def _sqlite(url: str) -> Store:
     except errors.Corrupt as error:
         if error.facts.get("checksums") is not False:
             raise
-        mended = sqlite.mend(path, deriving.derived)
+        mended = sqlite.repair_page_checksums(path, deriving.derived)
     store = sqlite.open_store(path, again=stand_ins.Again())
     store.remarks = (*mended, *store.remarks)
     return store
 
 
 def _files(url: str) -> Store:
-    from limpet.store import files  # noqa: PLC0415 - as above
+    from limpet.stores import files  # noqa: PLC0415 - as above
 
     path = _path(url, "files")
     _check_above(path)
@@ -60,7 +59,7 @@ def _check_above(path: Path) -> None:
 
 
 def _volatile(url: str) -> Store:
-    from limpet.store.volatile import VolatileStore  # noqa: PLC0415 - as above
+    from limpet.stores.volatile import VolatileStore  # noqa: PLC0415 - as above
 
     if url.lower() != "volatile:":
         raise errors.InvalidRequest("a volatile store has no name: write just volatile:")
@@ -73,10 +72,10 @@ def _server(url: str) -> Store:
 
 def _room(url: str) -> ModuleType:
     """Return the package of a server's scheme; raise NotInstalled, with the command, if its driver is missing."""
-    scheme = urls.scheme(url)
+    scheme = urls.scheme_of(url)
     name = _SERVERS[scheme]
     try:
-        return importlib.import_module(f"limpet.store.{name}")
+        return importlib.import_module(f"limpet.stores.server.{name}")
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
             f"a store at {scheme}:// needs a library that is not installed: {error.name}.",
@@ -123,7 +122,7 @@ def open_store(url: str | Path) -> Store:
         if isinstance(url, str):
             urls.check_path(url)
         return _files(str(url)) if is_folder(url) else _sqlite(str(url))
-    scheme = urls.scheme(url)
+    scheme = urls.scheme_of(url)
     opener = _OURS.get(scheme)
     if opener is not None:
         return opener(url)
@@ -131,7 +130,7 @@ def open_store(url: str | Path) -> Store:
 
     for entry in metadata.entry_points(group=STORES, name=scheme):
         return entry.load()(url)
-    close = urls.meant(scheme, urls.SCHEMES)
+    close = urls.closest_name(scheme, urls.BUILT_IN_SCHEMES)
     ours = "Use a path such as state.db, files:///folder, postgresql://…, redis://…, or volatile:."
     raise errors.UnknownScheme(
         f"no store is registered for {scheme}://.",
@@ -142,42 +141,42 @@ def open_store(url: str | Path) -> Store:
 
 def on_server(url: str) -> bool | None:
     """Return whether a store exists on the server that a URL names, without changing it; None for other URLs."""
-    return bool(_room(url).exists(url)) if urls.scheme(url) in _SERVERS else None
+    return bool(_room(url).exists(url)) if urls.scheme_of(url) in _SERVERS else None
 
 
 def is_folder(url: str | Path) -> bool:
     """Return whether a path or URL names a folder that holds a file store or the remains of one."""
-    path = folder_of(str(url)) or (urls.local(url) if "://" not in str(url) else None)
+    path = folder_of(str(url)) or (urls.local_path(url) if "://" not in str(url) else None)
     if path is None or not path.is_dir():
         return False
-    from limpet.store import files  # noqa: PLC0415 - as above
+    from limpet.stores import files  # noqa: PLC0415 - as above
 
     return files.is_store(path)
 
 
 def folder_of(url: str) -> Path | None:
     """Return the folder that a files: URL names; None for others."""
-    return _path(url, "files") if urls.scheme(url) == "files" else None
+    return _path(url, "files") if urls.scheme_of(url) == "files" else None
 
 
 def take_journal(url: str) -> bool:
     """Accept the journal of a file store as it is, whatever its index has; return False for other stores."""
-    folder = folder_of(url) or (urls.local(url) if is_folder(url) else None)
+    folder = folder_of(url) or (urls.local_path(url) if is_folder(url) else None)
     if folder is None:
         return False
-    from limpet.store import files  # noqa: PLC0415 - as above
+    from limpet.stores import files  # noqa: PLC0415 - as above
 
-    files.forget_index(folder)
+    files.delete_index(folder)
     return True
 
 
 def _is_path(url: str) -> bool:
-    return not urls.scheme(url)
+    return not urls.scheme_of(url)
 
 
 def _path(url: str, scheme: str = "sqlite") -> Path:
-    if urls.scheme(url) != scheme:
-        return urls.local(url)
+    if urls.scheme_of(url) != scheme:
+        return urls.local_path(url)
     try:
         parts, after = urlsplit(url), url[len(scheme) + 1 :]
     except ValueError:
@@ -186,7 +185,7 @@ def _path(url: str, scheme: str = "sqlite") -> Path:
     relative = scheme == "files" and not after.startswith("/")
     if parts.netloc or not parts.path or parts.query or parts.fragment:
         raise _no_path(url, scheme, f"{parts.netloc}{parts.path}")
-    return urls.local(urls.decoded(parts.path if not relative else after))
+    return urls.local_path(urls.decode_path(parts.path if not relative else after))
 
 
 def _no_path(url: str, scheme: str, named: str) -> errors.InvalidRequest:
@@ -194,19 +193,19 @@ def _no_path(url: str, scheme: str, named: str) -> errors.InvalidRequest:
     meant = named.lstrip("/") or other
     bare = f"files:{meant}" if scheme == "files" else f"just {meant}"
     return errors.InvalidRequest(
-        f"{urls.shown(url)} names no {kind}: behind {scheme}: comes a path, and no host, ? or #.",
+        f"{urls.without_password(url)} names no {kind}: behind {scheme}: comes a path, and no host, ? or #.",
         hint=f"Write {bare}, or {scheme}:///absolute/path, with %3F for a ? and %23 for a #.",
     )
 
 
-def documents_of(store: Store) -> Documents | None:
+def documents_of(store: Store) -> ReadableDocuments | None:
     """Return where a store keeps readable session files; None if it keeps none."""
-    return store.documents if isinstance(store, Documented) else None
+    return store.documents if isinstance(store, HasReadableDocuments) else None
 
 
 def path_of(url: str | Path) -> Path | None:
     """Return the SQLite file that a URL or path names; None if it names another store."""
-    named = isinstance(url, Path) or urls.scheme(url) in ("", "sqlite")
+    named = isinstance(url, Path) or urls.scheme_of(url) in ("", "sqlite")
     return _path(str(url)).resolve() if named and not is_folder(url) else None
 
 
@@ -214,10 +213,10 @@ def open_shelf(url: str | Path) -> Shelf:
     """Return the shelf beside the store that a URL names; one in RAM where it has neither files nor a server."""
     named, database = str(url), path_of(url)
     place = database and database.with_name(f"{database.name}-memory")
-    if folder := folder_of(named) or (urls.local(url) if is_folder(url) else None):
+    if folder := folder_of(named) or (urls.local_path(url) if is_folder(url) else None):
         place = folder.resolve() / ".index" / "memory"
     if place is not None:
-        from limpet.store.sqlite.shelf import SQLiteShelf  # noqa: PLC0415 - as above
+        from limpet.stores.sqlite.index_store import SQLiteIndexStore  # noqa: PLC0415 - as above
 
-        return SQLiteShelf(place)
-    return _room(named).open_shelf(named) if urls.scheme(named) in _SERVERS else VolatileShelf()
+        return SQLiteIndexStore(place)
+    return _room(named).open_shelf(named) if urls.scheme_of(named) in _SERVERS else VolatileShelf()

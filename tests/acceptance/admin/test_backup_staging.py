@@ -10,9 +10,9 @@ import pytest
 import limpet
 from limpet import errors, limits
 from limpet.engine import migrating
-from limpet.store import aside, sqlite
-from limpet.store.port import Store
-from limpet.store.volatile import VolatileStore
+from limpet.stores import sqlite, store_copy
+from limpet.stores.port import Store
+from limpet.stores.volatile import VolatileStore
 from limpet.wiring.stores import open_store
 from tests.acceptance.admin.test_copy_into_open_store import said
 from tests.acceptance.admin.test_migrate import kept, kept_at
@@ -38,7 +38,7 @@ def broken_off(store: Store, target: Path) -> None:
         patch.setattr(limits, "IMPORT_STEP_EVENTS", 4)
         with pytest.raises(errors.Unavailable):
             migrating.backup(store, target, open_store, progress)
-    with closing(sqlite.open_store(aside.folder_of(target) / "state.db")) as made:
+    with closing(sqlite.open_store(store_copy.staging_folder(target) / "state.db")) as made:
         assert made.tenants() == store.tenants()
 
 
@@ -61,15 +61,15 @@ def test_one_that_comes_when_another_is_just_through_is_told_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     store, target = stored("default", "words"), tmp_path / "monday.db"
-    real = aside.fcntl.flock
+    real = store_copy.fcntl.flock
 
     def late(fd: int, how: int) -> None:
-        monkeypatch.setattr(aside.fcntl, "flock", real)
+        monkeypatch.setattr(store_copy.fcntl, "flock", real)
         backed_up(store, target)
         target.rename(tmp_path / "moved.db")
         real(fd, how)
 
-    monkeypatch.setattr(aside.fcntl, "flock", late)
+    monkeypatch.setattr(store_copy.fcntl, "flock", late)
     with pytest.raises(errors.InvalidRequest, match="just now"):
         backed_up(store, target)
     backed_up(store, target)
@@ -83,7 +83,7 @@ def test_what_another_store_has_left_is_neither_taken_nor_lost(tmp_path: Path, t
     broken_off(theirs, target)
     with pytest.raises(errors.Conflict, match="another store") as caught:
         backed_up(ours, target)
-    assert str(aside.folder_of(target)) in str(caught.value.hint)
+    assert str(store_copy.staging_folder(target)) in str(caught.value.hint)
     assert not target.exists()
     backed_up(theirs, target)
     assert kept_at(target) == kept(theirs)

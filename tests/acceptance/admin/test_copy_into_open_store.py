@@ -11,12 +11,13 @@ import pytest
 import limpet
 from limpet import Limpet, errors, limits
 from limpet.core.values import ids
-from limpet.engine import arriving, migrating
+from limpet.engine import migrating
 from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing
 from limpet.engine.requests import Settings
-from limpet.store.port import Raw, Store
-from limpet.store.volatile import VolatileStore
+from limpet.stores import store_copy
+from limpet.stores.port import RawEvent, Store
+from limpet.stores.volatile import VolatileStore
 from limpet.wiring.manager import SessionManager
 from limpet.wiring.stores import open_store
 from tests.acceptance import full_store
@@ -51,7 +52,7 @@ class Meanwhile:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         if tenant == self._tenant and limit > 1 and not self.happened:
             self.happened = True
             self._happens()
@@ -192,7 +193,7 @@ def test_a_copy_can_be_given_up(stuck: Path, source: VolatileStore):
 
 def test_a_copy_that_had_not_begun_is_given_up_by_its_tenant(fast_dir: Path):
     with closing(open_store(fast_dir / "b.db")) as store:
-        arriving.put_note(store, "acme", arriving.NOTE, b"unfinished")
+        store_copy.set_note(store, "acme", store_copy.COPY_NOTE, b"unfinished")
     with pytest.raises(errors.UnsafeStore):
         limpet.connect(fast_dir / "b.db", tenant="acme")
     done = run("rebuild", "b.db", "--give-up-copy", "--tenant", "acme", cwd=fast_dir)
@@ -207,11 +208,11 @@ def test_what_came_erased_without_its_notice_can_not_be_used(fast_dir: Path):
     Erasing(Engine(source, factory=ids.SYSTEM_FACTORY), "default").session("gone")
     page = source.copy("default", limit=4)
     with closing(open_store(fast_dir / "b.db")) as store:
-        arriving.put_note(store, "default", arriving.NOTE, b"unfinished")
+        store_copy.set_note(store, "default", store_copy.COPY_NOTE, b"unfinished")
         store.paste("default", page)
         with pytest.raises(errors.Corrupt):
             migrating.give_up(store, (), lambda *_: None)
-        assert arriving.is_arriving(store, "default")
+        assert store_copy.is_copy_incomplete(store, "default")
     with pytest.raises(errors.UnsafeStore):
         limpet.connect(fast_dir / "b.db")
 

@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet import Limpet, limits
 from limpet.engine import migrating
-from limpet.store.port import Raw, Store
+from limpet.stores.port import RawEvent, Store
 from limpet.wiring.stores import open_store
 from tests.acceptance import full_store
 from tests.acceptance.conversation_steps import engine_of
@@ -97,7 +97,7 @@ class Between:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         page = self._store.copy(tenant, after=after, limit=limit)
         if not self.erased and any(raw.blobs for raw in page):
             self.erased = True

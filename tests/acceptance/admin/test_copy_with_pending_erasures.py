@@ -11,7 +11,7 @@ import limpet
 from limpet import Limpet, errors
 from limpet.engine import migrating
 from limpet.engine.pending import todos
-from limpet.store.port import Store
+from limpet.stores.port import Store
 from limpet.testing.scribe import Scribe
 from limpet.wiring import moving
 from limpet.wiring.stores import open_store

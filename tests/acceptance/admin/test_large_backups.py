@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.store import sqlite
+from limpet.stores import sqlite
 
 
 def test_a_large_backup_can_be_opened(tmp_path: Path):

@@ -13,11 +13,11 @@ import pytest
 
 import limpet
 from limpet import Limpet, errors, limits
-from limpet.engine import arriving, migrating
+from limpet.engine import migrating
 from limpet.engine.migrating import Migrated
-from limpet.store import sqlite
-from limpet.store.port import Raw, Store
-from limpet.store.volatile import VolatileStore
+from limpet.stores import sqlite, store_copy
+from limpet.stores.port import RawEvent, Store
+from limpet.stores.volatile import VolatileStore
 from limpet.wiring import moving
 from limpet.wiring.stores import open_store
 from tests.acceptance import full_store
@@ -51,7 +51,7 @@ def kept(store: Store) -> object:
         [
             (name, note.value)
             for name, note in store.notes(tenant, limit=10_000)
-            if "lease/" not in name and name != arriving.NOTE
+            if "lease/" not in name and name != store_copy.COPY_NOTE
         ]
         for tenant in tenants
     ]  # fmt: skip
@@ -152,7 +152,7 @@ class Erasing:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[Raw]:
+    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         self._left -= 1
         if self._left == 0:
             self._lp.admin.erase(user_id="ada")
@@ -285,7 +285,7 @@ def test_nobody_uses_what_is_not_all_there(fast_dir: Path, monkeypatch: pytest.M
         lp.admin.migrate(copy)
     limpet.connect(copy).close()
     with closing(open_store(copy)) as store:
-        assert not arriving.is_arriving(store, "default")
+        assert not store_copy.is_copy_incomplete(store, "default")
 
 
 async def _opened_async(path: Path) -> None:

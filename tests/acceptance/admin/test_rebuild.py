@@ -16,8 +16,8 @@ import limpet
 from limpet import Message, Scope, ToolCallRequest, errors, limits
 from limpet.core.formats import codec
 from limpet.engine.states import stream_of
-from limpet.store.port import Rebuilt, Snapshot
-from limpet.store.sqlite import SQLiteStore, opening, rows
+from limpet.stores.port import Rebuilt, Snapshot
+from limpet.stores.sqlite import SQLiteStore, database, reads
 
 DERIVED = ("claims", "projections", "projection_terms", "blob_uses", "snapshots")
 KEPT = ("store", "tenants", "streams", "events", "keys", "blobs")
@@ -70,7 +70,7 @@ def frame(index: limpet.StateIndex) -> None:
 
 def tables(path: Path, names: tuple[str, ...] = DERIVED[:-1]) -> dict[str, list[object]]:
     """Return all rows of tables."""
-    connection = opening.connect(path, write=False)
+    connection = database.connect(path, write=False)
     try:
         return {
             name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names
@@ -81,7 +81,7 @@ def tables(path: Path, names: tuple[str, ...] = DERIVED[:-1]) -> dict[str, list[
 
 def vandalise(path: Path, statement: str, bindings: tuple[bytes | int | str, ...] = ()) -> None:
     """Change a store beneath it, page checksums and all."""
-    connection = opening.connect(path, write=True)
+    connection = database.connect(path, write=True)
     connection.execute(statement, bindings)
     connection.close()
 
@@ -169,7 +169,7 @@ def test_what_the_log_can_not_prove_is_refused(path: Path, statement: str, place
 def test_a_stream_of_a_later_version_is_refused(path: Path):
     number = "SELECT max(key) FROM streams"
     vandalise(path, f"UPDATE streams SET name = 'novel/1' WHERE key = ({number})")
-    mark = rows.mark(*tables_row(path, number))
+    mark = reads.row_checksum(*tables_row(path, number))
     vandalise(path, f"UPDATE streams SET mark = ? WHERE key = ({number})", (mark,))
     before = tables(path, DERIVED + KEPT)
     with limpet.connect(path) as lp, pytest.raises(limpet.NewerStore, match="novel/1"):
@@ -178,7 +178,7 @@ def test_a_stream_of_a_later_version_is_refused(path: Path):
 
 
 def tables_row(path: Path, number: str) -> tuple[object, ...]:
-    connection = opening.connect(path, write=False)
+    connection = database.connect(path, write=False)
     try:
         query = f"SELECT key, tenant, name FROM streams WHERE key = ({number})"
         return tuple(next(connection.execute(query)))
@@ -200,9 +200,9 @@ def lie(path: Path) -> None:
     (link,) = [e.link for e in kept.read("default", stream, after=truth.version - 1, limit=1)]
     lied = codec.encode_state(state)
     store.close()
-    connection = opening.connect(path, write=True)
+    connection = database.connect(path, write=True)
     key = connection.execute("SELECT key FROM streams WHERE tenant = 1 AND name = ?", (stream,)).get
-    mark = rows.mark(key, truth.version, truth.fold, lied, link)
+    mark = reads.row_checksum(key, truth.version, truth.fold, lied, link)
     connection.execute(
         "UPDATE snapshots SET state = ?, mark = ? WHERE stream = ?", (lied, mark, key)
     )

@@ -9,10 +9,10 @@ import pytest
 
 import limpet
 from limpet import errors, limits
-from limpet.engine import arriving, migrating
-from limpet.store import aside
-from limpet.store.sqlite import checks
-from limpet.store.volatile import VolatileStore
+from limpet.engine import migrating
+from limpet.stores import store_copy
+from limpet.stores.sqlite import verification
+from limpet.stores.volatile import VolatileStore
 from limpet.wiring import moving
 from tests.acceptance import full_store
 from tests.acceptance.admin.test_copy_into_open_store import said
@@ -72,14 +72,14 @@ def stopped_at(backup: str | Path, target: Path, step: int) -> bool:
 def test_onto_a_file_one_that_is_stopped_anywhere_is_repeated(
     backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(checks, "_BACKUP_PAGES", 8)
-    monkeypatch.setattr(checks, "_CHUNK", 2)
+    monkeypatch.setattr(verification, "_BACKUP_PAGES", 8)
+    monkeypatch.setattr(verification, "_EVENTS_PER_READ", 2)
     target, stops, verifying = tmp_path / "home" / "state.db", 0, 0
     target.parent.mkdir()
     while stopped_at(backup, target, stops + 1):
         stops += 1
         assert [file.name for file in target.parent.iterdir()] == ["state.db.part"]
-        verifying += (aside.folder_of(target) / "restored" / "state.db").exists()
+        verifying += (store_copy.staging_folder(target) / "restored" / "state.db").exists()
     assert stops > verifying > 0
     assert [file.name for file in target.parent.iterdir()] == ["state.db"]
     assert kept_at(target) == kept_at(backup)
@@ -139,7 +139,7 @@ class Ending(VolatileStore):
     left = 0
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        if name == arriving.NOTE and value is None:
+        if name == store_copy.COPY_NOTE and value is None:
             self.left -= 1
             if self.left == 0:
                 raise errors.Unavailable("told to.")
@@ -168,7 +168,10 @@ def test_one_that_ends_while_tenants_are_opened_goes_on(backup: Path, server: En
     server.left = at
     with pytest.raises(errors.Unavailable):
         restored(backup, "mine://x")
-    assert sum(arriving.is_arriving(server, tenant) for tenant in TENANTS) == len(TENANTS) - at + 1
+    assert (
+        sum(store_copy.is_copy_incomplete(server, tenant) for tenant in TENANTS)
+        == len(TENANTS) - at + 1
+    )
     assert restored(backup, "mine://x") == 9
     assert kept(server) == kept_at(backup)
     with pytest.raises(errors.InvalidRequest, match="not empty"):

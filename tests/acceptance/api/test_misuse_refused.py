@@ -14,8 +14,8 @@ import limpet
 from limpet import Message, ToolCallRequest, limits
 from limpet.core.formats import codec
 from limpet.core.values import commands
-from limpet.store import sqlite
-from limpet.store.sqlite import Files, opening
+from limpet.stores import sqlite
+from limpet.stores.sqlite import StoreFiles, database
 
 
 @pytest.mark.parametrize(
@@ -108,17 +108,17 @@ def test_a_deferred_refusal_waits_for_its_own_session():
 def test_a_store_that_a_newer_version_has_taken_over_is_not_written_any_more(tmp_path: Path):
     with limpet.connect(tmp_path / "state.db") as lp:
         session = lp.sessions.create_session("s")
-        newer = opening.connect(tmp_path / "state.db", write=True)
-        newer.pragma("user_version", opening.SCHEMA + 1)
+        newer = database.connect(tmp_path / "state.db", write=True)
+        newer.pragma("user_version", database.SCHEMA_VERSION + 1)
         with pytest.raises(limpet.NewerStore):
             session.add_message(Message("user", "x"))
-        newer.pragma("user_version", opening.SCHEMA)
+        newer.pragma("user_version", database.SCHEMA_VERSION)
         newer.close()
         assert session.add_message(Message("user", "x")).message_count == 1
 
 
 def test_a_ram_disk_is_not_called_safe_from_power_loss(tmp_path: Path):
-    class InMemory(Files):
+    class InMemory(StoreFiles):
         def kind(self, path: Path) -> str:
             return "tmpfs"
 

@@ -21,9 +21,9 @@ from limpet.core.values import ids
 from limpet.core.values.session_state import SessionState
 from limpet.engine.commits import Answer, CommitQueue, Ticket
 from limpet.engine.requests import Requests, Settings
-from limpet.store import chain, sqlite
-from limpet.store.sqlite import opening, rows
-from limpet.store.sqlite.anchor import HEADS_MAX, SLOT_BYTES
+from limpet.stores import chain, sqlite
+from limpet.stores.sqlite import database, reads
+from limpet.stores.sqlite.shared_file.anchor import HEADS_MAX, SLOT_BYTES
 from limpet.testing.contract.stage import TENANT, commit, step, take, write
 from tests.acceptance.conversation_steps import (
     Opener,
@@ -73,16 +73,16 @@ def test_verify_finds_an_event_that_was_forged_whole(tmp_path: Path, linked: boo
         for text in ("one", "two", "three"):
             session.add_message(user(text))
         assert lp.admin.verify().ok
-    with contextlib.closing(opening.connect(path, write=True)) as forger:
+    with contextlib.closing(database.connect(path, write=True)) as forger:
         first, second = (
-            rows.row_of(raw)
+            reads.decode_event_row(raw)
             for raw in forger.execute(
                 "SELECT key, stream, version, header, payload, salt, digest, link FROM events LIMIT 2"
             )
         )
         payload, salt = (second.payload or b"").replace(b"one", b"eno"), bytes(16)
-        digest = chain.digest(salt, second.header, payload)
-        link = chain.link(first.link, digest, second.header) if linked else second.link
+        digest = chain.event_digest(salt, second.header, payload)
+        link = chain.next_link(first.link, digest, second.header) if linked else second.link
         forger.execute(
             "UPDATE events SET payload = ?, salt = ?, digest = ?, link = ? WHERE version = 2",
             (payload, salt, digest, link),
@@ -209,7 +209,7 @@ def test_a_snapshot_that_was_changed_is_folded_anew(tmp_path: Path):
         session.add_messages([user(str(n)) for n in range(limits.SNAPSHOT_EVERY)])
         truth = session.state
     wrong = codec.encode_state(msgspec.structs.replace(truth, tokens=7))
-    with contextlib.closing(opening.connect(path, write=True)) as vandal:
+    with contextlib.closing(database.connect(path, write=True)) as vandal:
         vandal.execute("UPDATE snapshots SET state = ?", (wrong,))
         assert vandal.changes() == 1
     with limpet.connect(path) as lp:

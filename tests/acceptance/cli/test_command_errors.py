@@ -20,7 +20,7 @@ import pytest
 import limpet
 from limpet import errors
 from limpet.cli import boundary, exits
-from limpet.store.sqlite import opening
+from limpet.stores.sqlite import database
 from tests.acceptance.cli import command_runs
 from tests.acceptance.cli.command_runs import run
 from tests.conftest import ROOT
@@ -163,8 +163,8 @@ def test_not_a_store(tmp_path: Path, option: list[str]):
 
 
 def test_newer_store(store: Path):
-    opening.load_checksums()
-    newer = apsw.Connection(str(store), vfs=opening.VFS)
+    database.register_checksum_vfs()
+    newer = apsw.Connection(str(store), vfs=database.CHECKSUM_VFS)
     newer.execute("PRAGMA user_version = 99")
     newer.close()
     done = run("status", cwd=store.parent)

@@ -10,7 +10,7 @@ import limpet
 from limpet import limits
 from limpet.core.values.memory_records import Who
 from limpet.engine.bonding import BondedShelf
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing.scribe import Scribe
 from tests.acceptance.full_store import has, known, opened, said, worked
 
@@ -39,8 +39,8 @@ def test_those_that_wait_for_forks_hold_up_no_other(
 ):
     monkeypatch.setattr(limits, "PURGE_BATCH_SESSIONS", at_once)
     scrubbed, forks = list[int](), list[str]()
-    scrub = SQLiteShelf.scrub
-    monkeypatch.setattr(SQLiteShelf, "scrub", lambda self: (scrubbed.append(1), scrub(self)))
+    scrub = SQLiteIndexStore.scrub
+    monkeypatch.setattr(SQLiteIndexStore, "scrub", lambda self: (scrubbed.append(1), scrub(self)))
     with opened(path) as lp:
         said(lp, "old", "ada", "I live in Marmotville.")
         for name in ("one", "two", "three"):

@@ -11,8 +11,8 @@ from limpet.core.values.memory_records import ProfilePrompt, Who
 from limpet.engine.bootstrapping import Bootstrap
 from limpet.engine.erasing import Erasing
 from limpet.engine.pending import Todo
-from limpet.store.erasure import Erased, Share
-from limpet.store.port import Stale
+from limpet.stores.erasure import ErasureCounts, StreamErasure
+from limpet.stores.port import Stale
 
 SECRET = "Kestrel0001"
 
@@ -36,8 +36,8 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, does: Callable[[int], object]) ->
     real, looks = Erasing._erase, list[int]()
 
     def erase(
-        self: Erasing, head: int, shares: tuple[Share, ...], todo: Sequence[Todo]
-    ) -> Erased | Stale:
+        self: Erasing, head: int, shares: tuple[StreamErasure, ...], todo: Sequence[Todo]
+    ) -> ErasureCounts | Stale:
         looks.append(head)
         does(len(looks))
         return real(self, head, shares, todo)

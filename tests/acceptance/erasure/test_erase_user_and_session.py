@@ -10,8 +10,8 @@ from limpet import errors, limits
 from limpet.core.values.events import SessionErasedEvent
 from limpet.engine.erasing import Erasing
 from limpet.engine.purging import PurgeTask
-from limpet.store import sqlite
-from limpet.store.sqlite import opening
+from limpet.stores import sqlite
+from limpet.stores.sqlite import database
 from tests.acceptance.marker_words import Canaries, fill, found
 
 
@@ -253,7 +253,7 @@ def test_a_reader_delays_the_scrub_and_the_error_says_so(
     monkeypatch.setattr(limits, "SCRUB_WAIT_S", 0.05)
     with limpet.connect(tmp_path / "state.db") as lp:
         told(lp, name="trip")
-        reader = opening.connect(tmp_path / "state.db", write=False)
+        reader = database.connect(tmp_path / "state.db", write=False)
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM events").fetchall()
         with pytest.raises(errors.StoreBusy, match="reading") as error:

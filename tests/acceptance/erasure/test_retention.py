@@ -16,7 +16,7 @@ from limpet.core.values.session_state import SessionState
 from limpet.engine import retaining
 from limpet.engine.erasing import Done, Erasing
 from limpet.engine.retaining import Retained
-from limpet.store import sqlite
+from limpet.stores import sqlite
 from limpet.testing.scribe import Scribe
 from tests.acceptance import full_store
 from tests.acceptance.cli.command_runs import run

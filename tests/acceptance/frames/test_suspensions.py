@@ -8,7 +8,7 @@ import pytest
 
 from limpet import Limpet, Scope, errors
 from limpet.engine import deriving, trees
-from limpet.store import port
+from limpet.stores import port
 from tests.acceptance.conversation_steps import engine_of, set_clock
 
 SCOPE = Scope("planner")

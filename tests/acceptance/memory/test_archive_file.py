@@ -22,7 +22,7 @@ from limpet.memory.archive import forgetting, index, indexing, searching
 from limpet.memory.archive.index import Index
 from limpet.memory.archive.indexing import Batch
 from limpet.memory.shelf import VolatileShelf
-from limpet.store.port import StoredEvent
+from limpet.stores.port import StoredEvent
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:

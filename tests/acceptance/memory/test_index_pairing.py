@@ -9,7 +9,7 @@ import pytest
 
 from limpet import Limpet, errors
 from limpet.engine.bonding import NOBODY
-from limpet.store.sqlite.shelf import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.acceptance.full_store import known, opened, said, worked
 
 
@@ -33,10 +33,12 @@ def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
     path: Path, monkeypatch: pytest.MonkeyPatch, gap: int, *, dies: bool
 ):
     renewed: list[int] = []
-    renew = SQLiteShelf.renew
+    renew = SQLiteIndexStore.renew
     with opened(path) as lp:
         before = taught(lp)
-        monkeypatch.setattr(SQLiteShelf, "renew", lambda self: (renewed.append(1), renew(self)))
+        monkeypatch.setattr(
+            SQLiteIndexStore, "renew", lambda self: (renewed.append(1), renew(self))
+        )
         store, calls = lp.sessions._engine.store, list[int]()
         put = store.put_note
 
@@ -65,15 +67,15 @@ def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
 def test_what_is_found_damaged_while_it_learns_is_learnt_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    get, damaged = SQLiteShelf.get, [False]
+    get, damaged = SQLiteIndexStore.get, [False]
 
-    def found(self: SQLiteShelf, book: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    def found(self: SQLiteIndexStore, book: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         if book == "memory.taken" and damaged[0]:
             damaged[0] = False
             raise errors.Corrupt("a page is damaged.")
         return dict(get(self, book, keys))
 
-    monkeypatch.setattr(SQLiteShelf, "get", found)
+    monkeypatch.setattr(SQLiteIndexStore, "get", found)
     with opened(path) as lp:
         before = taught(lp)
         said(lp, "three", "ada", "I am allergic to peanuts.")

@@ -13,8 +13,8 @@ import pytest
 import limpet
 from limpet import Limpet, SessionManager, errors
 from limpet.engine.deferred import Writes
-from limpet.store.files import FilesStore
-from limpet.store.port import Append, Outcome
+from limpet.stores.files import FilesStore
+from limpet.stores.port import Append, AppendOutcome
 from tests.acceptance.conversation_steps import (
     Opener,
     answer,
@@ -175,7 +175,7 @@ def test_what_is_not_yet_saved_is_saved_before_a_session_leaves_memory(
             awaited.set()
         settle(self, session_id)
 
-    def committing(self: FilesStore, appends: Sequence[Append]) -> list[Outcome]:
+    def committing(self: FilesStore, appends: Sequence[Append]) -> list[AppendOutcome]:
         assert awaited.wait(60)
         return commit(self, appends)
 

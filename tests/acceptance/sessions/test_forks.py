@@ -10,7 +10,7 @@ import pytest
 
 import limpet
 from limpet import Limpet, Message, Session, WindowPolicy, errors, limits
-from limpet.store.sqlite import opening
+from limpet.stores.sqlite import database
 from tests.acceptance.conversation_steps import (
     Opener,
     answer,
@@ -441,7 +441,7 @@ def test_a_base_that_was_changed_is_found(fast_dir: Path, statement: str):
         session = filled(lp)
         session.fork(3)
         session.rewind(4)
-        vandal = opening.connect(path, write=True)
+        vandal = database.connect(path, write=True)
         vandal.execute(statement)
         vandal.close()
         assert not lp.admin.verify().ok

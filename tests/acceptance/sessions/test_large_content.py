@@ -13,8 +13,8 @@ import pytest
 import limpet
 from limpet import Limpet, Message, limits
 from limpet.core.values.events import MessageAddedEvent
-from limpet.store.port import Store
-from limpet.store.sqlite import opening
+from limpet.stores.port import Store
+from limpet.stores.sqlite import database
 from tests.acceptance.conversation_steps import Opener
 from tests.acceptance.older_stores import lowered
 
@@ -188,7 +188,7 @@ def test_a_backup_and_the_views_have_it(fast_dir: Path):
 
 
 def vandalised(path: Path, statement: str) -> None:
-    connection = opening.connect(path, write=True)
+    connection = database.connect(path, write=True)
     connection.execute(statement)
     connection.close()
 
@@ -202,7 +202,7 @@ def test_damage_is_reported_and_never_read(fast_dir: Path, statement: str):
     path = fast_dir / "state.db"
     with limpet.connect(path) as lp:
         lp.sessions.create_session("s").add_messages([*TURN, {"role": "user", "content": "And?"}])
-    opening.load_checksums()
+    database.register_checksum_vfs()
     vandalised(path, statement)
     with limpet.connect(path) as lp:
         report = lp.admin.verify()
@@ -240,7 +240,7 @@ def schema_of(path: Path) -> list[tuple[Any, ...]]:
     rows = plain.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name").fetchall()
     plain.close()
     # A store that is lifted has the blanks that a new one is made without.
-    return [(kind, name, text and opening.squeezed(text)) for kind, name, text in rows]
+    return [(kind, name, text and database.minify_sql(text)) for kind, name, text in rows]
 
 
 def test_a_store_of_the_first_version_is_lifted(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
@@ -248,7 +248,7 @@ def test_a_store_of_the_first_version_is_lifted(fast_dir: Path, monkeypatch: pyt
     first_version(old, monkeypatch)
     assert "blobs" not in str(schema_of(old))
     with limpet.connect(old) as lp:
-        assert lp.admin.status()["schema"] == opening.SCHEMA
+        assert lp.admin.status()["schema"] == database.SCHEMA_VERSION
         assert blobs_kept(lp) == 0
         session = lp.sessions.get_session("s")
         assert [message.raw() for message in session.messages] == TURN

@@ -12,15 +12,15 @@ import pytest
 import limpet
 from limpet import Message, SessionManager, limits
 from limpet.engine.recovering import recovery_id
-from limpet.store.files import FilesStore
-from limpet.store.port import Derive, Rebuilt, StoredEvent
-from limpet.store.sqlite import SQLiteStore, opening
+from limpet.stores.files import FilesStore
+from limpet.stores.port import Rebuilt, StoredEvent, StreamDeriver
+from limpet.stores.sqlite import SQLiteStore, database
 from tests.acceptance.sessions.test_session_files import damage, filled, say, texts
 
 
 def spoil(path: Path, version: int, session_id: str = "tides") -> None:
     """Damage one event of a session in a SQLite store, or in an index."""
-    with contextlib.closing(opening.connect(path, write=True)) as vandal:
+    with contextlib.closing(database.connect(path, write=True)) as vandal:
         vandal.execute(
             "UPDATE events SET payload = x'7b7d' WHERE version = ?"
             " AND stream = (SELECT key FROM streams WHERE name = ?)",
@@ -40,7 +40,7 @@ def test_who_interrupts_a_recovery_can_go_on_with_the_store(
     filled(folder, "tides")
     damage(folder, "tides")
 
-    def rebuild(self: FilesStore, derive: Derive) -> Generator[int | Rebuilt]:
+    def rebuild(self: FilesStore, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         self.take_turn()
         yield 1
         raise KeyboardInterrupt
@@ -133,7 +133,7 @@ def test_a_recovery_session_is_its_users_and_goes_with_the_user(
     told(url, 20, framed=True)
     spoil(index, 1 if lost == "beginning" else 5)
     if lost == "row":
-        with contextlib.closing(opening.connect(index, write=True)) as vandal:
+        with contextlib.closing(database.connect(index, write=True)) as vandal:
             vandal.execute("UPDATE projections SET owner = 'eve' WHERE id = 'tides'")
     if backend == "files":
         # Else the index would be made again from it.

@@ -18,9 +18,9 @@ import limpet
 from limpet import Message, SessionManager
 from limpet.engine.recovering import recovery_id
 from limpet.engine.requests import Write
-from limpet.store.files import Files, FilesStore, documents
-from limpet.store.port import Derive, Rebuilt
-from limpet.store.sqlite import opening
+from limpet.stores.files import FilesStore, StoreFiles, session_documents
+from limpet.stores.port import Rebuilt, StreamDeriver
+from limpet.stores.sqlite import database
 
 
 def say(text: str) -> Message:
@@ -53,7 +53,7 @@ def damage(folder: Path, session_id: str) -> None:
     assert said in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(said, said.replace(b" 1", b" X")))
     index = folder / ".index" / "state.db"
-    with contextlib.closing(opening.connect(index, write=True)) as vandal:
+    with contextlib.closing(database.connect(index, write=True)) as vandal:
         vandal.execute(
             "UPDATE events SET payload = CAST(replace(payload, ?, 'damaged') AS BLOB)"
             " WHERE instr(payload, ?)",
@@ -86,7 +86,7 @@ def test_what_is_new_is_on_the_disk_before_it_has_its_name(
 ) -> None:
     done: list[str] = []
     for verb in ("sync", "rename"):
-        monkeypatch.setattr(Files, verb, _noting(done, verb, getattr(Files, verb)))
+        monkeypatch.setattr(StoreFiles, verb, _noting(done, verb, getattr(StoreFiles, verb)))
     own_open = builtins.open
     with SessionManager(base_path=folder) as manager:
         session = manager.create_session("tides")
@@ -103,7 +103,7 @@ def test_what_is_new_is_on_the_disk_before_it_has_its_name(
 
 
 def _noting(done: list[str], verb: str, sound: Callable[..., None]) -> Callable[..., None]:
-    def noted(self: Files, *paths: Path) -> None:
+    def noted(self: StoreFiles, *paths: Path) -> None:
         done.append(f"{verb} {paths[-1]}")
         sound(self, *paths)
 
@@ -114,7 +114,7 @@ def _noting(done: list[str], verb: str, sound: Callable[..., None]) -> Callable[
 def test_a_damaged_index_is_made_again_and_the_session_is_as_it_was(folder: Path) -> None:
     filled(folder, "tides")
     index = folder / ".index" / "state.db"
-    with contextlib.closing(opening.connect(index, write=True)) as vandal:
+    with contextlib.closing(database.connect(index, write=True)) as vandal:
         vandal.execute("UPDATE events SET payload = x'7b7d' WHERE version = 3")
     with SessionManager(base_path=folder) as manager:
         session = manager.load_session("tides")
@@ -154,7 +154,10 @@ def test_a_backup_is_used_when_the_file_does_not_verify_and_an_edited_file_is_no
         session = lp.sessions.load_session("tides")
         assert session is not None and texts(session)[0] == "tides 0"
         session.add_message(say("tides 5"))
-    assert documents.opened((folder / "sessions" / "tides.json.bak").read_bytes()) is not None
+    assert (
+        session_documents.decode_document((folder / "sessions" / "tides.json.bak").read_bytes())
+        is not None
+    )
     (folder / "sessions" / "tides.json").write_bytes(path.read_bytes()[:-40])
     damage(folder, "tides")
     with SessionManager(base_path=folder) as manager:
@@ -189,7 +192,7 @@ def test_a_session_that_has_its_recovery_session_costs_no_further_look_at_the_wh
     asked: list[str] = []
     sound = FilesStore.rebuild
 
-    def rebuild(self: FilesStore, derive: Derive) -> Generator[int | Rebuilt]:
+    def rebuild(self: FilesStore, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         asked.append("rebuild")
         return sound(self, derive)
 
@@ -207,11 +210,11 @@ def test_a_session_that_has_its_recovery_session_costs_no_further_look_at_the_wh
 def test_a_field_that_nobody_knows_costs_no_message(folder: Path) -> None:
     filled(folder, "tides", count=50)
     path = folder / "sessions" / "tides.json"
-    document = documents.opened(path.read_bytes())
+    document = session_documents.decode_document(path.read_bytes())
     assert document is not None
     document.pop("checksum")
     document["messages"][7]["mood"] = "of a newer version"
-    path.write_bytes(documents.sealed(document))
+    path.write_bytes(session_documents.encode_document(document))
     damage(folder, "tides")
     with SessionManager(base_path=folder) as manager:
         session = manager.load_session("tides")
@@ -223,14 +226,14 @@ def test_saving_after_each_message_does_not_write_the_whole_session_each_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    sound = Files.put
+    sound = StoreFiles.put
 
-    def put(self: Files, path: Path, data: bytes) -> None:
+    def put(self: StoreFiles, path: Path, data: bytes) -> None:
         written.append(len(data))
         sound(self, path, data)
 
-    monkeypatch.setattr(Files, "put", put)
-    monkeypatch.setattr(Files, "datasync", lambda _self, _fd: None)
+    monkeypatch.setattr(StoreFiles, "put", put)
+    monkeypatch.setattr(StoreFiles, "datasync", lambda _self, _fd: None)
     with SessionManager(base_path=folder) as manager:
         session = manager.create_session("long")
         for at in range(600):
@@ -261,7 +264,7 @@ def test_threads_that_save_one_session_at_once_fail_nobody_and_tear_nothing(fold
             thread.start()
         path = folder / "sessions" / "busy.json"
         while any(thread.is_alive() for thread in threads):
-            if documents.opened(path.read_bytes()) is None:
+            if session_documents.decode_document(path.read_bytes()) is None:
                 faults.append("a reader saw half a file")
         assert faults == []
         assert len(texts(manager.get_session("busy"))) == 40
@@ -357,7 +360,7 @@ def test_a_deleted_session_is_not_written_back_by_who_still_holds_it(folder: Pat
 
 @pytest.mark.slow
 def test_ten_thousand_hostile_ids_write_nothing_outside(tmp_path: Path) -> None:
-    from limpet.store.files import safe_name
+    from limpet.stores.files import safe_name
 
     parts = (
         "..",
@@ -391,7 +394,7 @@ def test_a_damaged_session_of_a_sqlite_store_has_its_recovery_session(tmp_path: 
     path = tmp_path / "state.db"
     with limpet.connect(path) as lp:
         lp.sessions.create_session("tides").add_messages([say(f"tides {at}") for at in range(4)])
-    with contextlib.closing(opening.connect(path, write=True)) as vandal:
+    with contextlib.closing(database.connect(path, write=True)) as vandal:
         vandal.execute("UPDATE events SET payload = x'7b7d' WHERE version = 3")
     with limpet.connect(path) as lp:
         session = lp.sessions.load_session("tides")
@@ -404,14 +407,14 @@ def test_a_damaged_session_of_a_sqlite_store_has_its_recovery_session(tmp_path: 
 def test_a_full_disk_is_said_and_the_message_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Files, path: Path, data: bytes) -> None:
+    def full(self: StoreFiles, path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
     with SessionManager(base_path=folder) as manager:
         session = manager.create_session("tides")
         session.add_message(say("kept"))
         with monkeypatch.context() as patched:
-            patched.setattr(Files, "put", full)
+            patched.setattr(StoreFiles, "put", full)
             with pytest.raises(limpet.StoreFull):
                 manager.save_session(session)
         assert manager.save_session(session)

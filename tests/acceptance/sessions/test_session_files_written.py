@@ -15,7 +15,7 @@ import pytest
 
 import limpet
 from limpet import Message, SessionManager, limits
-from limpet.store.files import Files, documents
+from limpet.stores.files import StoreFiles, session_documents
 from tests.acceptance.sessions.test_session_files import filled, say, texts
 
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "conversations"
 
 
-def full(self: Files, path: Path, data: bytes) -> None:
+def full(self: StoreFiles, path: Path, data: bytes) -> None:
     raise OSError(errno.ENOSPC, "no space left")
 
 
@@ -33,14 +33,14 @@ def test_the_list_of_sessions_is_read_again_only_after_others_have_written_it(
 ) -> None:
     filled(folder, *(f"s{at}" for at in range(40)), count=2)
     read: list[bytes] = []
-    sound = documents.opened
+    sound = session_documents.decode_document
 
     def opened(data: bytes) -> object:
         read.append(data[:40])
         return sound(data)
 
     with SessionManager(base_path=folder) as manager, SessionManager(base_path=folder) as other:
-        monkeypatch.setattr(documents, "opened", opened)
+        monkeypatch.setattr(session_documents, "decode_document", opened)
         for at in range(10):
             manager.get_session("s1").add_message(say(f"more {at}"))
             manager.save_session(manager.get_session("s1"))
@@ -86,7 +86,7 @@ def test_a_file_that_can_not_be_written_is_said_in_each_interval_and_raised_at_t
 ) -> None:
     manager = SessionManager(base_path=folder, auto_save_interval=0.05)
     with monkeypatch.context() as patched:
-        patched.setattr(Files, "put", full)
+        patched.setattr(StoreFiles, "put", full)
         session = manager.create_session("tides")
         session.add_message(say("kept"))
         until = time.monotonic() + 20
@@ -141,7 +141,7 @@ def test_a_file_of_somebody_elses_is_never_written_over(folder: Path, name: str)
             for more in ("one", "two"):
                 session.add_message(say(more))
                 manager.save_session(session)
-        assert documents.opened(theirs.read_bytes()) is not None
+        assert session_documents.decode_document(theirs.read_bytes()) is not None
     kept = sorted(path.read_text() for path in theirs.parent.glob(f"{name}.other-*"))
     assert kept == ['{"mine": 1}', '{"mine": 2}']
 
@@ -262,15 +262,15 @@ def test_a_file_that_can_not_be_removed_leaves_the_erasure_pending_and_the_store
     sessions = told(folder)
     stuck = [sessions / "of-ada.json", sessions / "of-ada.json.abcd1234.new"]
     stuck[1].write_text("canary of ada, half-made")
-    sound = Files.remove
+    sound = StoreFiles.remove
 
-    def remove(self: Files, path: Path) -> None:
+    def remove(self: StoreFiles, path: Path) -> None:
         if path in stuck:
             raise PermissionError(errno.EPERM, "not permitted", str(path))
         sound(self, path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Files, "remove", remove)
+        patched.setattr(StoreFiles, "remove", remove)
         with limpet.connect(f"files:{folder}") as lp:
             with pytest.raises(limpet.StoreReadOnly, match=r"of-ada\.json") as info:
                 lp.admin.erase(user_id="ada")

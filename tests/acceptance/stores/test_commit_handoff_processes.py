@@ -16,16 +16,16 @@ import pytest
 import limpet
 from limpet import Limpet, Message, Session, ToolCallRequest, WindowPolicy
 from limpet.engine.commits import Ticket
-from limpet.store.sqlite import SQLiteStore
-from limpet.store.sqlite.post import Parcel, Post
+from limpet.stores.sqlite import SQLiteStore
+from limpet.stores.sqlite.shared_file.commit_handoff import CommitHandoff, HandedOffAppends
 from tests.acceptance.conversation_steps import engine_of, texts, user
 
 HOLDER = """
 import os, signal, sys, time
 import limpet
 from limpet import errors
-from limpet.store.sqlite.post import Parcel, Post
-from limpet.store.sqlite.store import SQLiteStore
+from limpet.stores.sqlite.shared_file.commit_handoff import Parcel, Post
+from limpet.stores.sqlite.store import SQLiteStore
 
 path, fate = sys.argv[1:]
 
@@ -109,7 +109,7 @@ def test_who_commits_for_another_knows_of_it(lp: Limpet, session: Session, tmp_p
     assert isinstance(store, SQLiteStore)
     collecting, collect = threading.Event(), store._post.collect
 
-    def wait_for_parcels() -> list[Parcel]:
+    def wait_for_parcels() -> list[HandedOffAppends]:
         collecting.set()
         while not (parcels := collect()):
             time.sleep(0.001)
@@ -142,12 +142,12 @@ def test_alone_in_a_crowd_that_is_gone_everything_still_works(lp: Limpet, sessio
 def test_an_interrupt_while_waiting_leaves_the_store_usable(
     lp: Limpet, session: Session, monkeypatch: pytest.MonkeyPatch
 ):
-    def interrupted(_: Post) -> None:
+    def interrupted(_: CommitHandoff) -> None:
         raise KeyboardInterrupt
 
     crowd(lp)
     with monkeypatch.context() as patched:
-        patched.setattr(Post, "_wait", interrupted)
+        patched.setattr(CommitHandoff, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.add_message(user("perhaps"))
     other = threading.Thread(target=session.add_message, args=(user("from another thread"),))

@@ -16,11 +16,11 @@ import pytest
 
 import limpet
 from limpet import Message, errors, limits
-from limpet.store.files import FilesStore, Folder, applying
-from limpet.store.files.journal import START, Journal, Point, Step
-from limpet.store.files.lines import Change
-from limpet.store.files.recording import Recording
-from limpet.store.sqlite.files import Files
+from limpet.stores.files import FilesStore, StoreFolder, journal_index
+from limpet.stores.files.journal import START, CommitJournal, JournalLine, JournalPoint
+from limpet.stores.files.journal_index import RowChangeRecorder
+from limpet.stores.files.journal_lines import CommitLine
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from tests.acceptance.stores.test_files_store import filled, say, texts
 
 
@@ -74,12 +74,12 @@ def test_a_disk_that_is_full_before_the_journal_has_the_line_has_nothing(
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session("tides")
         with monkeypatch.context() as patched:
-            patched.setattr(Files, "datasync", failing)
+            patched.setattr(StoreFiles, "datasync", failing)
             with pytest.raises(limpet.StoreFull, match="Nothing was written"):
                 session.add_message(say("pay 5"))
             assert texts(lp, "tides") == []
             # Then it can't be taken back either.
-            patched.setattr(Files, "truncate", failing)
+            patched.setattr(StoreFiles, "truncate", failing)
             message = say("pay 5")
             with pytest.raises(limpet.Unavailable, match="unknown") as info:
                 session.add_message(message)
@@ -112,7 +112,7 @@ def test_who_is_interrupted_between_journal_and_index_and_again_takes_it_up_hims
 
 DYING = """
 import os, sys, limpet
-from limpet.store.files.following import Following
+from limpet.stores.files.journal_commit_hook import Following
 real = Following.commit
 def commit(self, connection):
     real(self, connection)
@@ -161,9 +161,9 @@ def test_a_sound_store_is_not_called_damaged_because_another_erases_meanwhile(
         lp.sessions.create_session("going").add_message(say("x" * limits.BLOB_BYTES_MIN * 2))
     filled(url)
     with limpet.connect(url) as lp, limpet.connect(url) as other:
-        sound, erased = Journal.walk, False
+        sound, erased = CommitJournal.walk, False
 
-        def slow(self: Journal, after: Point = START) -> Iterator[Step]:
+        def slow(self: CommitJournal, after: JournalPoint = START) -> Iterator[JournalLine]:
             nonlocal erased
             for step in sound(self, after):
                 if not erased:
@@ -171,7 +171,7 @@ def test_a_sound_store_is_not_called_damaged_because_another_erases_meanwhile(
                     other.admin.erase(session_id="going")
                 yield step
 
-        monkeypatch.setattr(Journal, "walk", slow)
+        monkeypatch.setattr(CommitJournal, "walk", slow)
         if verb == "rebuild":
             lp.admin.rebuild()
         else:
@@ -200,16 +200,16 @@ def test_in_a_turn_verify_reads_only_what_came_since_it_began(
         session = lp.sessions.create_session("tides")
         for text in "abc":
             session.add_message(large(text))
-        sound, read, held = Folder.blob, list[bool](), store_of(lp)
+        sound, read, held = StoreFolder.blob, list[bool](), store_of(lp)
 
-        def noted(self: Folder, name: str) -> bytes:
+        def noted(self: StoreFolder, name: str) -> bytes:
             in_turn = held._holder is not None
             if not read:
                 session.add_message(large("d"))
             read.append(in_turn)
             return sound(self, name)
 
-        monkeypatch.setattr(Folder, "blob", noted)
+        monkeypatch.setattr(StoreFolder, "blob", noted)
         assert lp.admin.verify().ok
         assert read == [False, False, False, True]
 
@@ -219,21 +219,23 @@ class Holding:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lines = self.rows = 0
-        self._recordings: list[Recording] = []
-        attach, apply = Recording.attach, applying.apply
+        self._recordings: list[RowChangeRecorder] = []
+        attach, apply = RowChangeRecorder.attach, journal_index.apply_commit
 
-        def attached(recording: Recording, connection: apsw.Connection) -> None:
+        def attached(recording: RowChangeRecorder, connection: apsw.Connection) -> None:
             self._recordings.append(recording)
             attach(recording, connection)
 
-        def applied(connection: apsw.Connection, change: Change, fetch: applying.Fetch) -> None:
+        def applied(
+            connection: apsw.Connection, change: CommitLine, fetch: journal_index.BlobFileLoader
+        ) -> None:
             apply(connection, change, fetch)
             self.lines += 1
             every = (rows for each in self._recordings for rows in each._rows.values())
             self.rows = max(self.rows, sum(map(len, every)))
 
-        monkeypatch.setattr(Recording, "attach", attached)
-        monkeypatch.setattr(applying, "apply", applied)
+        monkeypatch.setattr(RowChangeRecorder, "attach", attached)
+        monkeypatch.setattr(journal_index, "apply_commit", applied)
 
 
 @pytest.mark.parametrize("how", ["rebuild", "no index", "older index"])

@@ -11,8 +11,8 @@ import pytest
 
 import limpet
 from limpet import limits
-from limpet.store.files.journal import Journal
-from limpet.store.sqlite.files import Files
+from limpet.stores.files.journal import CommitJournal
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from tests.acceptance.stores.test_files_store import say, texts
 
 BLANK = b" "
@@ -191,7 +191,7 @@ def test_a_walk_beside_a_writer_finds_no_damage(folder: Path, url: str) -> None:
     """What is read ahead may be room by the time it is looked at, and a line by then."""
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session("tides")
-        journal = Journal(Files(), folder / "journal")
+        journal = CommitJournal(StoreFiles(), folder / "journal")
         session.add_message(say("pay"))
         walked = 0
         for walked, _ in enumerate(journal.walk(), start=1):
@@ -204,15 +204,15 @@ def test_a_walk_beside_a_writer_finds_no_damage(folder: Path, url: str) -> None:
 def test_a_line_that_fits_without_room_is_kept_on_a_disk_that_is_nearly_full(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Files.write
+    whole = StoreFiles.write
 
-    def write(files: Files, fd: int, data: bytes, offset: int) -> None:
+    def write(files: StoreFiles, fd: int, data: bytes, offset: int) -> None:
         if data.endswith(BLANK):
             whole(files, fd, data[:-1_000], offset)
             raise OSError(errno.ENOSPC, "No space left on device")
         whole(files, fd, data, offset)
 
-    monkeypatch.setattr(Files, "write", write)
+    monkeypatch.setattr(StoreFiles, "write", write)
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session("tides")
         for number in range(3):

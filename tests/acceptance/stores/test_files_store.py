@@ -13,10 +13,10 @@ import pytest
 
 import limpet
 from limpet import Message, limits
-from limpet.store.files import rewriting
-from limpet.store.files.journal import START, Journal
-from limpet.store.sqlite import opening
-from limpet.store.sqlite.files import Files
+from limpet.stores.files import journal_index
+from limpet.stores.files.journal import START, CommitJournal
+from limpet.stores.sqlite import database
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from tests.acceptance.cli.command_runs import run
 from tests.acceptance.marker_words import WORDS, Canaries, fill
 
@@ -89,7 +89,7 @@ def test_a_damaged_index_is_made_again_and_that_is_said(folder: Path, url: str, 
 def test_an_index_that_has_lost_its_id_is_made_again(folder: Path, url: str) -> None:
     filled(url)
     index = folder / ".index" / "state.db"
-    with contextlib.closing(opening.connect(index, write=True)) as vandal:
+    with contextlib.closing(database.connect(index, write=True)) as vandal:
         vandal.execute("DELETE FROM store WHERE name = 'id'")
     with limpet.connect(url) as lp:
         assert texts(lp, "tides") == [f"message {at}" for at in range(6)]
@@ -131,13 +131,13 @@ def test_what_one_process_left_between_journal_and_index_another_that_is_open_ta
 
 def _die_before_the_index_has_it(url: str) -> None:
     with limpet.connect(url) as lp:
-        sound = Journal.append
+        sound = CommitJournal.append
 
         def append(*args: object) -> None:
             sound(*args)  # pyright: ignore[reportArgumentType]
             os._exit(0)
 
-        Journal.append = append  # pyright: ignore[reportAttributeAccessIssue]
+        CommitJournal.append = append  # pyright: ignore[reportAttributeAccessIssue]
         lp.sessions.get_session("tides").add_message(say("half way"))
 
 
@@ -234,7 +234,7 @@ def test_an_erasure_that_dies_half_way_is_finished_by_whoever_comes(
         count = 0
 
         def dying(sound: object) -> object:
-            def step(self: Files, *given: Path) -> None:
+            def step(self: StoreFiles, *given: Path) -> None:
                 nonlocal count
                 count += 1
                 if count == at:
@@ -245,7 +245,7 @@ def test_an_erasure_that_dies_half_way_is_finished_by_whoever_comes(
 
         with monkeypatch.context() as patched:
             for verb in ("rename", "remove", "put"):
-                patched.setattr(rewriting.Files, verb, dying(getattr(Files, verb)))
+                patched.setattr(journal_index.StoreFiles, verb, dying(getattr(StoreFiles, verb)))
             with contextlib.suppress(KeyboardInterrupt, limpet.Error):
                 lp.admin.erase(session_id=session_id)
     with limpet.connect(url) as lp:
@@ -308,7 +308,7 @@ def test_an_anchor_that_knows_of_more_than_a_journal_without_index_has_is_believ
 def test_an_index_of_a_newer_version_is_not_thrown_away(folder: Path, url: str) -> None:
     filled(url)
     index = folder / ".index" / "state.db"
-    with contextlib.closing(opening.connect(index, write=True)) as newer:
+    with contextlib.closing(database.connect(index, write=True)) as newer:
         newer.pragma("user_version", 99)
     with pytest.raises(limpet.NewerStore):
         limpet.connect(url).close()
@@ -328,7 +328,7 @@ def test_a_list_of_segments_moves_nothing_but_segments(
         path.write_text(path.name, encoding="utf-8")
     points = b'{"before":%b,"after":%b,"moves":' % ((msgspec.json.encode(START),) * 2)
     decided = points + moves.encode("latin-1") + b"}"
-    (folder / "journal" / rewriting.DECIDED).write_bytes(decided)
+    (folder / "journal" / journal_index.REWRITE_PLAN_NAME).write_bytes(decided)
     with pytest.raises(limpet.Corrupt, match="rewriting"):
         limpet.connect(url)
     for path in (tmp_path / "evil", tmp_path / "victim", folder / "victim"):

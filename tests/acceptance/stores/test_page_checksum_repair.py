@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import Message, limits
-from limpet.store.sqlite import mending, opening
+from limpet.stores.sqlite import database, maintenance
 from tests.acceptance.older_stores import lowered
 
 ROWS = 40
@@ -53,7 +53,7 @@ def test_a_store_that_another_program_opened_is_mended_and_says_so(tmp_path: Pat
     abandon(path)
     visit(path)
     with limpet.connect(path) as lp:
-        assert lp.admin.status()["notes"][0] == mending.NOTE
+        assert lp.admin.status()["notes"][0] == maintenance.REPAIR_NOTE
         assert [text.split()[0] for text in texts(lp, "a")] == [f"a{n}" for n in range(ROWS)]
         assert lp.sessions.load_session("b") is None
         assert [row["id"] for row in lp.sessions.list_sessions(metadata={"n": "a"})] == ["a"]
@@ -67,25 +67,25 @@ def test_a_store_that_another_program_opened_is_mended_and_says_so(tmp_path: Pat
 
 def test_no_literal_of_the_schema_is_squeezed():
     """What leaves comments and blanks out does not know where a text begins."""
-    files = ("schema.sql", *opening.MIGRATIONS.values())
-    lines = [line for name in files for line in opening.sql(name).splitlines()]
+    files = ("schema.sql", *database.MIGRATIONS.values())
+    lines = [line for name in files for line in database.read_sql_file(name).splitlines()]
     assert all(line.split("--")[0].count("'") % 2 == 0 for line in lines)
     found = [text for line in lines for text in re.findall("'[^']*'", line.split("--")[0])]
-    assert found and [opening.squeezed(text) for text in found] == found
+    assert found and [database.minify_sql(text) for text in found] == found
 
 
 def test_a_store_whose_schema_has_comments_and_blanks_is_mended(tmp_path: Path):
     """So were all stores made before new ones were made without."""
     path = tmp_path / "state.db"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "squeezed", lambda text: text)
+        patch.setattr(database, "minify_sql", lambda text: text)
         abandon(path)
     visit(path)
     with closing(sqlite3.connect(path)) as plain:
         (told,) = plain.execute("SELECT sql FROM sqlite_schema WHERE name = 'streams'").fetchone()
     assert "\n" in told
     with limpet.connect(path) as lp:
-        assert lp.admin.status()["notes"][0] == mending.NOTE and lp.admin.verify().ok
+        assert lp.admin.status()["notes"][0] == maintenance.REPAIR_NOTE and lp.admin.verify().ok
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_a_store_of_the_first_version_is_mended_and_lifted(
     with limpet.connect(path) as lp:
         facts = lp.admin.status()
         assert (facts["notes"][0], facts["schema"], facts["blobs"]) == (
-            mending.NOTE,
-            opening.SCHEMA,
+            maintenance.REPAIR_NOTE,
+            database.SCHEMA_VERSION,
             0,
         )
         assert len(texts(lp, "a")) == ROWS

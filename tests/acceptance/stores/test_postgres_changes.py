@@ -11,21 +11,21 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.store import chain
-from limpet.store.port import Claimed, Projection, Query
-from limpet.store.postgres import PostgresDriver, connections, opening, place, writing
-from limpet.store.postgres import open_store as open_
-from limpet.store.remote.driver import (
-    Change,
-    Head,
-    Kept,
-    KeptKey,
-    KeptProjection,
-    Moved,
-    Taken,
-    Wanted,
+from limpet.stores import chain
+from limpet.stores.port import ClaimTaken, Projection, Query
+from limpet.stores.server.driver import (
+    AppliedUnderContention,
+    DuplicateRow,
+    FeedHead,
+    FeedRow,
+    HeadMoved,
+    KeyRow,
+    ProjectionRow,
+    TenantChange,
 )
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.server.postgres import PostgresDriver, connections, schema, serialization
+from limpet.stores.server.postgres import open_store as open_
+from limpet.stores.server.store import ServerStore
 from limpet.testing.contract.stage import commit, step, take, verified, write
 from tests.servers import postgres
 
@@ -38,15 +38,15 @@ def url() -> Iterator[str]:
         yield url
 
 
-def usual(driver: PostgresDriver, tenant: str, *texts: str, payload: bytes = b"x") -> Change:
+def usual(driver: PostgresDriver, tenant: str, *texts: str, payload: bytes = b"x") -> TenantChange:
     """Return a change as most are: an event of a stream that is there, claims, and a projection."""
     head = driver.head(tenant)
-    at = chain.Place(head.position + 1, 1, head.position + 1)
-    row = chain.Row(at, b"header", payload, b"s" * 16, b"d" * 32, b"l" * 32)
-    put = KeptProjection(Projection(kind="row", id="0", document=payload, terms=("t",)), b"mark")
-    return Change(
-        tenant=tenant, before=head, after=Head(at.position, row.link, head.epoch),
-        rows=(Kept("a", row, 0),), claims=tuple((1, text, at.version) for text in texts), projections=(put,),
+    at = chain.EventAddress(head.position + 1, 1, head.position + 1)
+    row = chain.EventRow(at, b"header", payload, b"s" * 16, b"d" * 32, b"l" * 32)
+    put = ProjectionRow(Projection(kind="row", id="0", document=payload, terms=("t",)), b"mark")
+    return TenantChange(
+        tenant=tenant, before=head, after=FeedHead(at.position, row.link, head.epoch),
+        rows=(FeedRow("a", row, 0),), claims=tuple((1, text, at.version) for text in texts), projections=(put,),
     )  # fmt: skip
 
 
@@ -58,20 +58,20 @@ def held(driver: PostgresDriver) -> list[object]:
 
 
 def test_a_usual_change_for_another_head_or_with_something_that_is_there_changes_nothing(url: str):
-    with closing(PostgresDriver(place.of(url))) as driver:
+    with closing(PostgresDriver(connections.parse_url(url))) as driver:
         assert driver.apply([usual(driver, "red", "c", payload=b"")]) == [None], (
             "it has no head yet"
         )
         now, before = driver.head("red"), held(driver)
         change = usual(driver, "red", "d")
-        for other in (Head(0), Head(1, bytes(32)), Head(1, now.link, 1)):
+        for other in (FeedHead(0), FeedHead(1, bytes(32)), FeedHead(1, now.link, 1)):
             after = msgspec.structs.replace(change.after, epoch=other.epoch)
             late = msgspec.structs.replace(change, before=other, after=after)
-            assert driver.apply([late]) == [Moved(now)]
+            assert driver.apply([late]) == [HeadMoved(now)]
         claimed = usual(driver, "red", "d", "c")
-        assert driver.apply([claimed]) == [Taken()]
+        assert driver.apply([claimed]) == [DuplicateRow()]
         both = driver.apply([usual(driver, "blue", "c"), claimed, usual(driver, "green")])
-        assert both == [None, Taken(), None]
+        assert both == [None, DuplicateRow(), None]
         assert held(driver) == before
         assert driver.apply([usual(driver, "red", "d", "e")]) == [None]
         kept = driver.projection("red", "row", "0")
@@ -79,13 +79,15 @@ def test_a_usual_change_for_another_head_or_with_something_that_is_there_changes
 
 
 def test_large_changes_of_several_tenants_go_together_and_leave_the_connection_free(url: str):
-    with closing(PostgresDriver(place.of(f"{url}?connections=2&timeout_s=5"))) as driver:
+    with closing(
+        PostgresDriver(connections.parse_url(f"{url}?connections=2&timeout_s=5"))
+    ) as driver:
         large = [
             usual(driver, name, payload=bytes(12_000_000)) for name in ("red", "blue", "green")
         ]
         assert driver.apply(large) == [None, None, None]
         assert [driver.head(change.tenant) for change in large] == [c.after for c in large]
-        assert driver.apply([large[0], usual(driver, "blue")]) == [Moved(large[0].after), None]
+        assert driver.apply([large[0], usual(driver, "blue")]) == [HeadMoved(large[0].after), None]
         driver.close()
         with pytest.raises(errors.EngineClosed):
             driver.apply([large[0]])
@@ -93,7 +95,7 @@ def test_large_changes_of_several_tenants_go_together_and_leave_the_connection_f
 
 def test_whoever_listens_hears_of_a_usual_change(url: str):
     heard: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-    with closing(PostgresDriver(place.of(url))) as driver:
+    with closing(PostgresDriver(connections.parse_url(url))) as driver:
         listening = threading.Thread(target=lambda: [*map(heard.put, driver.listen())])
         listening.start()
         assert heard.get(timeout=5) == ("", 0)
@@ -106,11 +108,13 @@ def test_whoever_listens_hears_of_a_usual_change(url: str):
 def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*given: object) -> None:
         for connection in given:
-            if isinstance(connection, connections.Connection):
+            if isinstance(connection, connections.PostgresConnection):
                 connection.close()
         raise KeyboardInterrupt
 
-    with closing(PostgresDriver(place.of(f"{url}?connections=2&timeout_s=1"))) as driver:
+    with closing(
+        PostgresDriver(connections.parse_url(f"{url}?connections=2&timeout_s=1"))
+    ) as driver:
         pool, kept = driver._connections, list[BaseException]()
         for _ in range(3):
             # Where one is taken, where one that failed is put away, and right after there was room.
@@ -119,36 +123,41 @@ def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: py
                 driver.head("red")
             kept.append(met.value)
             monkeypatch.undo()
-            monkeypatch.setattr(connections, "_discard", interrupted)
+            monkeypatch.setattr(connections, "_close_quietly", interrupted)
             with pytest.raises(KeyboardInterrupt), pool.borrow():
                 raise ValueError
             monkeypatch.undo()
             pool.room()
-        assert driver.head("red") == Head()
+        assert driver.head("red") == FeedHead()
 
 
 def test_what_a_change_may_bring_is_usual_or_not():
-    nothing = Change(tenant="red", before=Head(), after=Head(1))
-    row = chain.Row(chain.Place(1, 1, 1), b"h", b"p", b"s" * 16, b"d" * 32, b"l" * 32)
-    whole = msgspec.structs.replace(nothing, rows=(Kept("a", row, 0),))
-    brought = set(Change.__struct_fields__) - {"tenant", "before", "after", "rows"}
+    nothing = TenantChange(tenant="red", before=FeedHead(), after=FeedHead(1))
+    row = chain.EventRow(chain.EventAddress(1, 1, 1), b"h", b"p", b"s" * 16, b"d" * 32, b"l" * 32)
+    whole = msgspec.structs.replace(nothing, rows=(FeedRow("a", row, 0),))
+    brought = set(TenantChange.__struct_fields__) - {"tenant", "before", "after", "rows"}
     usual_ = {"claims", "projections"}
     some = {"todo": b"x", "blobs": {b"h": b"c"}}
     for name in brought:
         more = msgspec.structs.replace(whole, **{name: some.get(name, ("something",))})
-        assert writing.is_usual(more) is (name in usual_), name
-    assert writing.is_usual(whole) and not writing.is_usual(nothing)
+        assert serialization.is_plain_append(more) is (name in usual_), name
+    assert serialization.is_plain_append(whole) and not serialization.is_plain_append(nothing)
 
 
 def test_whoever_changes_something_is_told_that_another_wants_the_guard(url: str):
     with (
-        closing(PostgresDriver(place.of(url))) as one,
-        closing(PostgresDriver(place.of(url))) as two,
+        closing(PostgresDriver(connections.parse_url(url))) as one,
+        closing(PostgresDriver(connections.parse_url(url))) as two,
     ):
-        rare = (KeptKey("k", b"hash", 1, 1, 0),)
+        rare = (KeyRow("k", b"hash", 1, 1, 0),)
         assert two.guard("red", 1.0)
-        assert one.apply([usual(one, "red"), usual(one, "blue")]) == [Wanted(), None]
-        assert one.apply([msgspec.structs.replace(usual(one, "red"), keys=rare)]) == [Wanted()]
+        assert one.apply([usual(one, "red"), usual(one, "blue")]) == [
+            AppliedUnderContention(),
+            None,
+        ]
+        assert one.apply([msgspec.structs.replace(usual(one, "red"), keys=rare)]) == [
+            AppliedUnderContention()
+        ]
         assert two.apply([usual(two, "red")]) == [None], "it has it itself"
         two.unguard("red")
         assert one.apply([usual(one, "red")]) == [None]
@@ -159,15 +168,17 @@ def test_a_store_of_version_1_is_lifted_and_whoever_has_it_open_goes_on(
 ):
     with postgres.database() as url:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(opening, "MIGRATIONS", ("schema-1.sql",))
-            before = PostgresDriver(place.of(url))
+            patch.setattr(schema, "MIGRATIONS", ("schema-1.sql",))
+            before = PostgresDriver(connections.parse_url(url))
         assert _schema(url) == b"1"
         # It knows no function of version 2.
         apply = before._sql["apply"].replace("is_wanted($1, $4)", "false")
         monkeypatch.setattr(before, "_sql", {**before._sql, "apply": apply})
-        usual, late = writing.is_usual, threading.Event()
-        monkeypatch.setattr(writing, "is_usual", lambda change: late.is_set() and usual(change))
-        with closing(RemoteStore(before)) as old:
+        usual, late = serialization.is_plain_append, threading.Event()
+        monkeypatch.setattr(
+            serialization, "is_plain_append", lambda change: late.is_set() and usual(change)
+        )
+        with closing(ServerStore(before)) as old:
             take(old, step(write("a", 0, b"1", claims=(("c", 0),))))
             with closing(open_(url)) as store:
                 assert _schema(url) == b"3"
@@ -175,7 +186,7 @@ def test_a_store_of_version_1_is_lifted_and_whoever_has_it_open_goes_on(
                 late.set()
                 take(store, step(write("a", 2, b"3", claims=(("d", 0),))))
                 again = step(write("a", 3, b"4", claims=(("c", 0),)))
-                assert isinstance(commit(store, again)[0], Claimed)
+                assert isinstance(commit(store, again)[0], ClaimTaken)
                 late.clear()
                 take(old, step(write("a", 3, b"4", claims=(("e", 0),))))
                 assert verified(store).ok and store.version("acme", "a") == 4
@@ -186,7 +197,7 @@ def test_a_store_of_version_2_is_lifted_and_whoever_has_it_open_goes_on():
     other = msgspec.structs.replace(row, terms=("blue",))
     with postgres.database() as url:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(opening, "MIGRATIONS", opening.MIGRATIONS[:2])
+            patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:2])
             old = open_(url)
         with closing(old):
             take(old, step(write("a", 0, b"1")))
@@ -197,7 +208,7 @@ def test_a_store_of_version_2_is_lifted_and_whoever_has_it_open_goes_on():
                 take(old, step(write("a", 2, b"3", claims=(("d", 0),)), projections=(row,)))
                 take(store, step(write("a", 3, b"4", claims=(("e", 0),)), projections=(other,)))
                 taken = step(write("a", 4, b"5", claims=(("c", 0),)))
-                assert isinstance(commit(old, taken)[0], Claimed)
+                assert isinstance(commit(old, taken)[0], ClaimTaken)
                 found = [old.query("acme", Query(kind="row", terms=(t,))) for t in ("red", "blue")]
                 assert found == [[], [other]] and verified(old).ok
 

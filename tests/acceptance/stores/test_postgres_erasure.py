@@ -13,9 +13,9 @@ import pytest
 
 import limpet
 from limpet import Message, errors, limits
-from limpet.store.postgres import PostgresDriver, connections, names, place, scrubbing
-from limpet.store.postgres import open_store as open_
-from limpet.store.remote.driver import Blank, Change, Head
+from limpet.stores.server.driver import EventErasure, FeedHead, TenantChange
+from limpet.stores.server.postgres import PostgresDriver, connections, schema, sql_files
+from limpet.stores.server.postgres import open_store as open_
 from limpet.testing.contract.stage import step, take, write
 from tests.servers import postgres
 
@@ -59,7 +59,10 @@ def test_after_a_scrub_what_was_erased_is_in_no_table_file(server: postgres.Serv
 
 
 def test_notes_that_were_dropped_are_in_no_table_file(server: postgres.Server, url: str):
-    with closing(open_(url)) as store, closing(PostgresDriver(place.of(url))) as driver:
+    with (
+        closing(open_(url)) as store,
+        closing(PostgresDriver(connections.parse_url(url))) as driver,
+    ):
         take(store, step(write("a", 0, b"x", b"y"), tenant="red"))
         for position, canary in ((1, "one-d20f1"), (2, "two-d20f1")):
             assert store.put_note("red", canary, canary.encode(), expected=0)
@@ -88,7 +91,7 @@ def test_of_every_table_it_is_known_whether_an_erasure_leaves_something_in_it(ur
     alone = {"store", "shelf"}
     numbers_and_tenants = {"heads", "bases", "erasures"}
     assert {name for (name,) in tables} == (
-        {*scrubbing.CUT, scrubbing.TOLD} | alone | numbers_and_tenants
+        {*schema.ERASED_TABLES, schema.NOTES_TABLE} | alone | numbers_and_tenants
     )
 
 
@@ -97,16 +100,18 @@ def test_an_erasure_that_comes_during_a_scrub_is_scrubbed_by_the_next(
 ):
     with closing(open_(url)) as store:
         take(store, step(write("a", 0, b"first-c41d8", b"second-c41d8"), tenant="red"))
-    with closing(PostgresDriver(place.of(url))) as driver:
+    with closing(PostgresDriver(connections.parse_url(url))) as driver:
         blank(driver, "red", 1)
-        rewrite, left = scrubbing._rewrite, [2]
+        rewrite, left = schema._rewrite_table, [2]
 
-        def meanwhile(owner: connections.Connection, at: place.Place, part: str) -> None:
+        def meanwhile(
+            owner: connections.PostgresConnection, at: connections.PostgresDsn, part: str
+        ) -> None:
             rewrite(owner, at, part)
             if part.startswith("events_") and left:
                 blank(driver, "red", left.pop())
 
-        monkeypatch.setattr(scrubbing, "_rewrite", meanwhile)
+        monkeypatch.setattr(schema, "_rewrite_table", meanwhile)
         for canary in ("first-c41d8", "second-c41d8"):
             driver.scrub(b"todo\n", b"")
             postgres.run(url, "CHECKPOINT")
@@ -118,7 +123,7 @@ def test_a_scrub_that_waits_for_a_table_holds_nobody_up(server: postgres.Server,
     """Somebody uses the tables for long. Those who come after the scrub get through all the same."""
     with (
         closing(open_(f"{url}?timeout_s=2")) as store,
-        closing(PostgresDriver(place.of(url))) as driver,
+        closing(PostgresDriver(connections.parse_url(url))) as driver,
         ThreadPoolExecutor(1) as pool,
     ):
         take(store, step(write("a", 0, b"erased-e07b2", b"stays"), tenant="red"))
@@ -157,12 +162,18 @@ def test_a_server_may_have_had_more_transactions_than_32_bits_tell():
 def test_a_statement_of_the_upkeep_that_fails_is_no_damage(
     url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    with closing(open_(url)) as store, closing(PostgresDriver(place.of(url))) as driver:
+    with (
+        closing(open_(url)) as store,
+        closing(PostgresDriver(connections.parse_url(url))) as driver,
+    ):
         take(store, step(write("a", 0, b"x"), tenant="red"))
         blank(driver, "red", 1)
-        broken = {**names.named("scrubbing.sql"), "now": "SELECT '4294968000'::xid::text"}
+        broken = {
+            **sql_files.sql_statements("scrubbing.sql"),
+            "now": "SELECT '4294968000'::xid::text",
+        }
         with monkeypatch.context() as patch:
-            patch.setattr(names, "named", lambda _: broken)
+            patch.setattr(sql_files, "sql_statements", lambda _: broken)
             with pytest.raises(errors.Unavailable, match="out of range"):
                 driver.scrub(b"todo\n", b"")
         assert driver.pending() == b"todo\n"
@@ -176,7 +187,7 @@ def test_what_readers_on_a_replica_see_is_waited_for(slot: str, monkeypatch: pyt
     with (
         closing(postgres.Server()) as server,
         closing(open_(server.url())) as store,
-        closing(PostgresDriver(place.of(server.url()))) as driver,
+        closing(PostgresDriver(connections.parse_url(server.url()))) as driver,
     ):
         take(store, step(write("a", 0, b"erased-b51c0", b"stays"), tenant="red"))
         with (
@@ -204,7 +215,7 @@ def test_of_prepared_transactions_only_older_ones_are_waited_for(monkeypatch: py
     with (
         closing(postgres.Server("max_prepared_transactions=2")) as server,
         closing(open_(server.url())) as store,
-        closing(PostgresDriver(place.of(server.url()))) as driver,
+        closing(PostgresDriver(connections.parse_url(server.url()))) as driver,
     ):
         take(store, step(write("a", 0, b"x"), tenant="red"))
         prepare(server.url(), "older")
@@ -212,15 +223,15 @@ def test_of_prepared_transactions_only_older_ones_are_waited_for(monkeypatch: py
         with pytest.raises(errors.StoreBusy, match="has been open"):
             driver.scrub(b"todo\n", b"")
         postgres.run(server.url(), "COMMIT PREPARED 'older'")
-        look, waits = scrubbing._rows, iter((False, True))
+        look, waits = schema._fetch_rows, iter((False, True))
 
-        def overtaken(owner: connections.Connection, name: str, **values: object) -> Any:
+        def overtaken(owner: connections.PostgresConnection, name: str, **values: object) -> Any:
             found = look(owner, name, **values)
             if name == "now" and next(waits):
                 prepare(server.url(), "younger")
             return found
 
-        monkeypatch.setattr(scrubbing, "_rows", overtaken)
+        monkeypatch.setattr(schema, "_fetch_rows", overtaken)
         driver.scrub(b"todo\n", b"")
         assert postgres.run(server.url(), "SELECT gid FROM pg_prepared_xacts") == [("younger",)]
         assert driver.pending() is None
@@ -230,7 +241,10 @@ def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(
     url: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "SCRUB_WAIT_S", 0.3)
-    with closing(open_(url)) as store, closing(PostgresDriver(place.of(url))) as driver:
+    with (
+        closing(open_(url)) as store,
+        closing(PostgresDriver(connections.parse_url(url))) as driver,
+    ):
         take(store, step(write("a", 0, b"x"), tenant="red"))
         blank(driver, "red", 1)
         with psycopg.connect(url) as user:
@@ -265,9 +279,13 @@ def prepare(url: str, name: str) -> None:
 def blank(driver: PostgresDriver, tenant: str, position: int) -> None:
     """Erase one event, and leave the scrub to later."""
     now = driver.head(tenant)
-    after = Head(now.position, now.link, now.epoch + 1)
-    erased = Change(
-        tenant=tenant, before=now, after=after, blanks=((position, Blank(1, 1)),), todo=b"todo\n"
+    after = FeedHead(now.position, now.link, now.epoch + 1)
+    erased = TenantChange(
+        tenant=tenant,
+        before=now,
+        after=after,
+        blanks=((position, EventErasure(1, 1)),),
+        todo=b"todo\n",
     )
     assert driver.apply([erased]) == [None]
 

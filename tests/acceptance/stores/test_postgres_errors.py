@@ -16,9 +16,9 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.store.port import Appended, KeyUse, Replayed, Store
-from limpet.store.postgres import PostgresDriver, opening, place
-from limpet.store.postgres import open_store as open_
+from limpet.stores.port import Appended, KeyRecord, KeyUse, Store
+from limpet.stores.server.postgres import PostgresDriver, connections, schema
+from limpet.stores.server.postgres import open_store as open_
 from limpet.testing.contract.stage import (
     TENANT,
     commit,
@@ -133,7 +133,7 @@ def test_a_setting_that_is_loosened_later_is_noticed(url: str):
 
 def test_a_setting_that_is_loosened_is_not_loosened_for_connections_that_are_there(url: str):
     asked = "SELECT current_setting('synchronous_commit')"
-    with closing(PostgresDriver(place.of(url))) as driver:
+    with closing(PostgresDriver(connections.parse_url(url))) as driver:
         assert driver.head(TENANT).position == 0
         try:
             postgres.run(url, "ALTER SYSTEM SET synchronous_commit = off")
@@ -191,11 +191,11 @@ def test_a_read_only_database_and_a_replica(server: postgres.Server, url: str):
 
 
 def test_an_old_version():
-    now = opening.Server(180_000, "UTF8", False, False, True, True, "on")
-    at = place.of("postgresql://h/d")
-    opening.check(now, at)
+    now = schema.PostgresServer(180_000, "UTF8", False, False, True, True, "on")
+    at = connections.parse_url("postgresql://h/d")
+    schema.check_server(now, at)
     with pytest.raises(errors.UnsafeStore, match="version 13"):
-        opening.check(msgspec.structs.replace(now, version=130_021), at)
+        schema.check_server(msgspec.structs.replace(now, version=130_021), at)
 
 
 def test_a_database_in_another_encoding(server: postgres.Server, url: str):
@@ -240,7 +240,7 @@ def test_what_the_server_fails_with_is_told_and_leaves_nothing(
         assert caught.value.hint and caught.value.facts["sqlstate"] == code
         assert isinstance(caught.value.__cause__, psycopg.Error)
         assert once(store, "k") == Appended(1, 1)
-        assert once(store, "k") == Replayed(b"hash", 1, 1)
+        assert once(store, "k") == KeyRecord(b"hash", 1, 1)
 
 
 def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
@@ -254,7 +254,7 @@ def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
                 once(store, "k")
         assert again(store, "k") == Appended(2, 2)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("limpet.store.postgres.connections.GRACE_S", 0.0)
+            patch.setattr("limpet.stores.server.postgres.connections.CLIENT_GRACE_S", 0.0)
             with closing(open_(f"{url}?timeout_s=0.5")) as hasty:
                 take(hasty, step(write("b", 0, b"1")))
                 server.pause()
@@ -263,17 +263,17 @@ def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
                         once(hasty, "l")
                 finally:
                     server.resume()
-                assert again(hasty, "l") in (Appended(4, 4), Replayed(b"hash", 4, 4))
+                assert again(hasty, "l") in (Appended(4, 4), KeyRecord(b"hash", 4, 4))
         assert [e.position for e in feed_all(store)] == [1, 2, 3, 4]
 
 
 def test_a_guard_that_a_server_that_stands_still_does_not_take_back(
     server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("limpet.store.postgres.connections.GRACE_S", 0.0)
+    monkeypatch.setattr("limpet.stores.server.postgres.connections.CLIENT_GRACE_S", 0.0)
     with (
-        closing(PostgresDriver(place.of(f"{url}?timeout_s=0.5"))) as mine,
-        closing(PostgresDriver(place.of(url))) as theirs,
+        closing(PostgresDriver(connections.parse_url(f"{url}?timeout_s=0.5"))) as mine,
+        closing(PostgresDriver(connections.parse_url(url))) as theirs,
     ):
         assert mine.guard(TENANT, 1.0)
         server.pause()
@@ -301,7 +301,7 @@ def test_a_watcher_hears_again_after_its_connection_was_cut(url: str):
 
 
 def test_a_listener_that_is_cut_off_says_so(url: str, caplog: pytest.LogCaptureFixture):
-    with closing(PostgresDriver(place.of(url))) as driver:
+    with closing(PostgresDriver(connections.parse_url(url))) as driver:
         news = driver.listen()
         assert next(news) == ("", 0)
         cut(url)
@@ -331,7 +331,7 @@ def test_a_listener_that_is_cut_off_says_so(url: str, caplog: pytest.LogCaptureF
     ],
 )
 def test_anybody_may_speak_on_the_channel_of_news(url: str, said: str):
-    with closing(PostgresDriver(place.of(url))) as driver:
+    with closing(PostgresDriver(connections.parse_url(url))) as driver:
         news = driver.listen()
         assert next(news) == ("", 0)
         postgres.run(url, "SELECT pg_notify('limpet:limpet', %s)", (said,))
@@ -356,7 +356,7 @@ def test_a_process_with_many_files_open(url: str):
             heard = pool.submit(mine.wait, TENANT, number, 30.0)
             assert once(theirs, str(number)) == Appended(number + 1, number + 1)
             assert heard.result()
-        listened = PostgresDriver(place.of(url))
+        listened = PostgresDriver(connections.parse_url(url))
         stack.callback(listened.close)
         news = listened.listen()
         assert next(news) == ("", 0)
@@ -374,7 +374,7 @@ def test_kills_of_the_server_lose_nothing_and_double_nothing(server: postgres.Se
         number = 0
         while not stop.is_set():
             key = f"{writer}/{number}"
-            assert isinstance(again(store, key), Appended | Replayed)
+            assert isinstance(again(store, key), Appended | KeyRecord)
             acknowledged.append(key)
             number += 1
 
@@ -401,7 +401,9 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
     import sys
 
     for name in [
-        name for name in sys.modules if name.startswith(("limpet.store.postgres", "psycopg"))
+        name
+        for name in sys.modules
+        if name.startswith(("limpet.stores.server.postgres", "psycopg"))
     ]:
         monkeypatch.delitem(sys.modules, name)
     from limpet import store as room

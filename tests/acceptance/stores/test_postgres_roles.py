@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from limpet import errors
-from limpet.store.postgres import exists, opening, place
-from limpet.store.postgres import open_store as open_
+from limpet.stores.server.postgres import connections, exists, schema
+from limpet.stores.server.postgres import open_store as open_
 from tests.acceptance.stores.test_postgres_store import fill, with_options
 from tests.servers import postgres
 
@@ -30,7 +30,7 @@ def test_a_role_that_can_not_be_used_makes_nothing(role: str):
         postgres.run(url, "CREATE ROLE mighty; GRANT postgres TO mighty")
         with pytest.raises(errors.UnsafeStore, match=f"role {role}"):
             open_(with_options(url, role=role))
-        assert not opening.exists(place.of(url))
+        assert not schema.store_exists(connections.parse_url(url))
         with closing(open_(url)) as store:
             fill(store, "red")
         postgres.run(url, "REVOKE postgres FROM mighty; DROP ROLE mighty")

@@ -15,11 +15,11 @@ import pytest
 
 import limpet
 from limpet import Message, Scope, TokenBudget, errors
-from limpet.store.port import KeyUse, Projection, Query, Store
-from limpet.store.postgres import PostgresDriver, connections, opening, place
-from limpet.store.postgres import open_store as open_
-from limpet.store.remote.driver import Change, Head, KeptKey, Moved
-from limpet.store.remote.store import RemoteStore
+from limpet.stores.port import KeyUse, Projection, Query, Store
+from limpet.stores.server.driver import FeedHead, HeadMoved, KeyRow, TenantChange
+from limpet.stores.server.postgres import PostgresDriver, connections, schema
+from limpet.stores.server.postgres import open_store as open_
+from limpet.stores.server.store import ServerStore
 from limpet.testing.contract.stage import commit, feed_all, step, take, verified, write
 from tests.servers import postgres
 
@@ -113,21 +113,21 @@ def test_what_is_kept_can_be_asked_for_in_plain_sql(url: str):
 def test_a_change_for_another_head_changes_nothing_even_if_nothing_in_it_is_taken(url: str):
     with closing(open_(url)) as store:
         fill(store, "red")
-    with closing(PostgresDriver(place.of(url))) as driver:
+    with closing(PostgresDriver(connections.parse_url(url))) as driver:
         now = driver.head("red")
         before = everything(driver, "red")
         for other in (
-            Head(now.position - 1, now.link, now.epoch),
-            Head(now.position, bytes(32), now.epoch),
-            Head(now.position, now.link, now.epoch + 1),
+            FeedHead(now.position - 1, now.link, now.epoch),
+            FeedHead(now.position, bytes(32), now.epoch),
+            FeedHead(now.position, now.link, now.epoch + 1),
         ):
-            late = Change(
-                tenant="red", before=other, after=Head(9, b"l" * 32, 9),
-                keys=(KeptKey("late", b"hash", 1, 1, 0),),
+            late = TenantChange(
+                tenant="red", before=other, after=FeedHead(9, b"l" * 32, 9),
+                keys=(KeyRow("late", b"hash", 1, 1, 0),),
             )  # fmt: skip
-            calm = Change(tenant="blue", before=Head(), after=Head(), keys=())
-            assert driver.apply([late]) == [Moved(now)]
-            assert driver.apply([calm, late]) == [None, Moved(now)]
+            calm = TenantChange(tenant="blue", before=FeedHead(), after=FeedHead(), keys=())
+            assert driver.apply([late]) == [HeadMoved(now)]
+            assert driver.apply([calm, late]) == [None, HeadMoved(now)]
         assert everything(driver, "red") == before
 
 
@@ -139,16 +139,19 @@ def test_a_lost_race_is_one_whatever_isolation_is_the_default(own: str, level: s
         f" default_transaction_isolation = %L', current_database(), '{level}'); END $$",
     )
     assert postgres.run(own, "SHOW transaction_isolation") == [(level,)]
-    with closing(PostgresDriver(place.of(own))) as driver, ThreadPoolExecutor(1) as pool:
-        now = Head(1, b"l" * 32)
-        assert driver.apply([Change(tenant="red", before=Head(), after=now)]) == [None]
+    with (
+        closing(PostgresDriver(connections.parse_url(own))) as driver,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        now = FeedHead(1, b"l" * 32)
+        assert driver.apply([TenantChange(tenant="red", before=FeedHead(), after=now)]) == [None]
         with psycopg.connect(own) as other:
             other.execute("UPDATE limpet.heads SET epoch = 1")
-            late = pool.submit(driver.apply, [Change(tenant="red", before=now, after=now)])
+            late = pool.submit(driver.apply, [TenantChange(tenant="red", before=now, after=now)])
             waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             while not postgres.run(own, waits):
                 assert not late.done()
-        assert late.result() == [Moved(Head(1, b"l" * 32, 1))]
+        assert late.result() == [HeadMoved(FeedHead(1, b"l" * 32, 1))]
 
 
 class Counting(PostgresDriver):
@@ -156,7 +159,7 @@ class Counting(PostgresDriver):
 
     asked = 0
 
-    def head(self, tenant: str) -> Head:
+    def head(self, tenant: str) -> FeedHead:
         self.asked += 1
         return super().head(tenant)
 
@@ -166,8 +169,8 @@ class Counting(PostgresDriver):
 
 
 def test_a_store_that_writes_alone_asks_nothing_though_it_listens(url: str):
-    driver = Counting(place.of(url))
-    with closing(RemoteStore(driver)) as store:
+    driver = Counting(connections.parse_url(url))
+    with closing(ServerStore(driver)) as store:
         assert not store.wait("acme", 0, 0.1), "from now on it listens"
         for number in range(40):
             take(store, step(write(f"s{number}", 0, b"x")))
@@ -189,7 +192,7 @@ def test_a_store_that_writes_alone_asks_nothing_though_it_listens(url: str):
 class Careless(PostgresDriver):
     """Leaves every condition on the tenant out of its statements."""
 
-    def __init__(self, at: place.Place) -> None:
+    def __init__(self, at: connections.PostgresDsn) -> None:
         super().__init__(at)
         self._sql: Mapping[str, str] = {
             name: re.sub(r"\b(\w+\.)?tenant = %\(tenant\)s", "true", text)
@@ -239,20 +242,20 @@ def test_with_every_tenant_condition_removed_nothing_of_another_tenant_is_seen(o
     with closing(open_(own)) as store:
         fill(store, "red")
         fill(store, "blue")
-    with closing(PostgresDriver(place.of(own))) as right:
+    with closing(PostgresDriver(connections.parse_url(own))) as right:
         expected = {tenant: everything(right, tenant) for tenant in ("red", "blue", "green")}
     careless_functions(own)
-    with closing(Careless(place.of(own))) as careless:
+    with closing(Careless(connections.parse_url(own))) as careless:
         assert "tenant = %(tenant)s" not in "".join(careless._sql.values())
         for tenant, found in expected.items():
             assert everything(careless, tenant) == found
         assert "blue" not in everything(careless, "red")
-        store = RemoteStore(careless)
+        store = ServerStore(careless)
         take(store, step(write("b", 0, b"more"), tenant="green"))
         assert careless.forget_keys("green", before_us=2**60) == 0
         assert store.put_note("green", "note-red", b"green's", expected=0)
         store.close()
-    with closing(PostgresDriver(place.of(own))) as right:
+    with closing(PostgresDriver(connections.parse_url(own))) as right:
         assert [everything(right, tenant) for tenant in ("red", "blue")] == [
             expected["red"], expected["blue"]
         ]  # fmt: skip
@@ -272,8 +275,8 @@ def test_what_row_level_security_does_not_reach_is_named_in_the_guide(url: str):
 def test_without_a_tenant_nothing_is_seen_and_nothing_can_be_put(own: str):
     with closing(open_(own)) as store:
         fill(store, "red")
-    with closing(connections.connect(place.of(own))) as connection:
-        for table in opening.OURS:
+    with closing(connections.connect(connections.parse_url(own))) as connection:
+        for table in schema.TENANT_TABLES:
             assert connection.execute(f"SELECT * FROM {table}".encode()).fetchall() == []
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("SELECT * FROM events_0")
@@ -284,7 +287,7 @@ def test_without_a_tenant_nothing_is_seen_and_nothing_can_be_put(own: str):
 
 
 def test_a_look_leaves_no_tenant_behind(url: str):
-    with closing(PostgresDriver(place.of(url))) as driver:
+    with closing(PostgresDriver(connections.parse_url(url))) as driver:
         for ask in (lambda: driver.head("red"), lambda: driver.note("red", "n"), driver.tenants):
             ask()
             with driver._connections.borrow() as connection:
@@ -387,7 +390,7 @@ def test_those_who_come_first_together_make_one_store():
 
 def test_a_migration_under_load_hinders_nobody_for_long(own: str):
     """A step that needs every table for itself gives way to whoever is at work, and comes through."""
-    at, stop = place.of(own), threading.Event()
+    at, stop = connections.parse_url(own), threading.Event()
     steps = {
         1: "",
         2: "",
@@ -422,12 +425,14 @@ def test_a_migration_under_load_hinders_nobody_for_long(own: str):
         open_(own)
 
 
-def patient(owner: connections.Connection, at: place.Place, steps: dict[int, str]) -> None:
-    from limpet.store.postgres import translate
+def patient(
+    owner: connections.PostgresConnection, at: connections.PostgresDsn, steps: dict[int, str]
+) -> None:
+    from limpet.stores.server.postgres import error_mapping
 
-    with pytest.MonkeyPatch.context() as patch, translate.at(at.shown):
-        patch.setattr(opening, "MIGRATIONS", (*opening.MIGRATIONS, "schema-4.sql"))
-        opening.lift(owner, at, steps)
+    with pytest.MonkeyPatch.context() as patch, error_mapping.translate_errors(at.shown):
+        patch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "schema-4.sql"))
+        schema.migrate(owner, at, steps)
 
 
 def test_a_schema_of_somebody_else_is_left_alone():

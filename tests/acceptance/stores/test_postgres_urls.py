@@ -11,8 +11,8 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.store.postgres import exists, place
-from limpet.store.postgres import open_store as open_
+from limpet.stores.server.postgres import connections, exists
+from limpet.stores.server.postgres import open_store as open_
 from tests.servers import postgres
 
 
@@ -35,9 +35,9 @@ def test_a_url_that_names_nothing():
         with pytest.raises(errors.InvalidRequest):
             limpet.connect(url)
     with pytest.raises(errors.InvalidRequest) as caught:
-        place.of("postgresql://ada:s3cret@h/d?nonsense=s3cret")
+        connections.parse_url("postgresql://ada:s3cret@h/d?nonsense=s3cret")
     assert "s3cret" not in str(caught.value)
-    assert "s3cret" not in repr(place.of("postgresql://ada:s3cret@h/d"))
+    assert "s3cret" not in repr(connections.parse_url("postgresql://ada:s3cret@h/d"))
 
 
 def test_every_form_of_a_url_that_libpq_takes(
@@ -63,7 +63,7 @@ def test_every_form_of_a_url_that_libpq_takes(
             monkeypatch.setenv(variable, value)
         for form in ("postgresql://", f"postgresql:///{name}", "postgresql://?schema=limpet"):
             open_(form).close()
-            assert place.of(form).shown == f"PostgreSQL at {folder}:{port}/{name}"
+            assert connections.parse_url(form).shown == f"PostgreSQL at {folder}:{port}/{name}"
     finally:
         server.restart()
 

@@ -9,10 +9,10 @@ import pytest
 
 import limpet
 from limpet import Message, errors
-from limpet.store import redis as ours
-from limpet.store.redis import packing, settings
-from limpet.store.redis.rebuilding import Rebuild
-from limpet.store.remote.driver import Change, Head
+from limpet.stores.server import redis as ours
+from limpet.stores.server.driver import FeedHead, TenantChange
+from limpet.stores.server.redis import serialization, settings
+from limpet.stores.server.redis.driver import RedisRebuild
 from limpet.testing.contract import erasing
 from limpet.testing.contract.stage import TENANT, step, take, verified, write
 from tests.contract.test_redis import client_of, driver_of
@@ -61,12 +61,12 @@ def test_a_scrub_that_was_broken_off_is_done_by_the_next(monkeypatch: pytest.Mon
         erasing.said(store, "a", erasing.event("c1", "one"))
         erasing.erased(store, erasing.whole(store, "a", todo=b"first\n"))
 
-        def busy(_: settings.Settings) -> None:
+        def busy(_: settings.RedisSettings) -> None:
             raise errors.StoreBusy("it takes long.")
 
         for _ in range(2):
             with monkeypatch.context() as patch:
-                patch.setattr(settings.Settings, "rewrite", busy)
+                patch.setattr(settings.RedisSettings, "rewrite", busy)
                 with pytest.raises(errors.StoreBusy):
                     store.scrub(store.pending() or b"")
             assert store.pending() == b"\nfirst\n"
@@ -86,15 +86,15 @@ def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pyt
         erasing.said(store, "a", erasing.event("canary-claim", "canary-word"))
         erasing.said(store, "b", erasing.event("c1", "stays"))
         # A process that died cleans nothing away.
-        monkeypatch.setattr(Rebuild, "_clean", lambda *_: None)
+        monkeypatch.setattr(RedisRebuild, "_clean", lambda *_: None)
         list(store.rebuild(erasing.derive))
         driver = driver_of(store)
         begun = driver.head(TENANT)
         derived = tuple(driver.projections(TENANT))
         at = f"{server.url}?prefix=limpet"
 
-        def parts() -> Iterator[Change]:
-            part = Change(tenant=TENANT, before=begun, after=begun, projections=derived)
+        def parts() -> Iterator[TenantChange]:
+            part = TenantChange(tenant=TENANT, before=begun, after=begun, projections=derived)
             yield part
             assert len(derived_keys(at)) == 3
             erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
@@ -136,7 +136,7 @@ def test_a_rebuild_is_not_put_into_place_if_others_write_at_the_last_moment(url:
         take(store, step(write("a", 0, b"1", claims=(("c", 0),))))
         driver = driver_of(store)
 
-        class Late(Rebuild):
+        class Late(RedisRebuild):
             def _current(self) -> bool:
                 take(store, step(write("a", 1, b"2")))
                 return True
@@ -153,8 +153,10 @@ def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
         driver = driver_of(store)
         head = driver.head(TENANT)
 
-        def some() -> Iterator[Change]:
-            yield Change(tenant=TENANT, before=Head(), after=Head(), claims=((1, "c", 1),))
+        def some() -> Iterator[TenantChange]:
+            yield TenantChange(
+                tenant=TENANT, before=FeedHead(), after=FeedHead(), claims=((1, "c", 1),)
+            )
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
@@ -163,8 +165,12 @@ def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
         # A process that died can't clean up after itself.
         key = driver._names.head(TENANT)
         number = driver._servers.script("build_begin", key, head.position, head.link, head.epoch)
-        part = Change(tenant=TENANT, before=Head(), after=Head(), claims=((1, "left", 1),))
-        assert driver._servers.script("build", key, str(number), packing.part(part)) == 1
+        part = TenantChange(
+            tenant=TENANT, before=FeedHead(), after=FeedHead(), claims=((1, "left", 1),)
+        )
+        assert (
+            driver._servers.script("build", key, str(number), serialization.pack_derived(part)) == 1
+        )
         assert len(derived_keys(url)) == 2
         builds = driver._names.base(TENANT) + b"builds"
         driver._servers.command(builds, b"ZADD", builds, 1, str(number), write=True)

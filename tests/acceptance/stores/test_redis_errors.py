@@ -16,10 +16,9 @@ import pytest
 
 import limpet
 from limpet import Message, errors
-from limpet.store import redis as ours
-from limpet.store.levels import LEVELS
-from limpet.store.port import KeyUse, Replayed, Store
-from limpet.store.redis import settings
+from limpet.stores.port import DURABILITY_LEVELS, KeyRecord, KeyUse, Store
+from limpet.stores.server import redis as ours
+from limpet.stores.server.redis import settings
 from limpet.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
 from tests.servers import valkey
 
@@ -146,7 +145,7 @@ def test_a_write_whose_answer_was_cut_off_is_not_sent_again(own: valkey.Server):
             take(store, step(write("a", 1, b"2"), key=KeyUse("k", b"hash")))
         assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 1
         again = commit(store, step(write("a", 1, b"2"), key=KeyUse("k", b"hash")))
-        assert again == [Replayed(b"hash", 2, 2)]
+        assert again == [KeyRecord(b"hash", 2, 2)]
         relay.cuts.set()
         assert store.version(TENANT, "a") == 2, "what only looks is asked again"
 
@@ -316,7 +315,7 @@ def test_the_level_is_what_the_settings_hold(
             assert store.durability == store.status()["durability"] == level
         for asked in ("power-loss", "process-crash", "none"):
             url = f"{own.url}?durability={asked}"
-            if LEVELS.index(asked) <= LEVELS.index(level):
+            if DURABILITY_LEVELS.index(asked) <= DURABILITY_LEVELS.index(level):
                 ours.open_store(url).close()
             else:
                 refused(url, errors.UnsafeStore, asked, level, "appendfsync always")
@@ -332,7 +331,7 @@ def test_a_server_that_does_not_sync_while_it_writes_its_files_anew(own: valkey.
         refused(url, errors.UnsafeStore, "process-crash", "no-appendfsync-on-rewrite no")
         with opened(f"{url}&waitaof=1") as store:
             assert store.durability == "power-loss"
-    assert settings.level_of({"appendonly": "yes", "appendfsync": "always"}, synced=False) == (
+    assert settings.durability_of({"appendonly": "yes", "appendfsync": "always"}, synced=False) == (
         "process-crash"
     ), "what is not known is not claimed"
 

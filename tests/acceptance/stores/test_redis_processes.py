@@ -13,10 +13,10 @@ from redis.exceptions import ResponseError
 
 import limpet
 from limpet import Message, errors, limits
-from limpet.store import redis as ours
-from limpet.store.redis import settings
-from limpet.store.redis.names import Names
-from limpet.store.redis.servers import Servers
+from limpet.stores.server import redis as ours
+from limpet.stores.server.redis import settings
+from limpet.stores.server.redis.connections import RedisServers
+from limpet.stores.server.redis.serialization import RedisKeys
 from tests.contract.test_redis import client_of
 from tests.servers import valkey
 
@@ -31,10 +31,10 @@ def test_those_who_have_files_written_anew_at_once_wait_for_one_another():
         together = threading.Barrier(6, timeout=60)
 
         def rewrite(_number: int) -> int:
-            with contextlib.closing(Servers(ours.place.of(server.url))) as servers:
+            with contextlib.closing(RedisServers(ours.place.of(server.url))) as servers:
                 for _ in range(3):
                     together.wait()
-                    settings.Settings(servers).rewrite()
+                    settings.RedisSettings(servers).rewrite()
             return 3
 
         with ThreadPoolExecutor(6) as pool:
@@ -44,26 +44,26 @@ def test_those_who_have_files_written_anew_at_once_wait_for_one_another():
 def test_what_keeps_a_server_from_writing_its_files_anew_is_said(monkeypatch: pytest.MonkeyPatch):
     with (
         valkey.server() as server,
-        contextlib.closing(Servers(ours.place.of(server.url))) as servers,
+        contextlib.closing(RedisServers(ours.place.of(server.url))) as servers,
     ):
-        run = settings.Settings._run
+        run = settings.RedisSettings._run
 
-        def busy(self: settings.Settings, link: Any, *commands: Any) -> list[object]:
+        def busy(self: settings.RedisSettings, link: Any, *commands: Any) -> list[object]:
             if commands == ((b"BGREWRITEAOF",),):
                 return [ResponseError("Background append only file rewriting already in progress")]
             return run(self, link, *commands)
 
-        monkeypatch.setattr(settings.Settings, "_run", busy)
+        monkeypatch.setattr(settings.RedisSettings, "_run", busy)
         monkeypatch.setattr(limits, "REDIS_REWRITE_WAIT_S", 0.2)
         with pytest.raises(errors.StoreBusy, match="takes long") as caught:
-            settings.Settings(servers).rewrite()
+            settings.RedisSettings(servers).rewrite()
         assert caught.value.facts["pending"] is True
 
 
 def test_a_list_of_tenants_that_was_lost_comes_back_with_whoever_writes_next(url: str):
     with limpet.connect(url) as lp:
         lp.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
-    names = Names(ours.place.of(url).prefix)
+    names = RedisKeys(ours.place.of(url).prefix)
     with client_of(url) as client:
         client.delete(names.tenants)
         with limpet.connect(url) as lp:
@@ -75,7 +75,7 @@ def test_a_list_of_tenants_that_was_lost_comes_back_with_whoever_writes_next(url
 def test_a_head_or_a_list_that_is_lost_is_damage_not_an_empty_store(url: str, tmp_path: Path):
     with limpet.connect(url) as lp:
         lp.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
-    names = Names(ours.place.of(url).prefix)
+    names = RedisKeys(ours.place.of(url).prefix)
     with client_of(url) as client:
         client.delete(names.tenants)
         with limpet.connect(url) as lp:

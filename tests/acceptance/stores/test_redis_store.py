@@ -15,8 +15,8 @@ import pytest
 
 import limpet
 from limpet import Message, Scope, TokenBudget, errors
-from limpet.store import redis as ours
-from limpet.store.redis import settings
+from limpet.stores.server import redis as ours
+from limpet.stores.server.redis import settings
 from limpet.testing.contract import erasing
 from limpet.testing.contract.stage import TENANT, feed_all, step, take, verified, write
 from tests.contract.test_redis import client_of, driver_of
@@ -307,7 +307,7 @@ def test_a_durability_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPat
         erasing.said(store, "a", erasing.event("c1", "one"))
         client.config_set("appendfsync", "everysec")
         with monkeypatch.context() as patch:
-            patch.setattr(settings, "AGAIN_S", 0.0)
+            patch.setattr(settings, "RECHECK_S", 0.0)
             with pytest.raises(errors.UnsafeStore, match="power-loss"):
                 erasing.said(store, "a", erasing.event("c2", "two"))
             with pytest.raises(errors.UnsafeStore, match="power-loss"):

@@ -15,8 +15,9 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.store import sqlite
-from limpet.store.sqlite import files, opening
+from limpet.stores import sqlite
+from limpet.stores.sqlite import database
+from limpet.stores.sqlite.shared_file import store_files
 from tests.acceptance.conversation_steps import engine_of, feed, said, texts, user
 
 
@@ -72,8 +73,8 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path):
 
 def changed(path: Path, statement: str) -> None:
     """Change a store's header with the checksums kept right, as only a program of ours would."""
-    opening.load_checksums()
-    connection = apsw.Connection(str(path), vfs=opening.VFS)
+    database.register_checksum_vfs()
+    connection = apsw.Connection(str(path), vfs=database.CHECKSUM_VFS)
     list(connection.execute(statement))
     connection.close()
 
@@ -90,7 +91,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_newer_store_is_refused_with_the_remedy(path: Path):
     changed(path, "PRAGMA user_version = 99")
     refused(path, errors.NewerStore, "pip install .")
-    changed(path, f"PRAGMA user_version = {opening.SCHEMA}")
+    changed(path, f"PRAGMA user_version = {database.SCHEMA_VERSION}")
     with limpet.connect(path) as lp:
         assert texts(lp.sessions.get_session("s")) == ["kept"]
 
@@ -104,7 +105,7 @@ def test_settings_that_lose_data_are_refused(path: Path):
         assert said(lp) == ["kept"]
 
 
-class Elsewhere(files.Files):
+class Elsewhere(store_files.StoreFiles):
     """A file system of another kind."""
 
     def __init__(self, kind: str) -> None:
@@ -114,7 +115,7 @@ class Elsewhere(files.Files):
         return self._kind
 
 
-@pytest.mark.parametrize("kind", sorted(files.NETWORK))
+@pytest.mark.parametrize("kind", sorted(store_files.NETWORK_FILE_SYSTEMS))
 def test_network_file_systems_are_refused(tmp_path: Path, kind: str):
     with pytest.raises(errors.UnsafeStore, match="local disk"):
         sqlite.open_store(tmp_path / "state.db", files=Elsewhere(kind))
@@ -127,22 +128,24 @@ def test_local_file_systems_are_accepted(tmp_path: Path, kind: str):
 
 
 def test_the_kind_of_file_system_is_read_from_the_machine():
-    assert files.Files().kind(Path("/proc")) == "proc"
-    assert files.Files().kind(Path("/")) != ""
-    assert files.Files().kind(Path("/procession")) == files.Files().kind(Path("/"))
+    assert store_files.StoreFiles().kind(Path("/proc")) == "proc"
+    assert store_files.StoreFiles().kind(Path("/")) != ""
+    assert store_files.StoreFiles().kind(Path("/procession")) == store_files.StoreFiles().kind(
+        Path("/")
+    )
 
 
 @pytest.mark.parametrize("version", ["3.7.0", "3.40.1", "3.51.0", "3.51.2"])
 def test_an_sqlite_with_the_wal_reset_bug_is_refused(version: str):
     with pytest.raises(errors.UnsafeStore, match="pip install -U apsw"):
-        opening.check_library(version)
+        database.check_sqlite_version(version)
 
 
 @pytest.mark.parametrize(
     "version", ["3.51.3", "3.52.0", "3.100.0", "4.0.0", apsw.sqlite_lib_version()]
 )
 def test_an_sqlite_without_it_is_accepted(version: str):
-    opening.check_library(version)
+    database.check_sqlite_version(version)
 
 
 def test_a_full_disk_says_so_and_a_retry_with_the_same_key_has_one_effect(path: Path):

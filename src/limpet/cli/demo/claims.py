@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import limpet
 from limpet.cli import figures, picture
 from limpet.cli.demo import keeper, logbook, script
-from limpet.store.port import Report
+from limpet.stores.port import Report
 
 
 class Claim(NamedTuple):

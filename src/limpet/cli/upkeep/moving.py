@@ -13,7 +13,7 @@ from limpet import errors
 from limpet.cli import again, exits, figures, target
 from limpet.cli.options import Common, Printing
 from limpet.cli.surface import Face, Surface
-from limpet.store import urls
+from limpet.stores import urls
 
 if TYPE_CHECKING:
     from limpet.engine.migrating import Migrated
@@ -36,7 +36,9 @@ def migrate(source: str, goal: str, printing: Printing, *, verify: bool) -> int:
         surface.note(f"See what it holds: {again.command('status', named=goal)}")
         return exits.DONE
     late = figures.count(sum(moved.behind.values()), "event")
-    surface.note(f"{urls.shown(source)} has got {late} since. Stop who writes there, then repeat:")
+    surface.note(
+        f"{urls.without_password(source)} has got {late} since. Stop who writes there, then repeat:"
+    )
     surface.note(f"{again.command('migrate', goal, named=source)}  (exit {exits.CONFLICT})")
     return exits.CONFLICT
 
@@ -80,7 +82,7 @@ def _cut_short(command: str, source: str, goal: str) -> Iterator[None]:
 
 
 def _named(goal: str) -> str:
-    if urls.scheme(goal) == "volatile":
+    if urls.scheme_of(goal) == "volatile":
         told = "volatile: names a store in the memory of one process; nothing put there would last."
         raise exits.Failure(
             exits.Problem(
@@ -91,7 +93,7 @@ def _named(goal: str) -> str:
 
 
 def _show(surface: Surface, what: tuple[str, str, str], moved: Migrated, seconds: float) -> None:
-    did, source, goal = (urls.shown(each) for each in what)
+    did, source, goal = (urls.without_password(each) for each in what)
     if surface.face is Face.JSON:
         document = {"source": source, "target": goal, **msgspec.to_builtins(moved)}
         surface.document({**document, "seconds": round(seconds, 3)})

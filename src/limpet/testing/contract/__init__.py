@@ -1,4 +1,4 @@
-"""The contract suite: every promise of `limpet.store.port`, proved on any backend.
+"""The contract suite: every promise of `limpet.stores.port`, proved on any backend.
 
 To prove a backend, subclass the suite in a test module of your own and run pytest:
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from limpet.store.port import (
+from limpet.stores.port import (
     Append,
     Appended,
-    Claimed,
+    AppendOutcome,
+    ClaimTaken,
+    KeyRecord,
     KeyUse,
     NewEvent,
-    Outcome,
     Projection,
-    Replayed,
     Snapshot,
     Stale,
     Store,
@@ -49,7 +49,7 @@ class Appending(stage.Stage):
         assert commit(store, whole) == [Appended(1, 3)]
         assert _told(feed_all(store)) == [("a", 1, b"1"), ("a", 2, b"2"), ("b", 1, b"3")]
         assert store.find_claim(TENANT, "a", "c1") == 2
-        assert store.find_key(TENANT, "k1") == Replayed(used.command_hash, 1, 3)
+        assert store.find_key(TENANT, "k1") == KeyRecord(used.command_hash, 1, 3)
         assert store.find(TENANT, "row", "1") == row
         assert store.snapshot(TENANT, "a") == snapshot
         assert store.tenants() == [TENANT]
@@ -63,10 +63,10 @@ class Appending(stage.Stage):
 
     def test_a_taken_claim_in_a_second_stream_leaves_no_trace(self, store: Store) -> None:
         second = write("b", 1, b"no", b"no", claims=(("c2", 0), ("c1", 1)))
-        _leaves_no_trace(store, second, Claimed("b", "c1", 1))
+        _leaves_no_trace(store, second, ClaimTaken("b", "c1", 1))
 
     def test_a_used_key_leaves_no_trace(self, store: Store) -> None:
-        _leaves_no_trace(store, write("b", 1, b"no"), Replayed(b"first", 1, 2), key="k1")
+        _leaves_no_trace(store, write("b", 1, b"no"), KeyRecord(b"first", 1, 2), key="k1")
 
     def test_a_refused_first_append_makes_no_tenant(self, store: Store) -> None:
         assert commit(store, step(write("a", 1, b"no"))) == [Stale("a", 0)]
@@ -88,7 +88,7 @@ class Appending(stage.Stage):
     def test_a_claim_is_unique_in_its_stream_for_ever(self, store: Store) -> None:
         take(store, step(write("a", 0, b"1", b"2", claims=(("c1", 1),))))
         again = step(write("a", 2, b"no", claims=(("c1", 0),)))
-        assert commit(store, again) == [Claimed("a", "c1", 2)]
+        assert commit(store, again) == [ClaimTaken("a", "c1", 2)]
         assert commit(store, step(write("b", 0, b"3", claims=(("c1", 0),)))) == [Appended(3, 3)]
         assert store.find_claim(TENANT, "a", "c1") == 2
         assert store.find_claim(TENANT, "b", "c1") == 1
@@ -99,7 +99,7 @@ class Appending(stage.Stage):
         take(store, step(write("a", 0, b"1")))
         before = shown(store)
         twice = step(write("a", 1, b"no", b"no", b"no", claims=(("c1", 1), ("c1", 2))))
-        assert commit(store, twice) == [Claimed("a", "c1", 3)]
+        assert commit(store, twice) == [ClaimTaken("a", "c1", 3)]
         assert shown(store) == before
 
     def test_a_key_is_checked_before_versions_and_those_before_claims(self, store: Store) -> None:
@@ -107,15 +107,15 @@ class Appending(stage.Stage):
         take(store, step(write("a", 0, b"1", claims=(("c1", 0),)), key=used))
         wrong = write("a", 0, b"no", claims=(("c1", 0),))
         taken = write("a", 1, b"no", claims=(("c1", 0),))
-        assert commit(store, step(wrong, key=used)) == [Replayed(b"first", 1, 1)]
+        assert commit(store, step(wrong, key=used)) == [KeyRecord(b"first", 1, 1)]
         assert commit(store, step(taken, write("b", 9, b"no"))) == [Stale("b", 0)]
-        assert commit(store, step(taken)) == [Claimed("a", "c1", 1)]
+        assert commit(store, step(taken)) == [ClaimTaken("a", "c1", 1)]
 
     def test_a_key_answers_with_its_first_use(self, store: Store) -> None:
         take(store, step(write("a", 0, b"1")))
         take(store, step(write("a", 1, b"2"), write("b", 0, b"3"), key=KeyUse("k1", b"first")))
         take(store, step(write("a", 2, b"4")))
-        first_use = Replayed(b"first", 2, 3)
+        first_use = KeyRecord(b"first", 2, 3)
         assert store.find_key(TENANT, "k1") == first_use
         assert store.find_key(TENANT, "k2") is None
         other = step(write("a", 3, b"no"), key=KeyUse("k1", b"other"))
@@ -128,10 +128,10 @@ class Appending(stage.Stage):
         assert store.forget_keys(TENANT, before_us=10) == 0
         assert store.forget_keys(TENANT, before_us=21) == 2
         assert store.find_key(TENANT, "k1") is None
-        assert store.find_key(TENANT, "k3") == Replayed(b"h", 3, 3)
+        assert store.find_key(TENANT, "k3") == KeyRecord(b"h", 3, 3)
         again = step(write("a", 3, b"x"), key=KeyUse("k1", b"new"), time_us=40)
         assert commit(store, again) == [Appended(4, 4)]
-        assert store.find_key(TENANT, "k1") == Replayed(b"new", 4, 4)
+        assert store.find_key(TENANT, "k1") == KeyRecord(b"new", 4, 4)
 
     def test_appends_of_one_commit_each_have_their_outcome(self, store: Store) -> None:
         take(store, step(write("a", 0, b"1", claims=(("c1", 0),)), key=KeyUse("k1", b"first")))
@@ -145,8 +145,8 @@ class Appending(stage.Stage):
         ) == [
             Appended(2, 2),
             Stale("b", 0),
-            Claimed("a", "c1", 1),
-            Replayed(b"first", 1, 1),
+            ClaimTaken("a", "c1", 1),
+            KeyRecord(b"first", 1, 1),
             Appended(3, 4),
         ]
         told = [("a", 1, b"1"), ("a", 2, b"2"), ("b", 1, b"3"), ("a", 3, b"4")]
@@ -168,8 +168,8 @@ class Appending(stage.Stage):
         ) == [
             Appended(1, 1),
             Stale("a", 1),
-            Claimed("a", "c1", 1),
-            Replayed(b"first", 1, 1),
+            ClaimTaken("a", "c1", 1),
+            KeyRecord(b"first", 1, 1),
             Appended(2, 2),
         ]
         assert store.find(TENANT, "row", "1") is None
@@ -262,7 +262,9 @@ def _told(events: list[StoredEvent]) -> list[tuple[str, int, bytes | None]]:
     return [(e.stream, e.version, e.payload) for e in events]
 
 
-def _leaves_no_trace(store: Store, second: StreamWrite, outcome: Outcome, key: str = "k2") -> None:
+def _leaves_no_trace(
+    store: Store, second: StreamWrite, outcome: AppendOutcome, key: str = "k2"
+) -> None:
     """Refuse an append for its second write, or for its key, and look for anything it left."""
     row = Projection(kind="row", id="1", terms=("t1",), document=b"before")
     first = step(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from limpet.store.port import Appended, Claimed, Snapshot, Stale, Store, StreamWrite
+from limpet.stores.port import Appended, ClaimTaken, Snapshot, Stale, Store, StreamWrite
 from limpet.testing.contract import stage
 from limpet.testing.contract.stage import (
     OTHER,
@@ -136,20 +136,20 @@ class Basing(stage.Stage):
         assert [store.find_claim(TENANT, "a", c, at=3) for c in ("c1", "c2", "c3")] == [1, 2, 3]
         assert [store.find_claim(TENANT, "b", c) for c in ("c1", "c2", "c3")] == [1, 2, 3]
         taken = write("a", 4, b"no", claims=(("c1", 0),))
-        assert commit(store, step(taken)) == [Claimed("a", "c1", 1)]
+        assert commit(store, step(taken)) == [ClaimTaken("a", "c1", 1)]
         assert commit(store, step(write("b", 3, b"no", claims=(("c2", 0),)))) == [
-            Claimed("b", "c2", 2)
+            ClaimTaken("b", "c2", 2)
         ]
         take(store, step(write("a", 4, b"again", claims=(("c3", 0), ("c2", 0)))))
         assert store.find_claim(TENANT, "a", "c3") == 5
         assert store.find_claim(TENANT, "a", "c3", at=3) == 3
         again = write("a", 5, b"no", claims=(("c3", 0),))
-        assert commit(store, step(again)) == [Claimed("a", "c3", 5)]
+        assert commit(store, step(again)) == [ClaimTaken("a", "c3", 5)]
 
     def test_a_fork_whose_claim_its_base_has_is_refused(self, store: Store) -> None:
         take(store, step(write("a", 0, b"1", b"2", claims=(("c1", 0), ("c2", 1)))))
         refused = based("b", 0, ("a", 1), b"own", claims=(("c1", 0),))
-        assert commit(store, step(refused)) == [Claimed("b", "c1", 1)]
+        assert commit(store, step(refused)) == [ClaimTaken("b", "c1", 1)]
         assert store.version(TENANT, "b") == 0
         taken = based("b", 0, ("a", 1), b"own", claims=(("c2", 0),))
         assert commit(store, step(taken), step(refused)) == [Appended(3, 3), Stale("b", 2)]
@@ -164,7 +164,7 @@ class Basing(stage.Stage):
             step(write("b", 3, b"6", claims=(("c1", 0),))),
         )
         assert outcomes[:3] == [Appended(1, 2), Appended(3, 3), Appended(4, 4)]
-        assert outcomes[3:] == [Claimed("a", "c2", 3), Claimed("b", "c1", 1)]
+        assert outcomes[3:] == [ClaimTaken("a", "c2", 3), ClaimTaken("b", "c1", 1)]
         assert [p for _, p in told(store, "a")] == [b"1", b"4"]
         assert [p for _, p in told(store, "b")] == [b"1", b"2", b"3"]
         assert verified(store).ok
@@ -207,10 +207,10 @@ class Basing(stage.Stage):
         assert told(second, "a") == told(store, "a") == [(1, b"1"), (2, b"2"), (4, b"4")]
         assert commit(second, step(write("a", 3, b"late"))) == [Stale("a", 4)]
         taken = write("a", 4, b"no", claims=(("c2", 0),))
-        assert commit(second, step(taken)) == [Claimed("a", "c2", 2)]
+        assert commit(second, step(taken)) == [ClaimTaken("a", "c2", 2)]
         take(second, step(write("a", 4, b"5", claims=(("c3", 0),))))
         taken = write("a", 5, b"no", claims=(("c3", 0),))
-        assert commit(store, step(taken)) == [Claimed("a", "c3", 5)]
+        assert commit(store, step(taken)) == [ClaimTaken("a", "c3", 5)]
         second.close()
 
     def test_bases_are_kept(self, store: Store, folder: Path) -> None:
@@ -268,7 +268,7 @@ def _walk(store: Store, prefix: str, dice: random.Random) -> None:
         new = StreamWrite(name, version, (event(payload), event(said)), claims, base)
         (outcome,) = commit(store, step(new))
         if said in taken:
-            assert isinstance(outcome, Claimed), (prefix, number, outcome)
+            assert isinstance(outcome, ClaimTaken), (prefix, number, outcome)
             continue
         assert isinstance(outcome, Appended), (prefix, number, outcome)
         lists[name] = [*kept, (after + 1, payload), (after + 2, said)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from limpet import errors
-from limpet.store.port import Appended, Stale, Store
+from limpet.stores.port import Appended, Stale, Store
 from limpet.testing.contract import stage
 from limpet.testing.contract.stage import (
     OTHER,

@@ -11,7 +11,7 @@ from time import sleep
 
 import pytest
 
-from limpet.store.port import Append, Appended, KeyUse, Replayed, Stale, Store, StoredEvent
+from limpet.stores.port import Append, Appended, KeyRecord, KeyUse, Stale, Store, StoredEvent
 from limpet.testing.contract import stage
 from limpet.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
 from limpet.testing.contract.walking import walk
@@ -75,7 +75,7 @@ class Company(stage.Stage):
 
         with ThreadPoolExecutor(_WRITERS) as pool:
             outcomes = Counter(map(repr, pool.map(work, range(_WRITERS))))
-        replayed = repr(Replayed(b"hash", 1, 1))
+        replayed = repr(KeyRecord(b"hash", 1, 1))
         assert outcomes == {repr(Appended(1, 1)): 1, replayed: _WRITERS - 1}
 
     def test_a_turn_may_hold_several_commits_each_seen_at_once(self, store: Store) -> None:

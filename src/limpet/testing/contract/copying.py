@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.store.erasure import is_erased, is_notice
-from limpet.store.port import Append, KeyUse, NewEvent, Raw, RawKey, Store, StreamWrite
-from limpet.store.volatile import VolatileStore
+from limpet.stores.erasure import is_erased_stream, is_notice
+from limpet.stores.port import Append, KeyUse, NewEvent, RawEvent, RawKey, Store, StreamWrite
+from limpet.stores.volatile import VolatileStore
 from limpet.testing.contract import stage
 from limpet.testing.contract.erasing import derive, erased, event, one, payload, said, whole
 from limpet.testing.contract.rebuilding import rebuilt
@@ -40,7 +40,7 @@ class Life:
 
     def _streams(self) -> list[str]:
         streams = {found.stream for found in feed_all(self.store, self.tenant)}
-        return sorted(name for name in streams if not is_erased(name))
+        return sorted(name for name in streams if not is_erased_stream(name))
 
     def _event(self, stream: str) -> NewEvent:
         store, dice = self.store, self.dice
@@ -76,7 +76,7 @@ class Life:
         own = [
             found
             for found in feed_all(self.store, self.tenant)
-            if not is_notice(found.kind) and not is_erased(found.stream)
+            if not is_notice(found.kind) and not is_erased_stream(found.stream)
         ]
         if own and self.tenant == TENANT:
             gone = self.dice.choice(own)
@@ -90,7 +90,7 @@ class Life:
         going = [self.dice.choice(streams)]
         for stream in going:
             forks = self.store.forks(self.tenant, stream)
-            going += [name for name, _ in forks if name not in going and not is_erased(name)]
+            going += [name for name, _ in forks if name not in going and not is_erased_stream(name)]
         erased(self.store, whole(self.store, *going, tenant=self.tenant))
 
 
@@ -100,7 +100,9 @@ def page(source: Store, after: int, limit: int, tenant: str = TENANT) -> dict[st
     return {"events": events, "blobs": blobs_for(source, events, tenant)}
 
 
-def blobs_for(source: Store, events: Sequence[Raw], tenant: str = TENANT) -> dict[bytes, bytes]:
+def blobs_for(
+    source: Store, events: Sequence[RawEvent], tenant: str = TENANT
+) -> dict[bytes, bytes]:
     """Return the blobs that events refer to."""
     return source.blobs(tenant, {hash_ for raw in events for hash_ in raw.blobs})
 

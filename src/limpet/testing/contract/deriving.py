@@ -6,7 +6,7 @@ from itertools import product
 
 import msgspec
 
-from limpet.store.port import Projection, Query, Snapshot, Store
+from limpet.stores.port import Projection, Query, Snapshot, Store
 from limpet.testing.contract import stage
 from limpet.testing.contract.stage import TENANT, beside, drop, project, step, take, write
 

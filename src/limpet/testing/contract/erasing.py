@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.store.erasure import Erased, Erasure, Share, StandIn, is_notice
-from limpet.store.port import (
+from limpet.stores.erasure import Erasure, ErasureCounts, RedactedPayload, StreamErasure, is_notice
+from limpet.stores.port import (
     Append,
-    Blobs,
-    Derived,
+    BlobLoader,
+    DerivedState,
     KeyUse,
     NewEvent,
     Projection,
@@ -39,7 +39,7 @@ class _Said(msgspec.Struct, frozen=True):
     blobs: tuple[str, ...] = ()
 
 
-def derive(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:
+def derive(stream: str, events: Iterator[StoredEvent], blobs: BlobLoader) -> DerivedState:
     """Return what a stream of these tests leads to."""
     claims: list[tuple[str, int]] = []
     uses: list[tuple[bytes, int]] = []
@@ -54,7 +54,7 @@ def derive(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:
         claims += [(said.claim, event.version)] if said.claim else []
         uses += [(hash_, event.version) for hash_ in hashes]
         words.append(said.word)
-    return Derived(tuple(claims), (_row(stream, words),), tuple(uses))
+    return DerivedState(tuple(claims), (_row(stream, words),), tuple(uses))
 
 
 def _row(stream: str, words: list[str]) -> Projection:
@@ -99,7 +99,7 @@ def said(store: Store, stream: str, *events: NewEvent, tenant: str = TENANT, key
 def whole(store: Store, *streams: str, tenant: str = TENANT, todo: bytes = b"") -> Erasure:
     """Return the erasure of whole streams as they are now."""
     shares = tuple(
-        Share(stream=each, expected=store.version(tenant, each), kind=KIND, whole=True)
+        StreamErasure(stream=each, expected=store.version(tenant, each), kind=KIND, whole=True)
         for each in streams
     )
     return Erasure(tenant=tenant, shares=shares, time_us=5, todo=todo)
@@ -110,16 +110,16 @@ def one(
 ) -> Erasure:
     """Return the erasure of one event, with what is read in its place."""
     (found,) = store.read(TENANT, stream, after=version - 1, until=version)
-    stand_in = StandIn(found.position, new, found.position, contents)
+    stand_in = RedactedPayload(found.position, new, found.position, contents)
     expected = store.version(TENANT, stream)
-    share = Share(stream=stream, expected=expected, kind=KIND, stand_ins=(stand_in,))
+    share = StreamErasure(stream=stream, expected=expected, kind=KIND, stand_ins=(stand_in,))
     return Erasure(tenant=TENANT, shares=(share,), time_us=5)
 
 
-def erased(store: Store, erasure: Erasure) -> Erased:
+def erased(store: Store, erasure: Erasure) -> ErasureCounts:
     """Erase what must be erased."""
     outcome = store.erase(erasure, derive)
-    assert isinstance(outcome, Erased), outcome
+    assert isinstance(outcome, ErasureCounts), outcome
     return outcome
 
 
@@ -252,7 +252,9 @@ class Erasing(stage.Stage):
         for fails_at in range(4):
             left = iter(range(fails_at, -1, -1))
 
-            def failing(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:
+            def failing(
+                stream: str, events: Iterator[StoredEvent], blobs: BlobLoader
+            ) -> DerivedState:
                 if next(left, 1) == 0:  # noqa: B023 - called within the loop
                     raise ZeroDivisionError
                 return derive(stream, events, blobs)

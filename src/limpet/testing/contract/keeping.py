@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from limpet import errors, limits
-from limpet.store.levels import LEVELS
-from limpet.store.port import (
-    Blobs,
-    Derived,
+from limpet.stores.port import (
+    DURABILITY_LEVELS,
+    BlobLoader,
+    DerivedState,
+    KeyRecord,
     KeyUse,
     Projection,
     Query,
-    Replayed,
     Snapshot,
     Stale,
     Store,
@@ -50,7 +50,7 @@ class Keeping(stage.Stage):
     """What is kept, for whom, and how it is checked."""
 
     def test_the_durability_level_is_one_that_is_known(self, store: Store) -> None:
-        assert store.durability in LEVELS
+        assert store.durability in DURABILITY_LEVELS
 
     def test_status_is_json_and_names_the_durability(self, store: Store) -> None:
         take(store, step(write("a", 0, b"1")))
@@ -277,8 +277,8 @@ def _furnish(store: Store, tenant: str) -> None:
     )
 
 
-def _nothing(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:  # noqa: ARG001
-    return Derived((), ())
+def _nothing(stream: str, events: Iterator[StoredEvent], blobs: BlobLoader) -> DerivedState:  # noqa: ARG001
+    return DerivedState((), ())
 
 
 def _name_all(store: Store, text: str, at: int) -> None:
@@ -298,7 +298,7 @@ def _find_all(store: Store, text: str, at: int) -> None:
     told = b"%d" % at
     assert [e.payload for e in store.read(TENANT, text)] == [told]
     assert [claim for claim in AWKWARD if store.find_claim(TENANT, text, claim)] == [text]
-    assert store.find_key(TENANT, text) == Replayed(told, at, at)
+    assert store.find_key(TENANT, text) == KeyRecord(told, at, at)
     assert store.snapshot(TENANT, text) == Snapshot(text, 1, 1, told)
     row = store.find(TENANT, "row", text)
     assert row is not None

@@ -10,7 +10,7 @@ from threading import Barrier
 import pytest
 
 from limpet import errors, limits
-from limpet.store.port import Derived, Note, Store
+from limpet.stores.port import DerivedState, Note, Store
 from limpet.testing.contract import stage
 from limpet.testing.contract.keeping import AWKWARD
 from limpet.testing.contract.stage import OTHER, TENANT, step, take, verified, write
@@ -206,5 +206,5 @@ def _raised(store: Store) -> bool:
     return store.put_note(TENANT, "count", more, expected=found.version)
 
 
-def _nothing(*_: object) -> Derived:
-    return Derived((), ())
+def _nothing(*_: object) -> DerivedState:
+    return DerivedState((), ())

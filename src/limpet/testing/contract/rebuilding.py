@@ -11,18 +11,18 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.store.port import (
+from limpet.stores.port import (
     Append,
     Appended,
-    Blobs,
-    Claimed,
-    Derived,
+    BlobLoader,
+    ClaimTaken,
+    DerivedState,
+    KeyRecord,
     KeyUse,
     NewEvent,
     Projection,
     Query,
     Rebuilt,
-    Replayed,
     Snapshot,
     Store,
     StoredEvent,
@@ -46,7 +46,7 @@ class _Told(msgspec.Struct, frozen=True):
     blobs: tuple[bytes, ...] = ()
 
 
-def derive(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:
+def derive(stream: str, events: Iterator[StoredEvent], blobs: BlobLoader) -> DerivedState:
     """Return what a stream of these tests leads to."""
     claims: list[tuple[str, int]] = []
     uses: list[tuple[bytes, int]] = []
@@ -59,7 +59,7 @@ def derive(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:
         claims += [(claim, event.version) for claim in told.claims]
         uses += [(hash_, event.version) for hash_ in told.blobs]
         rows = told.rows
-    return Derived(tuple(claims), rows, tuple(uses))
+    return DerivedState(tuple(claims), rows, tuple(uses))
 
 
 class Rebuilding(stage.Stage):
@@ -112,7 +112,9 @@ class Rebuilding(stage.Stage):
         assert _rows(store, TENANT) == [row]
         again = StreamWrite("a", 5, (_event(_Told()),), (("c1", 0),))
         with store.turn():
-            assert store.commit([Append(tenant=TENANT, writes=(again,))]) == [Claimed("a", "c1", 4)]
+            assert store.commit([Append(tenant=TENANT, writes=(again,))]) == [
+                ClaimTaken("a", "c1", 4)
+            ]
 
     def test_keys_stay_and_snapshots_go(self, store: Store) -> None:
         write = StreamWrite("a", 0, (_event(_Told()),))
@@ -120,7 +122,7 @@ class Rebuilding(stage.Stage):
         snapshot = Snapshot("a", 1, 1, b"wrong")
         take(store, Append(tenant=TENANT, writes=(write,), key=used, snapshots=(snapshot,)))
         rebuilt(store)
-        assert store.find_key(TENANT, "k1") == Replayed(b"hash", 1, 1)
+        assert store.find_key(TENANT, "k1") == KeyRecord(b"hash", 1, 1)
         assert store.snapshot(TENANT, "a") is None
 
     def test_an_empty_store_is_rebuilt(self, store: Store) -> None:
@@ -227,7 +229,7 @@ class Rebuilding(stage.Stage):
         assert _shown(store) == before
 
 
-def rebuilt(store: Store, derive: Callable[..., Derived] = derive) -> Rebuilt:
+def rebuilt(store: Store, derive: Callable[..., DerivedState] = derive) -> Rebuilt:
     """Rebuild a store; return what was made."""
     made: int | Rebuilt = 0
     with closing(store.rebuild(derive)) as steps:
@@ -237,11 +239,11 @@ def rebuilt(store: Store, derive: Callable[..., Derived] = derive) -> Rebuilt:
     return made
 
 
-def _failing(at: int) -> Callable[..., Derived]:
+def _failing(at: int) -> Callable[..., DerivedState]:
     """Return a way to derive that fails at a stream."""
     left = iter(range(at, -1, -1))
 
-    def fail(stream: str, events: Iterator[StoredEvent], blobs: Blobs) -> Derived:
+    def fail(stream: str, events: Iterator[StoredEvent], blobs: BlobLoader) -> DerivedState:
         if next(left) == 0:
             raise ZeroDivisionError
         return derive(stream, events, blobs)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.store.port import Appended, KeyUse, Projection, Sending, Snapshot, Stale, Store
+from limpet.stores.port import Appended, KeyUse, Projection, Snapshot, Stale, Store, StorePipeline
 from limpet.testing.contract import stage
 from limpet.testing.contract.stage import (
     OTHER,
@@ -118,7 +118,7 @@ class SendingAhead(stage.Stage):
         assert verified(store).ok
 
 
-def _sending(store: Store) -> Sending:
+def _sending(store: Store) -> StorePipeline:
     sending = store.sending()
     if sending is None:
         pytest.skip("this store sends nothing ahead")

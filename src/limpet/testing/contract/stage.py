@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import pytest
 
-from limpet.store.port import (
+from limpet.stores.port import (
     Append,
     Appended,
+    AppendOutcome,
     KeyUse,
     NewEvent,
-    Outcome,
     Projection,
     Query,
     Report,
@@ -152,7 +152,7 @@ def step(
     )
 
 
-def commit(store: Store, *appends: Append) -> list[Outcome]:
+def commit(store: Store, *appends: Append) -> list[AppendOutcome]:
     """Commit appends together, in a turn; those once more that others were faster than in their tenant.
 
     Where others can't be kept out, that is how they are noticed. These appends rest on nothing but what they say.
@@ -167,7 +167,7 @@ def commit(store: Store, *appends: Append) -> list[Outcome]:
         return outcomes
 
 
-def is_passed(outcome: Outcome) -> bool:
+def is_passed(outcome: AppendOutcome) -> bool:
     """Whether others were faster somewhere in the tenant."""
     return isinstance(outcome, Stale) and not outcome.stream
 

@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from limpet.store.port import (
+from limpet.stores.port import (
     Append,
     Appended,
-    Claimed,
+    AppendOutcome,
+    ClaimTaken,
+    KeyRecord,
     KeyUse,
     NewEvent,
-    Outcome,
     Projection,
     Query,
-    Replayed,
     Snapshot,
     Stale,
     Store,
@@ -69,7 +69,7 @@ class _Model:
     def __init__(self) -> None:
         self.events: list[StoredEvent] = []
         self.claims: dict[tuple[str, str], int] = {}
-        self.keys: dict[str, tuple[Replayed, int]] = {}
+        self.keys: dict[str, tuple[KeyRecord, int]] = {}
         self.rows: dict[tuple[str, str], Projection] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.blobs: dict[bytes, bytes] = {}
@@ -83,7 +83,7 @@ class _Model:
     def seek(self, stream: str, ordinal: int) -> int:
         return min((e.version for e in self.of_stream(stream) if e.ordinal >= ordinal), default=0)
 
-    def take(self, append: Append) -> Outcome:
+    def take(self, append: Append) -> AppendOutcome:
         if append.key and append.key.key in self.keys:
             return self.keys[append.key.key][0]
         for write in append.writes:
@@ -93,7 +93,7 @@ class _Model:
         for write in append.writes:
             for claim, index in write.claims:
                 if (write.stream, claim) in claims:
-                    return Claimed(write.stream, claim, claims[write.stream, claim])
+                    return ClaimTaken(write.stream, claim, claims[write.stream, claim])
                 claims[write.stream, claim] = write.expected + index + 1
         self.claims = claims
         return self._take(append)
@@ -111,7 +111,7 @@ class _Model:
         for snapshot in append.snapshots:
             self.snapshots[snapshot.stream] = snapshot
         if append.key:
-            used = Replayed(append.key.command_hash, first, len(self.events))
+            used = KeyRecord(append.key.command_hash, first, len(self.events))
             self.keys[append.key.key] = used, append.time_us
         return Appended(first, len(self.events))
 
@@ -209,7 +209,7 @@ class _Walker:
     def _commit(self) -> None:
         # The models of a batch move on while it is made, so that most of its appends are taken.
         appends: list[Append] = []
-        expected: list[Outcome] = []
+        expected: list[AppendOutcome] = []
         for _ in range(self.dice.choice((1, 1, 2, 5))):
             append = self._append(self.dice.choice(_TENANTS))
             appends.append(append)

@@ -1,0 +1,76 @@
+"""The file store: a folder that people can read and keep in git.
+
+Read `store.py` first, then `journal_commit_hook.py` (what happens at a commit and at an
+opening), `journal.py` and `journal_lines.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from limpet import limits
+from limpet.core.values import ids
+from limpet.stores import urls
+from limpet.stores.erasure import ErasureReplay
+from limpet.stores.files.folder import LOCK_NAME, StoreFolder, safe_name
+from limpet.stores.files.store import FilesStore
+from limpet.stores.sqlite import database, error_mapping
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
+from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
+
+__all__ = [
+    "StoreFiles",
+    "FilesStore",
+    "StoreFolder",
+    "delete_index",
+    "is_store",
+    "open_store",
+    "safe_name",
+]
+
+
+def open_store(
+    path: str | Path,
+    *,
+    files: StoreFiles | None = None,
+    random: Callable[[int], bytes] = ids.SYSTEM_FACTORY.random,
+    again: ErasureReplay | None = None,
+) -> FilesStore:
+    """Open the store in a folder, creating it if nothing is there.
+
+    `again` knows how streams are derived, for an index that has to be brought up to its journal, and erases again
+    what was erased since a copy was made that was put here.
+
+    Raises UnsafeStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy, Refused or InvalidRequest; in each case the
+    journal is left as it was.
+    """
+    place, used = urls.resolve_path(path), files or StoreFiles()
+    with error_mapping.translator(str(place)):
+        database.check_sqlite_version(apsw.sqlite_lib_version())
+        folder = StoreFolder(used, place)
+        folder.prepare()
+        database.register_checksum_vfs()
+        return FilesStore(folder, files=used, random=random, again=again)
+
+
+def is_store(path: str | Path) -> bool:
+    """Whether a folder holds a store, or what is left of one that lost its journal."""
+    return StoreFolder(StoreFiles(), Path(path).expanduser()).is_store()
+
+
+def delete_index(path: str | Path, files: StoreFiles | None = None) -> None:
+    """Throw an index away with all that it knows, so that the journal is taken as it is. Nobody may use the store."""
+    place, used = urls.resolve_path(path), files or StoreFiles()
+    with error_mapping.translator(str(place)):
+        folder = StoreFolder(used, place)
+        turns = ProcessWriteLock(used, folder.journal / LOCK_NAME)
+        try:
+            turns.take(limits.WRITE_LOCK_WAIT_S)
+            for found in folder.index.glob("state.db*"):
+                used.remove(found)
+            used.sync(folder.index)
+        finally:
+            turns.close()

@@ -1,0 +1,433 @@
+"""The journal: append-only segments of lines, each synced before its commit is acknowledged.
+
+A bad line with nothing after it was never acknowledged and is cut off. A bad line anywhere else
+is damage and raises Corrupt with file and line. The last segment is padded with blanks while it
+is in use: writing over blanks takes half the time of making the file longer. All methods but
+`walk` require the write lock.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.stores.files import journal_lines
+from limpet.stores.files.journal_lines import CommitLine, SegmentHead, UnreadableLine
+from limpet.stores.sqlite import error_mapping
+from limpet.stores.sqlite.shared_file.file_identity import stamp_resolution_ns
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles, open_regular_file
+
+_SEGMENT_FILE_NAME: Final = re.compile(r"(\d{6,})\.jsonl")
+
+FolderLook = tuple[int, tuple[int, int, int] | None]
+"""When a folder was looked at, and its stamp then."""
+
+
+class JournalPoint(msgspec.Struct, frozen=True):
+    """An end of a line: in which segment, after how many bytes, the how-manieth commit, and its checksum."""
+
+    segment: int
+    offset: int
+    n: int
+    sum: str
+
+
+class JournalLine(msgspec.Struct, frozen=True):
+    """A line that was walked over: its number in its segment, what it says, where it begins and ends."""
+
+    line: int
+    change: CommitLine
+    begin: int
+    end: JournalPoint
+
+
+START: Final = JournalPoint(1, 0, 0, "")
+"""Before everything."""
+
+PADDING: Final = b" "
+"""What room is made of."""
+_PADDING_OR_ZEROS: Final = PADDING + b"\0"
+"""What stands where nothing was written: zeros if the power failed after a file had become longer, and before its room was there."""
+
+
+def segment_file_name(segment: int) -> str:
+    """Return the file name of a segment."""
+    return f"{segment:06d}.jsonl"
+
+
+class CommitJournal:
+    """The segments in one folder."""
+
+    def __init__(self, files: StoreFiles, folder: Path) -> None:
+        self._files = files
+        self.folder = folder
+        self._fd: int | None = None
+        self._open: tuple[int, tuple[int, int] | None] = (0, None)
+        self._text = str(folder)
+        self._size = 0
+        """How long the open segment is, as far as is known: a line within is written over blanks."""
+        self._quiet: tuple[int, int, int] | None = None
+
+    def path(self, segment: int) -> Path:
+        """Return where a segment is."""
+        return self.folder / segment_file_name(segment)
+
+    def segments(self) -> list[int]:
+        """Return the numbers of the segments that are there; raise Corrupt if one is missing."""
+        found = sorted(
+            int(match[1])
+            for each in self.folder.iterdir()
+            if (match := _SEGMENT_FILE_NAME.fullmatch(each.name))
+        )
+        if found != list(range(1, len(found) + 1)):
+            lost = next(n for n in range(1, len(found) + 1) if n not in found)
+            raise _damaged_line_error(self.path(lost), 1, "the segment is missing")
+        return found
+
+    def store_id(self) -> bytes | None:
+        """Return the id that the first segment begins with; None if there is no journal yet."""
+        line = next(self._lines(1), b"")
+        if not journal_lines.is_intact(line, ""):
+            if line.count(b"\n") and self._has_more(1, len(line)):
+                raise _damaged_line_error(self.path(1), 1, "it is not what was written")
+            return None
+        return bytes.fromhex(self._head(1, line).store)
+
+    def _head(self, segment: int, line: bytes) -> SegmentHead:
+        try:
+            head = journal_lines.decode_segment_head(line)
+        except UnreadableLine as error:
+            raise _damaged_line_error(self.path(segment), 1, str(error)) from error
+        if head.format > journal_lines.JOURNAL_FORMAT:
+            raise errors.NewerStore(
+                f"{self.folder} has a journal of format {head.format}; this Limpet knows {journal_lines.JOURNAL_FORMAT}.",
+                hint="In an up-to-date clone of Limpet: pip install .",
+            )
+        if head.segment != segment:
+            raise _damaged_line_error(self.path(segment), 1, f"it is segment {head.segment}")
+        return head
+
+    def _lines(self, segment: int, offset: int = 0) -> Iterator[bytes]:
+        """Yield the lines of a segment with their ends; the last may have none. Room for more is no line."""
+        try:
+            with open_regular_file(self.path(segment)) as file:
+                file.seek(offset)
+                for line in file:
+                    if line.strip(_PADDING_OR_ZEROS):
+                        yield line
+        except FileNotFoundError:
+            return
+
+    def _has_more(self, segment: int, offset: int) -> bool:
+        """Whether anything but room comes after an offset."""
+        return (
+            next(self._lines(segment, offset), None) is not None or self.path(segment + 1).exists()
+        )
+
+    def begin(self, store_id: bytes) -> JournalPoint:
+        """Make the first segment; durable on return."""
+        head = SegmentHead(
+            limpet="journal",
+            format=journal_lines.JOURNAL_FORMAT,
+            store=store_id.hex(),
+            segment=1,
+            n=0,
+            after="",
+        )
+        line, check = journal_lines.encode_line("", head)
+        self._files.put(self.path(1), line)
+        return JournalPoint(1, len(line), 0, check)
+
+    def has(self, point: JournalPoint) -> bool:
+        """Whether a line ends at a point with its checksum."""
+        if point == START:
+            return True
+        width = 2 * journal_lines.CHECKSUM_CHARS
+        try:
+            with open_regular_file(self.path(point.segment)) as file:
+                file.seek(max(0, point.offset - width))
+                end = file.read(min(width, point.offset))
+                return (
+                    file.tell() == point.offset and journal_lines.stated_checksum(end) == point.sum
+                )
+        except FileNotFoundError:
+            return False
+
+    def walk(self, after: JournalPoint = START) -> Iterator[JournalLine]:
+        """Yield the lines after a point, each checked. Stops before a torn end; raises Corrupt for damage."""
+        segment, offset, n, check = after.segment, after.offset, after.n, after.sum
+        number, doubted = 0, -1
+        if offset:
+            number = self._line_at(segment, offset)
+        while True:
+            for line in self._lines(segment, offset):
+                if not journal_lines.is_intact(line, check):
+                    if doubted != offset:
+                        # It may have been written while it was read, over room that was read before.
+                        doubted = offset
+                        break
+                    if self._has_more(segment, offset + len(line)):
+                        raise _damaged_line_error(
+                            self.path(segment), number + 1, "it is not what was written"
+                        )
+                    return
+                number += 1
+                offset += len(line)
+                before, check = check, journal_lines.stated_checksum(line)
+                if number == 1:
+                    self._check_head(segment, line, n, before)
+                    continue
+                n += 1
+                change = self._change(segment, number, line, n)
+                yield JournalLine(
+                    number, change, offset - len(line), JournalPoint(segment, offset, n, check)
+                )
+            else:
+                if not self.path(segment + 1).exists():
+                    return
+                segment, offset, number, doubted = segment + 1, 0, 0, -1
+
+    def check_next(self, after: JournalPoint) -> None:
+        """Raise Corrupt if a whole line comes after the end of a walk: it was acknowledged, and is not what was written."""
+        if next(self._lines(after.segment, after.offset), b"").endswith(b"\n"):
+            number = self._line_at(after.segment, after.offset) + 1
+            raise _damaged_line_error(
+                self.path(after.segment), number, "it is not what was written"
+            )
+
+    def _line_at(self, segment: int, offset: int) -> int:
+        with open_regular_file(self.path(segment)) as file:
+            return file.read(offset).count(b"\n")
+
+    def _check_head(self, segment: int, line: bytes, n: int, before: str) -> None:
+        head = self._head(segment, line)
+        if (head.n, head.after) != (n, before):
+            raise _damaged_line_error(
+                self.path(segment), 1, "it does not follow from the segment before"
+            )
+
+    def _change(self, segment: int, number: int, line: bytes, n: int) -> CommitLine:
+        try:
+            change = journal_lines.decode_commit(line)
+        except UnreadableLine as error:
+            raise _damaged_line_error(self.path(segment), number, str(error)) from error
+        if change.n != n:
+            raise _damaged_line_error(
+                self.path(segment), number, f"it is commit {change.n:,}, not {n:,}"
+            )
+        return change
+
+    def first(self) -> JournalPoint:
+        """Return the end of the very first line, before all commits."""
+        line = next(self._lines(1), b"")
+        return JournalPoint(1, len(line), 0, journal_lines.stated_checksum(line))
+
+    def is_end(self, point: JournalPoint, look: FolderLook | None = None) -> bool:
+        """Whether nothing comes after a point; raise Corrupt if the journal does not reach it.
+
+        A look of before will do, if what is there now is what was there then, or was put there by its holder.
+        """
+        look = look or self.look()
+        if self._fd is not None and self._open[0] == point.segment and self.is_still(look):
+            fd = self._fd
+        else:
+            fd = self._reach(point.segment)
+            if self._open[1] is None and not self.has(point):
+                raise truncated_journal_error(self.folder)
+            self._open = (point.segment, self._files.identity(str(self.path(point.segment))))
+            if self.path(point.segment + 1).exists():
+                return False
+            self._settle_look(look)
+        if point == START:
+            return not self._files.size(fd)
+        around = self._files.read(fd, 2, point.offset - 1)
+        if around[:1] != b"\n":
+            raise truncated_journal_error(self.folder)
+        if not around[1:]:
+            # Another has closed the store, and taken the room.
+            self._size = 0
+        return around[1:] in (b"", PADDING)
+
+    def is_clear(self, point: JournalPoint) -> bool:
+        """Whether nothing but room comes after a point, to its very end: of a line that was lost with the power, any part may lie there."""
+        return not self._rest(self._reach(point.segment), point.offset).strip(PADDING)
+
+    def _rest(self, fd: int, offset: int) -> bytes:
+        return self._files.read(fd, self._files.size(fd) - offset, offset)
+
+    def look(self) -> FolderLook:
+        """Look at the folder."""
+        # First the clock, then the folder: whatever changes while the files are looked at is seen the next time.
+        return time.time_ns(), self._files.stamp(self._text)
+
+    def is_still(self, look: FolderLook) -> bool:
+        """Whether nothing has come, gone or been replaced in the folder since its files were looked at."""
+        return look[1] is not None and look[1] == self._quiet
+
+    def _settle_look(self, look: FolderLook) -> None:
+        now_ns, stamp = look
+        settled = stamp is not None and now_ns - stamp[2] > stamp_resolution_ns(stamp[2])
+        self._quiet = stamp if settled else None
+
+    def settle(self, after: JournalPoint, last: JournalLine | None) -> int:
+        """Bring the last line that another wrote to the disk, and cut off what comes after; return how much went.
+
+        It is written once more: a sync that failed for its writer may have left it in memory only.
+        """
+        end, cut = last.end if last else after, 0
+        for segment in range(end.segment + 1, max(self.segments(), default=0) + 1):
+            cut += self.path(segment).stat().st_size
+            self._files.remove(self.path(segment))
+        fd = self._reach(end.segment)
+        if last is not None:
+            line = self._files.read(fd, end.offset - last.begin, last.begin)
+            self._files.write(fd, line, last.begin)
+        rest = self._rest(fd, end.offset)
+        if rest.strip(PADDING):
+            cut += len(rest.rstrip(_PADDING_OR_ZEROS))
+            self._cut(fd, end.offset)
+        self._files.datasync(fd)
+        self._files.sync(self.folder)
+        return cut
+
+    def _cut(self, fd: int, size: int) -> None:
+        self._files.truncate(fd, size)
+        self._size = size
+
+    def trim(self, point: JournalPoint) -> None:
+        """Take back the room after the last line, if that is where a point says: nobody needs it for now."""
+        if self._fd is not None and self._open[0] == point.segment and self.is_end(point):
+            self._cut(self._fd, point.offset)
+
+    def append(self, point: JournalPoint, store_id: bytes, change: CommitLine) -> JournalPoint:
+        """Add a line at the end; on the disk on return. If it can't be, the journal is as it was, or it is said that nobody knows."""
+        if point.offset >= limits.JOURNAL_SEGMENT_BYTES:
+            return self._append_new(point, store_id, change)
+        line, check = journal_lines.encode_line(point.sum, change)
+        # Whoever took the turn has looked whether it is still the one that lies there.
+        here = self._fd is not None and self._open[0] == point.segment
+        fd = self._fd if here and self._fd is not None else self._reach(point.segment)
+        try:
+            self._write(fd, line, point.offset)
+        except BaseException as error:
+            self._undo(error, lambda: self._cut(fd, point.offset))
+            raise
+        self._check_place(point.segment)
+        return JournalPoint(point.segment, point.offset + len(line), change.n, check)
+
+    def _write(self, fd: int, line: bytes, offset: int) -> None:
+        """Put a line in the place of blanks, if there are enough, or at the end with room for others; on the disk on return."""
+        end = offset + len(line)
+        if end <= self._size:
+            self._files.write(fd, line, offset)
+        else:
+            self._size = 0
+            try:
+                self._files.write(fd, line + PADDING * limits.JOURNAL_PREALLOCATED_BYTES, offset)
+                self._size = end + limits.JOURNAL_PREALLOCATED_BYTES
+            except OSError:
+                # There may be enough left for the line alone.
+                self._files.truncate(fd, offset)
+                self._files.write(fd, line, offset)
+        self._files.datasync(fd)
+
+    def _undo(self, error: BaseException, undo: Callable[[], None]) -> None:
+        """Take back what could not be written, if possible; raise Unavailable if it may be there to be found."""
+        try:
+            undo()
+        except OSError:
+            if isinstance(error, OSError):
+                raise error_mapping.unknown_outcome_error(
+                    f"{self.folder} can't be written ({error})"
+                ) from error
+
+    def _append_new(self, point: JournalPoint, store_id: bytes, change: CommitLine) -> JournalPoint:
+        segment = point.segment + 1
+        head = SegmentHead(
+            limpet="journal", format=journal_lines.JOURNAL_FORMAT, store=store_id.hex(), segment=segment,
+            n=point.n, after=point.sum,
+        )  # fmt: skip
+        first, check = journal_lines.encode_line(point.sum, head)
+        line, check = journal_lines.encode_line(check, change)
+        try:
+            self.trim(point)
+            fd = self._reach(segment, make=True)
+            self._write(fd, first + line, 0)
+            self._files.sync(self.folder)
+        except BaseException as error:
+            self._undo(error, lambda: self._files.remove(self.path(segment)))
+            raise
+        self._check_place(segment)
+        return JournalPoint(segment, len(first) + len(line), change.n, check)
+
+    def _reach(self, segment: int, *, make: bool = False) -> int:
+        """Return the open file of a segment, opened anew if another lies there by now."""
+        found = self._files.identity(str(self.path(segment)))
+        if found is None and not make:
+            raise truncated_journal_error(self.folder)
+        if self._fd is None or self._open != (segment, found):
+            self.close()
+            self._fd = self._files.open_here(self.path(segment))
+            self._open = (segment, None)
+        return self._fd
+
+    def _check_place(self, segment: int) -> None:
+        assert self._fd is not None
+        look = self.look()
+        if self.is_still(look) and self._open[1] is not None:
+            return
+        found = self._files.identity(str(self.path(segment)))
+        if found is None or found != self._files.identity_of(self._fd):
+            raise errors.Unavailable(
+                f"{self.path(segment)} was removed or replaced while in use, so nothing can be kept in it.",
+                hint="Put the file back, or connect again.",
+            )
+        self._open = (segment, found)
+        self._settle_look(look)
+
+    def close(self) -> None:
+        """Close the segment that is open."""
+        fd, self._fd, self._quiet, self._size = self._fd, None, None, 0
+        if fd is not None:
+            self._files.close(fd)
+
+
+def truncated_journal_error(folder: Path, lost: int = 0) -> errors.Corrupt:
+    """Return the error for a journal that ends before what was acknowledged."""
+    more = f"{lost:,} commit(s) that were" if lost else "what was"
+    return errors.Corrupt(
+        f"{folder} does not have {more} acknowledged in it: it was cut off, or an older one was put here.",
+        hint="Put the journal back. To take it as it is, and lose what it lacks: limpet rebuild --accept-loss.",
+        facts={"path": str(folder), "journal": "cut off"},
+    )
+
+
+def lost_journal_error(root: Path) -> errors.Corrupt:
+    """Return the error for a folder that was a store, and whose journal is not there."""
+    rescue = rescue_hint(root) if (root / ".index" / "state.db").is_file() else ""
+    return errors.Corrupt(
+        f"{root} has lost its journal: {root / 'journal' / segment_file_name(1)} is not there.",
+        hint="Nothing was changed. Put the journal back from a backup or from git."
+        f" {rescue or 'To begin anew, choose another folder.'}",
+        facts={"path": str(root), "journal": "lost"},
+    )
+
+
+def rescue_hint(root: Path) -> str:
+    """Return what to do with an index that knows what its journal does not have any more."""
+    index = root / ".index" / "state.db"
+    return f"What its index has can be copied: limpet backup COPY --url {index}"
+
+
+def _damaged_line_error(path: Path, line: int, why: str) -> errors.Corrupt:
+    return errors.Corrupt(
+        f"{path}, line {line:,}, is damaged: {why}.",
+        hint="Nothing was changed. Put the file back from a backup or from git.",
+        facts={"path": str(path), "line": line, "journal": "damaged"},
+    )

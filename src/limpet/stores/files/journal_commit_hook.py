@@ -1,0 +1,358 @@
+"""The commit hook that writes each commit to the journal before the index commits it.
+
+The holder of the write lock compares both ends. It brings the index up to the journal if the
+last writer died between the two writes, and completes a planned rewrite. An index ahead of the
+journal means that the journal was truncated: that raises Corrupt and is never repaired silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import apsw
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.values.json_values import Json
+from limpet.stores import port
+from limpet.stores.erasure import ErasureReplay
+from limpet.stores.files import journal, journal_index
+from limpet.stores.files.folder import LOCK_NAME, StoreFolder, not_removed_error
+from limpet.stores.files.journal import START, CommitJournal, JournalLine, JournalPoint
+from limpet.stores.files.journal_index import (
+    CommitEdit,
+    ErasedContentRemover,
+    JournalRewriter,
+    JournalVerification,
+    RowChangeRecorder,
+)
+from limpet.stores.files.session_documents import FileDocuments
+from limpet.stores.sqlite import database, maintenance, verification
+from limpet.stores.sqlite.reads import NUMBER_MASK, first_row
+from limpet.stores.sqlite.shared_file.commit_hook import CommitHook
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
+
+if TYPE_CHECKING:
+    from limpet.stores.sqlite.database import Synchronous
+
+TORN_END_REMARK = (
+    "the journal ended with {:,} byte(s) of a commit that was never acknowledged; they were cut off"
+)
+
+
+class IndexUnusable(Exception):
+    """The index is not of this journal, or can't be used: it has to be made again. What it says is for people."""
+
+
+class JournalCommitHook(CommitHook):
+    """Keeps every commit in the journal of a folder before the index has it."""
+
+    synchronous: Synchronous = "NORMAL"
+    tells_of_anchor = False
+
+    def __init__(
+        self,
+        files: StoreFiles,
+        folder: StoreFolder,
+        documents: FileDocuments,
+        again: ErasureReplay | None,
+    ) -> None:
+        self.journal = CommitJournal(files, folder.journal)
+        self._files = files
+        self._folder = folder
+        self._documents = documents
+        self._again = again
+        self._recording = RowChangeRecorder()
+        self._rewriting = JournalRewriter(files, self.journal)
+        self._sql = journal_index.index_statements()
+        self._store_id = b""
+        self._point = START
+        self._sure = False
+        """Whether the point is the one that the index has, as long as nobody else commits."""
+
+    def lock_path(self, store: Path) -> Path:
+        """Return the file whose lock is the turn: beside the journal, since an index may be thrown away."""
+        del store
+        return self._folder.journal / LOCK_NAME
+
+    def list_path(self, store: Path) -> Path:
+        """Return where the list of what was erased is."""
+        del store
+        return self._folder.root / "erased.list"
+
+    def new_id(self, made: bytes) -> bytes:
+        """Return the id of the journal, which is begun if there is none."""
+        found = self.journal.store_id()
+        if found is None:
+            self.journal.begin(made)
+        return found or made
+
+    def _clear_up(self, connection: apsw.Connection) -> list[Path]:
+        """Finish what was decided on, and remove what a writer that died has left half-made; return what can't be.
+
+        No transaction is open.
+        """
+        going = True
+        while going:
+            with connection:
+                going = self._finish(connection)
+        return self._folder.clear_leftovers()
+
+    def _finish(self, connection: apsw.Connection) -> bool:
+        """Put a journal into place that an erasure decided on; return whether the index moved along.
+
+        Then that has to be committed, and this asked again: only then is it through. So whoever dies anywhere
+        in between leaves an index that ends in its journal, or the file that says how they belong together.
+        """
+        decided = self._rewriting.decided()
+        if decided is None:
+            return False
+        if self._rewriting.place(decided) and self._stored_point(connection) == decided.before:
+            self._put_point(connection, decided.after)
+            return True
+        self._rewriting.forget()
+        return False
+
+    def attach(self, connection: apsw.Connection) -> None:
+        """Hear of all that a connection writes."""
+        self._recording.attach(connection)
+
+    def derive(self) -> port.StreamDeriver:
+        """Return how streams are derived; raise Refused if this store was opened without knowing."""
+        if self._again is None:
+            raise errors.Refused(
+                f"the index of {self._folder.root} has to be brought up to its journal.",
+                hint="Open it with limpet.connect, which does that first.",
+            )
+        return self._again.derive
+
+    def opened(self, connection: apsw.Connection) -> tuple[str, ...]:
+        """Bring the index up to the journal; raise Anew if it can't be, Corrupt if the journal lacks something."""
+        self._clear_up(connection)
+        self._store_id = database.read_store_id(connection, self._folder.index)
+        point, found = self._stored_point(connection), self.journal.store_id()
+        if found is None and point is not None and point.n:
+            raise self._gone(point)
+        if found is None:
+            self.journal.begin(self._store_id)
+        elif found != self._store_id:
+            raise IndexUnusable(
+                "the index was of another journal, and was made again from this one"
+            )
+        if point is None:
+            return self._made(connection)
+        if not self.journal.has(point):
+            try:
+                raise self._mismatch(connection, point)
+            except errors.Corrupt as error:
+                error.hint = f"{error.hint} {journal.rescue_hint(self._folder.root)}"
+                raise
+        self._point = point
+        return self._caught_up(connection)
+
+    def _stored_point(self, connection: apsw.Connection) -> JournalPoint | None:
+        row = first_row(connection, self._sql["point"], ())
+        if row is None or not isinstance(row[0], bytes):
+            return None
+        try:
+            return msgspec.json.decode(row[0], type=JournalPoint)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise errors.Corrupt(
+                f"the index of {self._folder.root} does not say how far it has come."
+            ) from None
+
+    def _put_point(self, connection: apsw.Connection, point: JournalPoint) -> None:
+        connection.execute(self._sql["put_point"], (msgspec.json.encode(point),))
+        self._recording.clear()
+
+    def _made(self, connection: apsw.Connection) -> tuple[str, ...]:
+        """Fill an empty index with all that the journal has, in one transaction."""
+        cut = 0
+        with connection:
+            last = self._filled(connection)
+            if last is not None:
+                path = self._folder.root
+                self._prove(connection)
+                for _ in maintenance.derive_all(connection, path, self.derive()):
+                    pass
+            self._point = last.end if last else self.journal.first()
+            cut = self.journal.settle(self._point, last)
+            self._put_point(connection, self._point)
+        return (TORN_END_REMARK.format(cut),) if cut else ()
+
+    def _filled(self, connection: apsw.Connection) -> JournalLine | None:
+        """Put all that the journal has into empty tables, in the open transaction; return its last line."""
+        last: JournalLine | None = None
+        with self._recording.deaf():
+            for last in self.journal.walk():
+                journal_index.apply_commit(connection, last.change, self._folder.blob)
+        return last
+
+    def _prove(self, connection: apsw.Connection) -> None:
+        """Raise Corrupt unless what came from the journal is a log: checksums of lines show no more than that they fit."""
+        try:
+            maintenance.raise_if_faulty(
+                self._folder.root, list(verification.log_faults(connection, part=True))
+            )
+        except errors.Corrupt as error:
+            error.facts["journal"] = "damaged"
+            raise
+
+    def _gone(self, point: JournalPoint) -> errors.Corrupt:
+        if not self.journal.path(1).exists():
+            return journal.lost_journal_error(self._folder.root)
+        error = journal.truncated_journal_error(self._folder.journal, point.n)
+        error.hint = f"{error.hint} {journal.rescue_hint(self._folder.root)}"
+        return error
+
+    def _mismatch(self, connection: apsw.Connection, point: JournalPoint) -> Exception:
+        """Return what it means that the journal has no line that ends where the index does.
+
+        One that was rewritten, since something was erased from it, still has every event that the index has.
+        """
+        n, links, end = 0, dict[int, tuple[int, str]](), self.journal.first()
+        for step in self.journal.walk():
+            n, end = step.end.n, step.end
+            for event in step.change.events if n <= point.n else ():
+                at = journal_index.event_address(event).position
+                links[event.tenant] = max(links.get(event.tenant, (0, "")), (at, event.link))
+        heads = {
+            tenant: verification.read_head(connection, tenant)
+            for tenant in verification.read_tenants(connection)
+        }
+        same = all(
+            links.get(t) == (h.position, h.link.hex()) for t, h in heads.items() if h.position
+        )
+        if n >= point.n and same:
+            return IndexUnusable(
+                "the journal had been rewritten, and the index was made again from it"
+            )
+        self.journal.check_next(end)
+        return journal.truncated_journal_error(self._folder.journal, max(0, point.n - n))
+
+    def _caught_up(self, connection: apsw.Connection) -> tuple[str, ...]:
+        if self.journal.is_end(self._point) and self.journal.is_clear(self._point):
+            return ()
+        last: JournalLine | None = None
+        before = self._point
+        walk = self.journal.walk(before)
+        while steps := tuple(islice(walk, limits.JOURNAL_REPLAY_COMMITS)):
+            last = steps[-1]
+            if any(step.change.erased for step in steps):
+                # Its pages, and its log, may have what the journal does not have any more.
+                raise IndexUnusable(
+                    "something had been erased since the index was written, and it was made again"
+                )
+            with connection:
+                self._take(connection, steps)
+        cut = self.journal.settle(before, last)
+        return (TORN_END_REMARK.format(cut),) if cut else ()
+
+    def _take(self, connection: apsw.Connection, steps: tuple[JournalLine, ...]) -> None:
+        changes, derive = [step.change for step in steps], self.derive()
+        with self._recording.deaf():
+            journal_index.apply_and_derive(connection, changes, derive, self._folder.blob)
+        self._point = steps[-1].end
+        self._put_point(connection, self._point)
+
+    def is_ahead(self, connection: apsw.Connection, *, others: bool) -> bool:
+        """Bring the index up, in the open transaction; return whether something was missing."""
+        look = self.journal.look()
+        if not self.journal.is_still(look) and self._finish(connection):
+            return True
+        if others or not self._sure:
+            self._point, self._sure = self._stored_point(connection) or START, True
+        if self.journal.is_end(self._point, look):
+            return False
+        before, steps = self._point, tuple(self.journal.walk(self._point))
+        self.journal.settle(before, steps[-1] if steps else None)
+        if steps:
+            # It is so once it is committed. Where that fails, nobody is told: so it is asked for again.
+            self._sure = False
+            self._take(connection, steps)
+        return bool(steps)
+
+    def commit(self, connection: apsw.Connection) -> None:
+        """Write what the open transaction has changed to the journal; on the disk on return."""
+        self.kept = False
+        change = self._recording.taken(connection, self._point.n + 1, self._folder.keep_blob)
+        if change is not None:
+            self._point = self.journal.append(self._point, self._store_id, change)
+            self.kept = True
+            self._put_point(connection, self._point)
+
+    def undone(self) -> None:
+        """Forget what the transaction had changed."""
+        self._recording.clear()
+        self._sure = False
+
+    def scrub(self, connection: apsw.Connection) -> errors.Error | None:
+        """Write the journal anew without what was erased, and drop files that may have some of it."""
+        left = self._clear_up(connection)
+        damage: errors.Corrupt | None = None
+        try:
+            self.rewrite(connection, ErasedContentRemover(connection))
+        except errors.Corrupt as error:
+            # A line that can't be read can't be written anew either: somebody has to put it back first.
+            damage = error
+        left += self._folder.drop_blobs(partial(self._is_needed, connection))
+        # Whatever quotes what went has lost events, too. Those files are written again as they are needed.
+        with self._documents.turn():
+            left += self._documents.drop_unless(partial(self._is_untouched, connection))
+        return damage or (not_removed_error(left) if left else None)
+
+    def _is_untouched(self, connection: apsw.Connection, document: Mapping[str, Json]) -> bool:
+        """Whether a document is of a stream that nothing was ever erased from, nor from what it goes on from."""
+        match document:
+            case {
+                "tenant": str(tenant),
+                "stream": str(stream),
+                "version": int(at),
+                "link": str(link),
+            } if 0 < at <= NUMBER_MASK:
+                bindings = (tenant, stream, at, link)
+                return first_row(connection, self._sql["untouched"], bindings) == (1,)
+            case _:
+                return False
+
+    def rewrite(self, connection: apsw.Connection, edit: CommitEdit) -> None:
+        """Write every line of the journal anew; the index follows."""
+        self._rewriting.decide(self._store_id, edit)
+        self._clear_up(connection)
+        self._point = self._stored_point(connection) or START
+
+    def _is_needed(self, connection: apsw.Connection, hash_: bytes) -> bool:
+        return first_row(connection, self._sql["has_blob"], (hash_,)) is not None
+
+    @property
+    def commits(self) -> int:
+        """How many commits the journal had when this process last looked."""
+        return self._point.n
+
+    def proof(self) -> JournalVerification:
+        """Return a look through the journal."""
+        return JournalVerification(self.journal, self._folder)
+
+    def refill(
+        self, connection: apsw.Connection, derive: port.StreamDeriver
+    ) -> Iterator[port.Rebuilt]:
+        """Make the whole index again from the journal, in the open transaction; yield what is made so far."""
+        with self._recording.deaf():
+            connection.execute(self._sql["clear_truth"])
+        last = self._filled(connection)
+        maintenance.raise_if_faulty(self._folder.root, list(verification.log_faults(connection)))
+        yield from maintenance.derive_all(connection, self._folder.root, derive)
+        self._point = last.end if last else self.journal.first()
+        self._put_point(connection, self._point)
+
+    def leave(self) -> None:
+        """Take back the room that the journal has for more."""
+        self.journal.trim(self._point)
+
+    def close(self) -> None:
+        """Close the journal."""
+        self.journal.close()

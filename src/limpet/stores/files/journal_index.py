@@ -1,0 +1,587 @@
+"""The journal and its index: recording, applying, verifying and rewriting commits.
+
+A hook of SQLite records every row that a transaction changes, so no change can be missed. After
+an erasure every line is written again without the erased content. A plan file makes the
+replacement of segments atomic: it exists from the decision until the index has the new end of
+the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import apsw
+import msgspec
+from msgspec import Raw
+
+from limpet import errors, limits
+from limpet.stores import chain, port
+from limpet.stores.erasure import is_erased_stream
+from limpet.stores.files import journal_lines
+from limpet.stores.files.folder import StoreFolder
+from limpet.stores.files.journal import PADDING, START, CommitJournal, JournalPoint
+from limpet.stores.files.journal_lines import CommitLine, SegmentHead, event_address
+from limpet.stores.sql_statements import split_statements
+from limpet.stores.sqlite import database, event_erasure, log_writes, reads, verification
+from limpet.stores.sqlite.reads import (
+    NUMBER_MASK,
+    TENANT_SHIFT,
+    SQLiteCache,
+    first_row,
+    row_checksum,
+)
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles, read_regular_file
+
+if TYPE_CHECKING:
+    SQLiteRow = tuple[apsw.SQLiteValue, ...]
+
+PRIMARY_KEY_WIDTHS: Final[dict[str, int]] = {
+    "tenants": 1, "streams": 1, "events": 1, "bases": 1, "erased": 1, "keys": 2, "blobs": 2,
+    "notes": 2, "store": 1,
+}  # fmt: skip
+"""Tables of the truth, and how many of their first columns a row is known by."""
+
+PENDING_KEY: Final = ("pending",)
+"""Of what a store says of itself, the row that is kept in the journal too."""
+
+
+class RowChangeRecorder:
+    """The rows that the open transaction of one connection has changed."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[SQLiteRow, SQLiteRow | None]] = {}
+        self._deaf = False
+
+    def attach(self, connection: apsw.Connection) -> None:
+        """Hear of every change of a connection."""
+        connection.preupdate_hook(self._heard)
+
+    def _heard(self, update: apsw.PreUpdate) -> None:
+        table = update.table_name
+        width = PRIMARY_KEY_WIDTHS.get(table)
+        if self._deaf or width is None or update.database_name != "main":
+            return
+        new = update.new
+        known = new or update.old or ()
+        self._rows.setdefault(table, {})[known[:width]] = new
+
+    @contextlib.contextmanager
+    def deaf(self) -> Iterator[None]:
+        """Hear of nothing meanwhile: what comes from the journal need not go there, and may be more than there is memory."""
+        self._deaf = True
+        try:
+            yield
+        finally:
+            self._deaf = False
+
+    def clear(self) -> None:
+        """Forget what was heard."""
+        self._rows = {}
+
+    def taken(
+        self, connection: apsw.Connection, n: int, keep: Callable[[bytes, bytes], None]
+    ) -> journal_lines.CommitLine | None:
+        """Return what was changed, as commit n, and forget it; None if nothing was.
+
+        Large blobs are given to `keep`, by hash and content.
+        """
+        rows, self._rows = self._rows, {}
+        if rows.keys() == {"events"}:
+            # Most commits only add messages.
+            return journal_lines.CommitLine(
+                n=n, events=_event_entries(connection, filter(None, rows["events"].values()))
+            )
+        put = {table: [row for row in found.values() if row] for table, found in rows.items()}
+        gone = {table: [k for k, row in found.items() if not row] for table, found in rows.items()}
+        todo = [row for row in put.get("store", ()) if row[:1] == PENDING_KEY]
+        cleared = PENDING_KEY in gone.get("store", ())
+        if not (todo or cleared or any(rows.keys() - {"store"})):
+            return None
+        return journal_lines.CommitLine(
+            n=n,
+            tenants=tuple(map(_tenant_entry, put.get("tenants", ()))),
+            streams=tuple(map(_stream_entry, put.get("streams", ()))),
+            events=_event_entries(connection, put.get("events", ())),
+            bases=tuple(map(_base_entry, put.get("bases", ()))),
+            keys=tuple(map(_key_entry, put.get("keys", ()))),
+            blobs=tuple(_blob_entry(row, keep) for row in put.get("blobs", ())),
+            notes=tuple(map(_note_entry, put.get("notes", ()))),
+            erased=tuple(map(_erased_entry, put.get("erased", ()))),
+            pending=journal_lines.encode_content(cast("bytes", todo[0][1])) if todo else None,
+            dropped_keys=cast("tuple[tuple[int, str], ...]", tuple(gone.get("keys", ()))),
+            dropped_blobs=tuple(
+                (cast("int", tenant), cast("bytes", hash_).hex()) for tenant, hash_ in gone.get("blobs", ())
+            ),
+            dropped_notes=cast("tuple[tuple[str, str], ...]", tuple(gone.get("notes", ()))),
+            dropped_pending=cleared,
+        )  # fmt: skip
+
+
+def _event_entries(
+    connection: apsw.Connection, rows: Iterable[SQLiteRow]
+) -> tuple[journal_lines.EventEntry, ...]:
+    query, names = database.statements()["stream_name"], dict[int, str]()
+    made: list[journal_lines.EventEntry] = []
+    for row in rows:
+        key, stream, _, header, payload, salt, digest, link = cast(
+            "tuple[int, int, int, bytes, bytes | None, bytes | None, bytes, bytes]", row
+        )
+        if stream not in names:
+            found = first_row(connection, query, (stream,))
+            names[stream] = str(found[0]) if found else ""
+        made.append(
+            journal_lines.EventEntry(
+                tenant=key >> TENANT_SHIFT,
+                stream=names[stream],
+                header=Raw(header),
+                salt=None if salt is None else salt.hex(),
+                digest=digest.hex(),
+                link=link.hex(),
+                payload=None if payload is None else journal_lines.encode_content(payload),
+            )
+        )
+    return tuple(made)
+
+
+def _tenant_entry(row: SQLiteRow) -> journal_lines.TenantEntry:
+    number, name, _ = cast("tuple[int, str, bytes]", row)
+    return journal_lines.TenantEntry(number=number, name=name)
+
+
+def _stream_entry(row: SQLiteRow) -> journal_lines.StreamEntry:
+    key, tenant, name, _ = cast("tuple[int, int, str, bytes]", row)
+    return journal_lines.StreamEntry(tenant=tenant, number=key & NUMBER_MASK, name=name)
+
+
+def _base_entry(row: SQLiteRow) -> journal_lines.BaseEntry:
+    key, stream, begin, source, version, _ = cast("tuple[int, int, int, int, int, bytes]", row)
+    return journal_lines.BaseEntry(
+        tenant=key >> TENANT_SHIFT, position=key & NUMBER_MASK, stream=stream & NUMBER_MASK,
+        first=begin, source=source & NUMBER_MASK, version=version,
+    )  # fmt: skip
+
+
+def _key_entry(row: SQLiteRow) -> journal_lines.KeyEntry:
+    tenant, key, command, begin, end, time_us, _ = cast(
+        "tuple[int, str, bytes, int, int, int, bytes]", row
+    )
+    return journal_lines.KeyEntry(
+        tenant=tenant, key=key, command=command.hex(), first=begin, last=end, time_us=time_us
+    )
+
+
+def _blob_entry(row: SQLiteRow, keep: Callable[[bytes, bytes], None]) -> journal_lines.BlobEntry:
+    tenant, hash_, content = cast("tuple[int, bytes, bytes]", row)
+    if len(content) > limits.BLOB_INLINE_BYTES:
+        keep(hash_, content)
+        return journal_lines.BlobEntry(tenant=tenant, sha256=hash_.hex())
+    return journal_lines.BlobEntry(
+        tenant=tenant, sha256=hash_.hex(), content=journal_lines.encode_content(content)
+    )
+
+
+def _note_entry(row: SQLiteRow) -> journal_lines.NoteEntry:
+    tenant, name, version, value, _ = cast("tuple[str, str, int, bytes, bytes]", row)
+    return journal_lines.NoteEntry(
+        tenant=tenant, name=name, version=version, value=journal_lines.encode_content(value)
+    )
+
+
+def _erased_entry(row: SQLiteRow) -> journal_lines.ErasedEntry:
+    event, notice, cause, payload, _ = cast("tuple[int, int, int, bytes | None, bytes]", row)
+    return journal_lines.ErasedEntry(
+        tenant=event >> TENANT_SHIFT, position=event & NUMBER_MASK, notice=notice & NUMBER_MASK,
+        cause=cause & NUMBER_MASK,
+        stand_in=None if payload is None else journal_lines.encode_content(payload),
+    )  # fmt: skip
+
+
+BlobFileLoader = Callable[[str], bytes]
+"""From the hash of a blob to what its file holds. Raises Corrupt if that is not what was written."""
+
+
+@functools.cache
+def index_statements() -> dict[str, str]:
+    """Return the statements of the file store by name, beside those of every SQLite store."""
+    text = Path(__file__).with_name("index.sql").read_text(encoding="utf-8")
+    return {**database.statements(), **split_statements(text)}
+
+
+def apply_commit(
+    connection: apsw.Connection, change: journal_lines.CommitLine, fetch: BlobFileLoader
+) -> None:
+    """Put and drop the rows of one commit, in an open transaction. Nothing is derived."""
+    run, sql = connection.execute, index_statements()
+    for tenant, key in change.dropped_keys:
+        run(sql["drop_key"], (tenant, key))
+    for tenant, hash_ in change.dropped_blobs:
+        run(sql["drop_blob"], (tenant, bytes.fromhex(hash_)))
+    for tenant, name in change.dropped_notes:
+        run(sql["drop_note"], (tenant, name))
+    for each in change.tenants:
+        run(sql["put_tenant"], (each.number, each.name, row_checksum(each.number, each.name)))
+    for each in change.streams:
+        row = (each.tenant << TENANT_SHIFT | each.number, each.tenant, each.name)
+        run(sql["put_stream"], (*row, row_checksum(*row)))
+    for each in change.blobs:
+        content = fetch(each.sha256) if each.content is None else each.content.bytes
+        run(sql["add_blob"], (each.tenant, bytes.fromhex(each.sha256), content))
+    for each in change.events:
+        run(sql["put_event"], _event_columns(each))
+    _apply_other_rows(connection, change)
+
+
+def _apply_other_rows(connection: apsw.Connection, change: journal_lines.CommitLine) -> None:
+    run, sql = connection.execute, index_statements()
+    for each in change.bases:
+        high = each.tenant << TENANT_SHIFT
+        row = (
+            high | each.position, high | each.stream, each.first, high | each.source, each.version,
+        )  # fmt: skip
+        run(sql["put_base"], (*row, row_checksum(*row)))
+    for each in change.keys:
+        row = (
+            each.tenant, each.key, bytes.fromhex(each.command), each.first, each.last, each.time_us,
+        )  # fmt: skip
+        run(sql["put_key"], (*row, row_checksum(*row)))
+    for each in change.notes:
+        row = (each.tenant, each.name, each.version, each.value.bytes)
+        run(sql["put_note"], (*row, row_checksum(*row)))
+    for each in change.erased:
+        high = each.tenant << TENANT_SHIFT
+        cause = high | each.cause if each.cause else 0
+        row = (
+            high | each.position,
+            high | each.notice,
+            cause,
+            journal_lines.decode_content(each.stand_in),
+        )
+        run(sql["put_gone"], (*row, row_checksum(*row)))
+    if change.pending is not None:
+        run(sql["put_todo"], (change.pending.bytes,))
+    if change.dropped_pending:
+        run(sql["clear_pending"])
+
+
+def event_row(event: journal_lines.EventEntry) -> chain.EventRow:
+    """Return an event's columns."""
+    salt = None if event.salt is None else bytes.fromhex(event.salt)
+    return chain.EventRow(
+        event_address(event), bytes(event.header), journal_lines.decode_content(event.payload), salt, bytes.fromhex(event.digest),
+        bytes.fromhex(event.link),
+    )  # fmt: skip
+
+
+def _event_columns(event: journal_lines.EventEntry) -> tuple[apsw.SQLiteValue, ...]:
+    row, high = event_row(event), event.tenant << TENANT_SHIFT
+    place = (high | row.place.position, high | row.place.stream, row.place.version)
+    return (*place, row.header, row.payload, row.salt, row.digest, row.link)
+
+
+def apply_and_derive(
+    connection: apsw.Connection,
+    changes: Sequence[journal_lines.CommitLine],
+    derive: port.StreamDeriver,
+    fetch: BlobFileLoader,
+) -> None:
+    """Bring commits into the index, in an open transaction: streams that they touch are derived again."""
+    keys = sorted(_touched_streams(changes))
+    batch = log_writes.AppendBatch(connection.cursor(), SQLiteCache(), bytes, careful=True)
+    for key in keys:
+        _drop_derived(connection, batch, key, derive)
+    for change in changes:
+        apply_commit(connection, change, fetch)
+    for key in keys:
+        name = _stream_name(connection, key)
+        if name and not is_erased_stream(name):
+            batch.derive(key >> TENANT_SHIFT, key, _derive_stream(connection, key, name, derive))
+    connection.execute(index_statements()["count_rebuild"])
+
+
+def _touched_streams(changes: Iterable[journal_lines.CommitLine]) -> set[int]:
+    found: set[int] = set()
+    for change in changes:
+        found |= {e.tenant << TENANT_SHIFT | event_address(e).stream for e in change.events}
+        found |= {s.tenant << TENANT_SHIFT | s.number for s in change.streams}
+        found |= {b.tenant << TENANT_SHIFT | b.stream for b in change.bases}
+    return found
+
+
+def _stream_name(connection: apsw.Connection, key: int) -> str:
+    row = first_row(connection, index_statements()["stream_name"], (key,))
+    return str(row[0]) if row else ""
+
+
+def _derive_stream(
+    connection: apsw.Connection, key: int, name: str, derive: port.StreamDeriver
+) -> port.DerivedState:
+    blobs = functools.partial(reads.read_blobs, connection, key >> TENANT_SHIFT)
+    return derive(name, event_erasure.read_own_events(connection, key, name), blobs)
+
+
+def _drop_derived(
+    connection: apsw.Connection, batch: log_writes.AppendBatch, key: int, derive: port.StreamDeriver
+) -> None:
+    """Drop all that is derived from a stream; its rows are known by deriving them once more."""
+    name, run, sql = _stream_name(connection, key), connection.execute, index_statements()
+    if not name or is_erased_stream(name):
+        return
+    for row in _derive_stream(connection, key, name, derive).projections:
+        batch.drop(key >> TENANT_SHIFT, row.kind, row.id)
+    stretches = [key, *(made for (made,) in run(sql["stretches_of"], (key,)))]
+    run(sql["drop_claims"], (msgspec.json.encode(stretches).decode(),))
+    run(sql["drop_uses"], (key,))
+    run(sql["drop_snapshot"], (key,))
+
+
+class JournalVerification:
+    """One look through a journal: first while others write, then the rest of it in a turn."""
+
+    def __init__(self, journal: CommitJournal, folder: StoreFolder) -> None:
+        self._journal = journal
+        self._folder = folder
+        self._begin()
+
+    def _begin(self) -> None:
+        self._point = START
+        self._heads: dict[int, tuple[int, str]] = {}
+        self._blobs: dict[bytes, bool | None] = {}
+        self._seen = 0
+
+    def glance(self) -> Iterator[int]:
+        """Yield events checked so far, while others write: whatever seems wrong is left to `run`, which begins anew."""
+        try:
+            yield from self._run()
+        except (errors.Corrupt, errors.NotAStore):
+            # Whoever erases writes segments anew and removes blobs, so that this need not be damage.
+            self._begin()
+
+    def run(self) -> Iterator[int]:
+        """Go on up to the end, in a turn; raise Corrupt unless every line and blob is as written."""
+        if not self._journal.has(self._point):
+            self._begin()
+        yield from self._run()
+
+    def _run(self) -> Iterator[int]:
+        for step in self._journal.walk(self._point):
+            for event in step.change.events:
+                row = event_row(event)
+                chain.decode_event(row, event.stream)
+                head = (row.place.position, event.link)
+                self._heads[event.tenant] = max(self._heads.get(event.tenant, (0, "")), head)
+            for blob in step.change.blobs:
+                inline = blob.content.bytes if blob.content else None
+                hash_ = bytes.fromhex(blob.sha256)
+                self._blobs[hash_] = None if inline is None else chain.blob_matches(hash_, inline)
+            for _, gone in step.change.dropped_blobs:
+                self._blobs.pop(bytes.fromhex(gone), None)
+            self._seen += len(step.change.events)
+            self._point = step.end
+            yield self._seen
+        # Of a blob that was brought again the last content counts. Whoever goes on reads those of later lines only.
+        blobs, self._blobs = self._blobs, {}
+        for hash_, sound in blobs.items():
+            if sound is None:
+                self._folder.blob(hash_.hex())
+            elif not sound:
+                raise chain.damaged_blob_error(hash_)
+
+    def differences(self, connection: apsw.Connection) -> Iterator[str]:
+        """Yield in what the index differs from the journal. Both at rest."""
+        names = verification.read_tenants(connection)
+        for tenant in sorted(names.keys() | self._heads.keys()):
+            head = verification.read_head(connection, tenant)
+            said = self._heads.get(tenant, (0, ""))
+            if (head.position, head.link.hex() if head.position else "") != said:
+                yield (
+                    f"the index ends at position {head.position:,} of {names.get(tenant, 'a tenant')},"
+                    f" and the journal at {said[0]:,}, or otherwise."
+                )
+
+
+REWRITE_PLAN_NAME: Final = "rewriting"
+
+CommitEdit = Callable[[CommitLine], CommitLine]
+
+
+class RewritePlan(msgspec.Struct, frozen=True):
+    """New segments: where the journal ends that they were made from, where it ends with them, and which file becomes which."""
+
+    before: JournalPoint
+    after: JournalPoint
+    moves: tuple[tuple[str, str], ...]
+
+
+class JournalRewriter:
+    """The segments of one journal, to be replaced together. Used by the holder of the turn."""
+
+    def __init__(self, files: StoreFiles, journal: CommitJournal) -> None:
+        self._files = files
+        self._journal = journal
+        self._path = journal.folder / REWRITE_PLAN_NAME
+
+    def decide(self, store_id: bytes, edit: CommitEdit) -> None:
+        """Write every line as `edit` gives it, beside those that are there, and decide on it if anything changes."""
+        moves: list[tuple[str, str]] = []
+        ends = (self._journal.first(),) * 2
+        for content, ends in self._segments(store_id, edit):
+            path = self._journal.path(ends[1].segment)
+            if moves or content != read_regular_file(path).rstrip(PADDING):
+                made = self._files.fresh(path)
+                self._fill(made, content)
+                moves.append((made.name, path.name))
+        if moves:
+            decided = RewritePlan(ends[0], ends[1], tuple(moves))
+            self._files.put(self._path, msgspec.json.encode(decided))
+
+    def _fill(self, path: Path, content: bytes) -> None:
+        fd = self._files.open_here(path)
+        try:
+            self._files.write(fd, content, 0)
+        finally:
+            self._files.close(fd)
+        self._files.sync(path)
+
+    def _segments(
+        self, store_id: bytes, edit: CommitEdit
+    ) -> Iterator[tuple[bytes, tuple[JournalPoint, JournalPoint]]]:
+        """Yield each segment's new content, and where it ends: the one that is there, and the new one."""
+        segment, n, check, content = 0, 0, "", bytearray()
+        before = self._journal.first()
+        for step in self._journal.walk():
+            if step.end.segment != segment:
+                if segment:
+                    yield bytes(content), (before, JournalPoint(segment, len(content), n, check))
+                segment = step.end.segment
+                head = SegmentHead(
+                    limpet="journal", format=journal_lines.JOURNAL_FORMAT, store=store_id.hex(), segment=segment,
+                    n=n, after=check,
+                )  # fmt: skip
+                line, check = journal_lines.encode_line(check, head)
+                content = bytearray(line)
+            line, check = journal_lines.encode_line(check, edit(step.change))
+            content += line
+            n, before = step.end.n, step.end
+        if segment:
+            yield bytes(content), (before, JournalPoint(segment, len(content), n, check))
+
+    def decided(self) -> RewritePlan | None:
+        """Return what was decided on and is not through; raise Corrupt unless it names segments of ours, in this folder."""
+        if not self._path.exists():
+            return None
+        try:
+            found = msgspec.json.decode(read_regular_file(self._path), type=RewritePlan)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise _unreadable_plan_error(self._path) from error
+        for made, place in found.moves:
+            fresh = re.fullmatch(re.escape(place) + r"\.\w+\.new", made)
+            if not re.fullmatch(r"\d{6,}\.jsonl", place) or fresh is None:
+                raise _unreadable_plan_error(self._path)
+        return found
+
+    def place(self, decided: RewritePlan) -> bool:
+        """Put the segments into place; return whether the journal is the new one, up to its end.
+
+        It is not if it is no longer the one that they were made from: what was acknowledged since is never written
+        over. Raises Corrupt if that is found out when some of them are in place.
+        """
+        folder = self._journal.folder
+        left = [(made, place) for made, place in decided.moves if (folder / made).exists()]
+        if left and not self._ends_at(decided.before):
+            if len(left) < len(decided.moves):
+                raise _outdated_plan_error(self._path)
+            return False
+        for made, place in left:
+            self._files.rename(folder / made, folder / place)
+        # Other files lie there by now than the one that is open.
+        self._journal.close()
+        return self._journal.has(decided.after)
+
+    def _ends_at(self, point: JournalPoint) -> bool:
+        return self._journal.has(point) and next(self._journal.walk(point), None) is None
+
+    def forget(self) -> None:
+        """It is through, or never will be; durable on return."""
+        self._files.remove(self._path)
+        self._files.sync(self._journal.folder)
+
+
+def _unreadable_plan_error(path: Path) -> errors.Corrupt:
+    return errors.Corrupt(
+        f"{path} does not say which segments an erasure was about to put into place.",
+        hint="Nothing was changed. If no erasure was under way, remove that file.",
+        facts={"path": str(path), "journal": "damaged"},
+    )
+
+
+def _outdated_plan_error(path: Path) -> errors.Corrupt:
+    return errors.Corrupt(
+        f"{path} names segments that an erasure was putting into place when others wrote to the journal or replaced it.",
+        hint="Nothing was changed. Put the folder journal back from a backup or from git.",
+        facts={"path": str(path), "journal": "damaged"},
+    )
+
+
+class ErasedContentRemover:
+    """What of a line the index still has."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._sql = index_statements()
+
+    def __call__(self, change: CommitLine) -> CommitLine:
+        """Return a line without what the index does not have any more."""
+        pending = change.pending
+        if pending is not None and self._row("pending") != (pending.bytes,):
+            pending = None
+        return CommitLine(
+            n=change.n,
+            tenants=change.tenants,
+            streams=tuple(map(self._stream, change.streams)),
+            events=tuple(map(self._event, change.events)),
+            bases=change.bases,
+            keys=tuple(filter(self._has_key, change.keys)),
+            blobs=tuple(filter(self._has_blob, change.blobs)),
+            notes=tuple(filter(self._has_note, change.notes)),
+            erased=tuple(filter(self._has_gone, change.erased)),
+            pending=pending,
+        )
+
+    def _row(self, query: str, *bindings: apsw.SQLiteValue) -> tuple[apsw.SQLiteValue, ...] | None:
+        return first_row(self._connection, self._sql[query], bindings)
+
+    def _name(self, key: int) -> str:
+        row = self._row("stream_name", key)
+        return str(row[0]) if row else ""
+
+    def _stream(self, stream: journal_lines.StreamEntry) -> journal_lines.StreamEntry:
+        key = stream.tenant << TENANT_SHIFT | stream.number
+        return msgspec.structs.replace(stream, name=self._name(key))
+
+    def _event(self, event: journal_lines.EventEntry) -> journal_lines.EventEntry:
+        place, high = event_address(event), event.tenant << TENANT_SHIFT
+        event = msgspec.structs.replace(event, stream=self._name(high | place.stream))
+        if event.salt is not None and self._row("is_blank", high | place.position) == (1,):
+            return msgspec.structs.replace(event, payload=None, salt=None)
+        return event
+
+    def _has_key(self, key: journal_lines.KeyEntry) -> bool:
+        return bool(self._row("key_row", key.tenant, key.key, key.first, key.last, key.time_us))
+
+    def _has_blob(self, blob: journal_lines.BlobEntry) -> bool:
+        return bool(self._row("blob_row", blob.tenant, bytes.fromhex(blob.sha256)))
+
+    def _has_note(self, note: journal_lines.NoteEntry) -> bool:
+        row = self._row("note", note.tenant, note.name)
+        return row is not None and row[1] == note.version
+
+    def _has_gone(self, gone: journal_lines.ErasedEntry) -> bool:
+        high = gone.tenant << TENANT_SHIFT
+        row = self._row("gone_row", high | gone.position)
+        cause = high | gone.cause if gone.cause else 0
+        return row == (high | gone.notice, cause, journal_lines.decode_content(gone.stand_in))

@@ -1,0 +1,442 @@
+"""Connections to PostgreSQL: the settings in a URL, the connection class and the pool.
+
+Every wait has a timeout, also for a server that stops answering without closing the connection.
+A connection that raised an error is closed and never reused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import re
+import select
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+import psycopg
+from psycopg import conninfo, sql
+from psycopg.abc import PQGen
+from psycopg.pq.abc import PGconn
+
+from limpet import errors, limits
+from limpet.stores import urls
+from limpet.stores.port import DURABILITY_LEVELS
+from limpet.stores.server.postgres import error_mapping, serialization
+
+SCRUB_MODES: Final = ("full", "plain")
+DEFAULT_ROLE: Final = "limpet_app"
+_NAME_PATTERN = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,39}")
+
+
+class PostgresDsn(msgspec.Struct, frozen=True, kw_only=True):
+    """A database, and how a store in it is used. `conninfo` may hold a password; `shown` never does."""
+
+    conninfo: str
+    shown: str
+    schema: str = "limpet"
+    role: str = DEFAULT_ROLE
+    durability: str = "power-loss"
+    scrub: str = "full"
+    timeout_s: float = limits.SERVER_RESPONSE_S
+    connections: int = limits.SERVER_CONNECTIONS
+
+    def __repr__(self) -> str:
+        return f"Place({self.shown}, schema={self.schema})"
+
+    @property
+    def channel(self) -> str:
+        """What news of the store is told on."""
+        return f"limpet:{self.schema}"
+
+
+def parse_url(url: str) -> PostgresDsn:
+    """Return the place that a URL names; raise InvalidRequest for one that names none."""
+    urls.check_credentials(url)
+    urls.split_url(url)
+    named, ours = _split_options(url)
+    try:
+        # What libpq is not told gets a bound: nothing waits for ever.
+        told = {**_LIBPQ_DEFAULTS, **conninfo.conninfo_to_dict(named)}
+    except (psycopg.Error, ValueError) as error:
+        # Without its cause: that quotes the URL with its password, and a traceback would show it.
+        raise errors.InvalidRequest(
+            f"this is no URL of a PostgreSQL database: {_without_password(error, named)}.",
+            hint=_option_hint(str(error)),
+        ) from None
+    for host in str(told.get("host") or "").split(","):
+        if not host.startswith(("/", "@")):
+            urls.check_host(host)
+    for name, value in ours.items():
+        check, form = _OPTIONS[name]
+        if not re.fullmatch(check, value):
+            raise errors.InvalidRequest(
+                f"{name}={value} in the URL of the store is not what it can be.",
+                hint=f"For {name} write {form}.",
+            )
+    return PostgresDsn(
+        conninfo=conninfo.make_conninfo("", **told),
+        shown=_display_name(told),
+        schema=ours.get("schema", "limpet"),
+        role=ours.get("role", DEFAULT_ROLE),
+        durability=ours.get("durability", "power-loss"),
+        scrub=ours.get("scrub", "full"),
+        timeout_s=float(ours.get("timeout_s", limits.SERVER_RESPONSE_S)),
+        connections=int(ours.get("connections", limits.SERVER_CONNECTIONS)),
+    )
+
+
+def _split_options(url: str) -> tuple[str, dict[str, str]]:
+    """Return what of a URL is libpq's, letter by letter as it is written, and the options that are ours."""
+    before, _, query = url.partition("#")[0].partition("?")
+    ours: dict[str, str] = {}
+    theirs: list[str] = []
+    for option in query.split("&") if query else ():
+        name, _, value = option.partition("=")
+        if unquote(name) in _OPTIONS:
+            ours[unquote(name)] = unquote(value)
+        else:
+            theirs.append(option)
+    scheme, joint, rest = before.partition("://")
+    return scheme.lower() + joint + rest + ("?" + "&".join(theirs) if theirs else ""), ours
+
+
+def _option_hint(said: str) -> str:
+    """Return what to write in the place of an option that nobody knows, or of a whole URL."""
+    unknown = re.search(r'query parameter: "([^"]*)"', said)
+    if unknown is None:
+        return "Write postgresql://user@host:5432/database, with libpq's options after a ?."
+    ours = f"Beside libpq's, options are {', '.join(_OPTIONS)}."
+    close = urls.closest_name(unknown[1], (*_OPTIONS, *_libpq_options()))
+    return f"Did you mean {close}=? {ours}" if close else ours
+
+
+def _libpq_options() -> list[str]:
+    return [option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()]
+
+
+_NAME_FORM: Final = "up to 40 small letters, digits and underscores that do not begin with pg_"
+_OPTIONS: Final = {
+    "schema": (_NAME_PATTERN.pattern, _NAME_FORM),
+    "role": (_NAME_PATTERN.pattern, _NAME_FORM),
+    "durability": ("|".join(DURABILITY_LEVELS), " or ".join(DURABILITY_LEVELS)),
+    "scrub": ("|".join(SCRUB_MODES), " or ".join(SCRUB_MODES)),
+    "timeout_s": (r"[1-9][0-9]{0,4}(\.[0-9]+)?|0\.[0-9]*[1-9]", "seconds, such as 30"),
+    "connections": ("[2-9]|[1-9][0-9]{1,2}", "a number from 2 to 999"),
+}
+
+_LIBPQ_DEFAULTS: Final = {
+    "connect_timeout": str(limits.SERVER_CONNECT_S),
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "application_name": "limpet",
+    "client_encoding": "utf8",
+}
+
+
+def _display_name(told: Mapping[str, object]) -> str:
+    told = {**_environment_options(), **told}
+    host = told.get("host") or told.get("hostaddr") or "the local socket"
+    port = f":{told['port']}" if told.get("port") else ""
+    return f"PostgreSQL at {host}{port}/{told.get('dbname') or ''}".rstrip("/")
+
+
+def _environment_options() -> dict[str, str]:
+    """Return what libpq takes from PG… variables where it is told nothing."""
+    options = psycopg.pq.Conninfo.get_defaults()
+    return {
+        option.keyword.decode(): option.val.decode(errors="replace")
+        for option in options
+        if option.envvar and option.val is not None and option.val != option.compiled
+    }
+
+
+def _without_password(error: Exception, named: str) -> str:
+    text = str(error).strip().rstrip(".").replace(named, urls.without_password(named))
+    password = named.partition("://")[2].rpartition("@")[0].partition(":")[2]
+    return text.replace(password, "…") if password else text
+
+
+CLIENT_GRACE_S = 5.0
+"""How much longer than the server may take the client waits, so that the server's own word comes first."""
+
+_PIN_SYNCHRONOUS_COMMIT = sql.SQL(
+    "SELECT set_config('synchronous_commit', current_setting('synchronous_commit'), false)"
+)
+"""What is looked at when a connection is made holds as long as it: loosened on the server, it stays here."""
+
+Result = TypeVar("Result")
+Rows = list[tuple[Any, ...]]
+
+
+class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that does not wait for ever, not even for a server that stands still."""
+
+    patience_s: float = limits.SERVER_RESPONSE_S
+
+    def __init__(self, pgconn: PGconn, *args: Any, **kwargs: Any) -> None:
+        super().__init__(pgconn, *args, **kwargs)
+        self.prepared: set[bytes] = set()
+        """The statements that it knows by names of ours. psycopg drops them with its own after a rollback: whoever rolls
+        back, and goes on, closes the connection."""
+        self.kinds: serialization.RecordTypeOids | None = None
+        """The numbers of the types of rows, once they were asked for."""
+        self._poll = select.poll()
+        self._poll.register(pgconn.socket, select.POLLIN)
+
+    def wait(
+        self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
+    ) -> Result:
+        """Run an exchange to its end; raise TimeoutError if nothing comes for too long."""
+        patient = _with_timeout(gen, self.patience_s if timeout is None else timeout)
+        return super().wait(patient, interval)
+
+    def wait_for_server(self, *, to_send: bool = False) -> bool:
+        """Wait until something came, or more can be sent; return whether something came. Raises TimeoutError too."""
+        if to_send:
+            self._poll.modify(self.pgconn.socket, select.POLLIN | select.POLLOUT)
+        timeout_ms = None if math.isinf(self.patience_s) else self.patience_s * 1000
+        ready = self._poll.poll(timeout_ms)
+        if to_send:
+            self._poll.modify(self.pgconn.socket, select.POLLIN)
+        if not ready:
+            raise TimeoutError(f"no answer within {self.patience_s:g} s")
+        return ready[0][1] != select.POLLOUT
+
+    def is_idle(self) -> bool:
+        """Whether a connection that nobody uses still stands: one that was ended has something to read."""
+        return not self.closed and not self._poll.poll(0)
+
+
+@contextlib.contextmanager
+def without_timeout(connection: PostgresConnection) -> Iterator[None]:
+    """Let statements of the body take as long as they need: tables are written anew, or much is dropped."""
+    patience, connection.patience_s = connection.patience_s, math.inf
+    before = connection.execute("SHOW statement_timeout", prepare=False).fetchone()
+    try:
+        connection.execute("SET statement_timeout = 0", prepare=False)
+        yield
+        connection.execute(
+            sql.SQL("SET statement_timeout = {}").format(sql.Literal(before[0] if before else "0")),
+            prepare=False,
+        )
+    finally:
+        connection.patience_s = patience
+
+
+def _with_timeout(gen: PQGen[Result], patience_s: float) -> Generator[Any, Any, Result]:
+    until = time.monotonic() + patience_s
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if ready:
+                until = time.monotonic() + patience_s
+            elif time.monotonic() > until:
+                raise TimeoutError(f"no answer within {patience_s:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
+def connect(place: PostgresDsn, *, role: bool = True) -> PostgresConnection:
+    """Open a connection with every setting made; without the role it is the owner's, for upkeep."""
+    connection = PostgresConnection.connect(place.conninfo, autocommit=True)
+    try:
+        connection.patience_s = place.timeout_s + CLIENT_GRACE_S
+        connection.prepare_threshold = None
+        serialization.register_dumpers(connection.adapters)
+        connection.execute(_settings_statement(place, role=role))
+        # From now on every statement is prepared when it is first used; upkeep uses each once.
+        connection.prepare_threshold = 0 if role else None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def owner_connection(place: PostgresDsn) -> Iterator[PostgresConnection]:
+    """The owner's connection for the body, where the server's errors become ours."""
+    with (
+        error_mapping.translate_owner_errors(place.shown),
+        contextlib.closing(connect(place, role=False)) as owner,
+    ):
+        yield owner
+
+
+def _settings_statement(place: PostgresDsn, *, role: bool) -> sql.Composed:
+    wanted = {
+        "search_path": place.schema,
+        "statement_timeout": f"{int(place.timeout_s * 1000)}",
+        "lock_timeout": f"{int(place.timeout_s * 1000)}",
+        "idle_in_transaction_session_timeout": "0",
+        # Whoever loses a race is told by what is there then. In a snapshot from before, it would only be told to fail.
+        "default_transaction_isolation": "read committed",
+        "client_min_messages": "warning",
+        "jit": "off",
+    }
+    if role:
+        wanted |= {
+            "role": place.role,
+            # Every statement is prepared once, and the tenant prunes partitions when it runs.
+            "plan_cache_mode": "force_generic_plan",
+            # It is planned while tables are small, and kept while they grow. Every look within a tenant has an index
+            # that fits; lists of tenants read the whole table anyhow.
+            "enable_seqscan": "off",
+        }
+    return sql.SQL("; ").join(
+        (
+            *(
+                sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
+                for name, value in wanted.items()
+            ),
+            _PIN_SYNCHRONOUS_COMMIT,
+        )
+    )
+
+
+def wait_readable(timeout_s: float, *descriptors: int) -> set[int]:
+    """Return those that have something to read, or came to an end, within a time. Any number is fine, past 1023 too."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(timeout_s * 1000)}
+
+
+class PoolSlot:
+    """Room for one connection. Whoever has it gives it back by forgetting it: so no interrupt, wherever it comes, loses it."""
+
+    __slots__ = ("_rooms",)
+
+    def __init__(self, rooms: queue.SimpleQueue[PoolSlot]) -> None:
+        self._rooms = weakref.ref(rooms)
+
+    def __del__(self) -> None:
+        rooms = self._rooms()
+        if rooms is not None:
+            rooms.put(PoolSlot(rooms))
+
+
+class BorrowedConnection:
+    """A connection for the body of a `with`, where the server's errors become ours. One that failed is not used again."""
+
+    __slots__ = ("_connection", "_connections", "_room")
+
+    def __init__(self, connections: PostgresConnectionPool) -> None:
+        self._connections = connections
+
+    def __enter__(self) -> PostgresConnection:
+        self._room: PoolSlot | None = self._connections.room()
+        try:
+            self._connection = self._connections.connection()
+        except BaseException:
+            # The error knows this loan, and may be kept for long.
+            self._room = None
+            raise
+        return self._connection
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            self._connections.give_back(self._connection, sound=error is None)
+        finally:
+            self._room = None
+        if isinstance(error, (psycopg.Error, OSError)):
+            raise error_mapping.to_error(error, self._connections.shown) from error
+
+
+class PostgresConnectionPool:
+    """Idle connections, and how many there may be in all. Whoever comes when none is left waits a while."""
+
+    def __init__(self, place: PostgresDsn, made: Callable[[PostgresConnection], None]) -> None:
+        self._place = place
+        self._made = made
+        self._idle: list[PostgresConnection] = []
+        self._lock = threading.Lock()
+        self._rooms: queue.SimpleQueue[PoolSlot] = queue.SimpleQueue()
+        for _ in range(place.connections):
+            self._rooms.put(PoolSlot(self._rooms))
+        self.shown = place.shown
+        self._closed = False
+        self._process = os.getpid()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody gets a connection any more."""
+        return self._closed
+
+    def borrow(self) -> BorrowedConnection:
+        """Return a connection for the body of a `with`, which raises the server's errors as ours."""
+        if self._closed:
+            raise errors.EngineClosed
+        if os.getpid() != self._process:
+            raise errors.ForkedEngine
+        return BorrowedConnection(self)
+
+    def room(self) -> PoolSlot:
+        """Wait for room for one connection more."""
+        try:
+            return self._rooms.get(timeout=self._place.timeout_s)
+        except queue.Empty:
+            raise errors.StoreBusy(
+                f"all {self._place.connections} connections of this process are in use.",
+                hint="Retry, or allow more with ?connections=16 in the URL.",
+            ) from None
+
+    def connection(self) -> PostgresConnection:
+        """Return a connection that nobody has."""
+        return self._idle_one() or self._new()
+
+    def _idle_one(self) -> PostgresConnection | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if connection.is_idle():
+                return connection
+            _close_quietly(connection)
+
+    def _new(self) -> PostgresConnection:
+        with error_mapping.translate_errors(self._place.shown):
+            connection = connect(self._place)
+            try:
+                self._made(connection)
+            except BaseException:
+                _close_quietly(connection)
+                raise
+            return connection
+
+    def give_back(self, connection: PostgresConnection, *, sound: bool) -> None:
+        """Take back what was lent; what is not sound is closed."""
+        if not (sound and self._kept(connection)) and os.getpid() == self._process:
+            _close_quietly(connection)
+
+    def _kept(self, connection: PostgresConnection) -> bool:
+        with self._lock:
+            if self._closed or connection.closed:
+                return False
+            self._idle.append(connection)
+            return True
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when it is given back. Closing twice is fine."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        if os.getpid() == self._process:
+            for connection in idle:
+                _close_quietly(connection)
+
+
+def _close_quietly(connection: PostgresConnection) -> None:
+    with contextlib.suppress(psycopg.Error, OSError):
+        connection.close()

@@ -1,0 +1,611 @@
+"""`PostgresDriver`: the driver interface over a PostgreSQL schema.
+
+Each read is one round trip in a transaction of one tenant, which row-level security enforces. Each
+change is one call of a prepared SQL function in a transaction of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from limpet import errors
+from limpet.core.values.json_values import Json
+from limpet.stores import chain, port, stream_paths
+from limpet.stores.server import checked_reads
+from limpet.stores.server.driver import (
+    NOTE_TRIES_MAX,
+    AppliedUnderContention,
+    ChangeResult,
+    DuplicateRow,
+    EventErasure,
+    FeedHead,
+    FeedRow,
+    HeadMoved,
+    KeyRow,
+    NoteRow,
+    ProjectionRow,
+    SnapshotRow,
+    StreamRow,
+    TenantChange,
+    contention_error,
+)
+from limpet.stores.server.postgres import notifications, pipeline, schema, serialization, sql_files
+from limpet.stores.server.postgres.connections import (
+    PostgresConnection,
+    PostgresConnectionPool,
+    PostgresDsn,
+    Rows,
+    without_timeout,
+)
+from limpet.stores.server.postgres.pipeline import PostgresPipeline
+
+_BASE_COLUMNS = 4
+_STREAM_COLUMNS = 6
+_BIGINT_MAX = 2**63 - 1
+
+
+class PostgresReads:
+    """Everything that is looked up. Row-level security lets a look see the one tenant that it names."""
+
+    _connections: PostgresConnectionPool
+    _sql: Mapping[str, str]
+
+    def _look(self, tenant: str, statement: str, **values: object) -> Rows:
+        """Return the rows of one look. One that was cut off is made again: it changes nothing."""
+        try:
+            return self._asked(tenant, statement, **values)
+        except errors.Unavailable as error:
+            if not error.facts.get("cut"):
+                raise
+        return self._asked(tenant, statement, **values)
+
+    def _asked(self, tenant: str, statement: str, **values: object) -> Rows:
+        """Return the rows of one statement, in a transaction that is the tenant's."""
+        values["tenant"] = kept = sql_files.encode_tenant(tenant)
+        with self._connections.borrow() as connection:
+            return execute_for_tenant(connection, self._sql["tenant"], kept, statement, values)
+
+    def head(self, tenant: str) -> FeedHead:
+        """Return a tenant's head."""
+        rows = self._look(tenant, self._sql["head"])
+        return FeedHead(*rows[0]) if rows else FeedHead()
+
+    def tenants(self) -> list[str]:
+        """Return every tenant that has events, sorted."""
+        return self._register("tenants")
+
+    def adrift(self) -> list[str]:
+        """Return tenants whose head says that they have no events, and who have some. None is without a head."""
+        return [
+            tenant for tenant in self._register("eventless") if self.feed(tenant, after=0, limit=1)
+        ]
+
+    def noted(self) -> list[str]:
+        """Return every tenant that has or had notes, sorted."""
+        return self._register("noting")
+
+    def _register(self, name: str) -> list[str]:
+        with self._connections.borrow() as connection, connection.transaction():
+            connection.execute(self._sql["register"].encode())
+            rows = connection.execute(self._sql[name].encode()).fetchall()
+        return sorted(sql_files.decode_tenant(tenant) for (tenant,) in rows)
+
+    def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
+        """Return a stream by name or number."""
+        rows = self._look(tenant, self._stream_sql(stream), **_stream_parameter(stream))
+        return _stream_row(rows[0]) if rows else None
+
+    def _stream_sql(self, stream: str | int) -> str:
+        which = "stream_by_name" if isinstance(stream, str) else "stream_by_number"
+        return f"{self._sql['stream']} {self._sql[which]}"
+
+    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
+        """Return streams by number, those after one."""
+        statement = f"{self._sql['stream']} {self._sql['streams']}"
+        return [_stream_row(row) for row in self._look(tenant, statement, after=after, limit=limit)]
+
+    def own(
+        self,
+        tenant: str,
+        stream: str | int,
+        *,
+        low: int,
+        high: int,
+        limit: int,
+        newest: bool = False,
+    ) -> tuple[StreamRow | None, list[FeedRow]]:
+        """Return a stream, and its own events with low <= version <= high by version; one look."""
+        statement = self._sql["own"].format(
+            stream=self._stream_sql(stream), direction="DESC" if newest else "ASC"
+        )
+        values = {
+            "low": low,
+            "high": min(high, _BIGINT_MAX),
+            "limit": limit,
+            **_stream_parameter(stream),
+        }
+        rows = self._look(tenant, statement, **values)
+        if not rows:
+            return None, []
+        kept = [
+            _feed_row(row[_STREAM_COLUMNS:]) for row in rows if row[_STREAM_COLUMNS] is not None
+        ]
+        return _stream_row(rows[0]), kept
+
+    def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
+        """Return events with position > after, in order."""
+        rows = self._look(tenant, self._sql["feed"], after=after, limit=limit)
+        return [_feed_row(row) for row in rows]
+
+    def version_at(self, tenant: str, stream: str, position: int) -> int:
+        """Return the version of a stream's last own event up to a position; 0 if it had none."""
+        rows = self._look(
+            tenant,
+            self._sql["version_at"],
+            name=stream.encode(),
+            position=min(position, _BIGINT_MAX),
+        )
+        return int(rows[0][0])
+
+    def seek(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
+        """Return the lowest own version within low … high whose event has at least this ordinal; 0: none."""
+        rows = self._look(
+            tenant,
+            self._sql["seek"],
+            number=number,
+            low=low,
+            high=min(high, _BIGINT_MAX),
+            ordinal=ordinal,
+        )
+        return int(rows[0][0] or 0)
+
+    def claims(
+        self, tenant: str, claims: Collection[str], stretches: Collection[int]
+    ) -> list[tuple[int, str, int]]:
+        """Return stretch, text and version of those of these claims that these stretches have."""
+        if not claims or not stretches:
+            return []
+        rows = self._look(
+            tenant,
+            self._sql["claims"],
+            claims=serialization.bytea_array([claim.encode() for claim in claims]),
+            stretches=serialization.bigint_array(list(stretches)),
+        )
+        return [(stretch, _decode_text(claim), version) for stretch, claim, version in rows]
+
+    def claims_of(self, tenant: str, stretches: Collection[int]) -> int:
+        """Return how many claims stretches have."""
+        found = serialization.bigint_array(list(stretches))
+        return int(self._look(tenant, self._sql["claims_of"], stretches=found)[0][0])
+
+    def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
+        """Return the names of other streams that have a base in one, and the base's version."""
+        rows = self._look(tenant, self._sql["forks"], number=number)
+        return [(_decode_text(name), version) for name, version in rows]
+
+    def key(self, tenant: str, key: str) -> KeyRow | None:
+        """Return what an idempotency key was used for."""
+        rows = self._look(tenant, self._sql["key"], key=key.encode())
+        return _key_row(rows[0]) if rows else None
+
+    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
+        """Return keys by their text, those after one."""
+        rows = self._look(tenant, self._sql["keys"], after=after.encode(), limit=limit)
+        return [_key_row(row) for row in rows]
+
+    def keys_of(self, tenant: str, positions: Collection[int]) -> list[str]:
+        """Return keys whose first … last has one of these positions."""
+        if not positions:
+            return []
+        found = serialization.bigint_array(sorted(positions))
+        return [
+            _decode_text(key)
+            for (key,) in self._look(tenant, self._sql["keys_of"], positions=found)
+        ]
+
+    def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
+        """Return one row."""
+        values = {"kind": kind.encode(), "id": id.encode()}
+        rows = self._look(tenant, self._sql["projection"], **values)
+        return _projection_row(rows[0]) if rows else None
+
+    def query(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
+        """Return one page of rows."""
+        values: dict[str, object] = {
+            "kind": query.kind.encode(),
+            "limit": min(query.limit, _BIGINT_MAX),
+            "offset": min(query.offset, _BIGINT_MAX),
+        }
+        parts = ["query"]
+        for name in ("owner", "status"):
+            if (wanted := getattr(query, name)) is not None:
+                parts.append(f"query_{name}")
+                values[name] = wanted.encode()
+        if query.lookup is not None:
+            parts.append("query_lookup" if query.lookup else "query_no_lookup")
+            values["lookup"] = query.lookup.encode()
+        for name, bound in (("since", query.since_us), ("until", query.until_us)):
+            if bound is not None:
+                parts.append(f"query_{name}")
+                values[name] = _clamp_bigint(bound)
+        if query.after is not None:
+            parts.append("query_after")
+            values["after_time"], values["after_id"] = (
+                _clamp_bigint(query.after[0]),
+                query.after[1].encode(),
+            )
+        if query.terms:
+            parts.append("query_terms")
+            terms = sorted({term.encode() for term in query.terms})
+            values["terms"] = serialization.bytea_array(terms)
+        statement = "\n".join(self._sql[part] for part in (*parts, "query_page"))
+        return [_projection_row(row) for row in self._look(tenant, statement, **values)]
+
+    def projections(
+        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
+    ) -> list[ProjectionRow]:
+        """Return rows of all kinds by (kind, id), those after one."""
+        values = {"kind": after[0].encode(), "id": after[1].encode(), "limit": limit}
+        return [
+            _projection_row(row) for row in self._look(tenant, self._sql["projections"], **values)
+        ]
+
+    def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
+        """Return the newest snapshot of a stream."""
+        for version, fold, state, mark in self._look(
+            tenant, self._sql["snapshot"], name=stream.encode()
+        ):
+            return SnapshotRow(port.Snapshot(stream, version, fold, state), mark)
+        return None
+
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return contents by hash, those that are there; unchecked."""
+        if not hashes:
+            return {}
+        return dict(
+            self._look(tenant, self._sql["blobs"], hashes=serialization.bytea_array(list(hashes)))
+        )
+
+    def every_blob(
+        self, tenant: str, *, after: bytes = b"", limit: int = 100
+    ) -> list[tuple[bytes, bytes]]:
+        """Return blobs by hash, those after one."""
+        rows = self._look(tenant, self._sql["every_blob"], after=after, limit=limit)
+        return [(hash_, content) for hash_, content in rows]
+
+    def uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
+        """Return uses of blobs by position: of those after one, whole positions, about `limit` of them."""
+        rows = self._look(tenant, self._sql["uses"], after=after, limit=limit)
+        return [(position, hash_) for position, hash_ in rows]
+
+    def unused(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
+        """Return those of the blobs that are there and that no event but those of these streams refers to."""
+        if not hashes:
+            return set()
+        found = serialization.bytea_array(list(hashes))
+        streams = serialization.bigint_array(list(but))
+        rows = self._look(tenant, self._sql["unused"], hashes=found, but=streams)
+        return {hash_ for (hash_,) in rows}
+
+    def note(self, tenant: str, name: str) -> NoteRow | None:
+        """Return a note."""
+        rows = self._look(tenant, self._sql["note"], name=name.encode())
+        return _note_row(rows[0]) if rows else None
+
+    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
+        """Return notes by name, in the order of their UTF-8 bytes."""
+        values = {"prefix": prefix.encode(), "after": after.encode(), "limit": limit}
+        return [_note_row(row) for row in self._look(tenant, self._sql["notes"], **values)]
+
+
+def execute_for_tenant(
+    connection: PostgresConnection,
+    tenant_statement: str,
+    tenant: str,
+    statement: str,
+    values: Mapping[str, object],
+) -> Rows:
+    """Run one statement of one tenant. Sent together with the tenant's name, so both are one transaction."""
+    with connection.pipeline():
+        connection.execute(tenant_statement.encode(), {"tenant": tenant})
+        cursor = connection.cursor(binary=True)
+        cursor.execute(statement.encode(), values)
+    return cursor.fetchall() if cursor.description else []
+
+
+def _decode_text(kept: bytes) -> str:
+    """Return a text. Bytes that are none any more are damage, which marks and digests tell of."""
+    return str(kept, "utf-8", "replace")
+
+
+def _stream_parameter(stream: str | int) -> dict[str, object]:
+    return {"name": stream.encode()} if isinstance(stream, str) else {"number": stream}
+
+
+def _clamp_bigint(number: int) -> int:
+    return max(-_BIGINT_MAX, min(number, _BIGINT_MAX))
+
+
+def _stream_row(row: Sequence[Any]) -> StreamRow:
+    number, name, first, version, flat, mark = row[:_STREAM_COLUMNS]
+    parts = (flat[at : at + _BASE_COLUMNS] for at in range(0, len(flat), _BASE_COLUMNS))
+    bases = tuple(stream_paths.StreamBase(*part) for part in parts)
+    return StreamRow(number, _decode_text(name), first, version, bases, mark)
+
+
+def _feed_row(row: Sequence[Any]) -> FeedRow:
+    position, stream, version, header, payload, salt, digest, link, name, ordinal, notice = row[:11]
+    found = chain.EventRow(
+        chain.EventAddress(position, stream, version), header, payload, salt, digest, link
+    )
+    blank = None if notice is None else EventErasure(notice, row[11] or 0, row[12])
+    # A stream that lost its name is damage, which whoever reads finds by the number.
+    return FeedRow(_decode_text(name) if name is not None else "", found, ordinal, blank)
+
+
+def _key_row(row: Sequence[Any]) -> KeyRow:
+    return KeyRow(_decode_text(row[0]), *row[1:])
+
+
+def _projection_row(row: Sequence[Any]) -> ProjectionRow:
+    kind, id_, owner, status, time_us, lookup, terms, document, mark = row
+    found = port.Projection(
+        kind=_decode_text(kind),
+        id=_decode_text(id_),
+        owner=_decode_text(owner),
+        status=_decode_text(status),
+        time_us=time_us,
+        lookup=_decode_text(lookup),
+        terms=tuple(_decode_text(term) for term in terms),
+        document=document,
+    )
+    return ProjectionRow(found, mark)
+
+
+def _note_row(row: Sequence[Any]) -> NoteRow:
+    name, value, version, mark = row
+    return NoteRow(_decode_text(name), port.Note(value, version), mark)
+
+
+_APPEND, _APPLY, _APPLY_REMOVALS = b"limpet_append", b"limpet_apply", b"limpet_take_away"
+_APPLIED, _APPLIED_UNDER_CONTENTION = b"ok", b"wanted"
+
+
+class PostgresDriver(PostgresReads):
+    """A database, or a schema of one. Safe for threads."""
+
+    def __init__(self, place: PostgresDsn) -> None:
+        self._place = place
+        self._sql: Mapping[str, str] = sql_files.sql_statements("queries.sql")
+        self._channel = place.channel
+        self._server = schema.prepare_schema(place)
+        self._connections = PostgresConnectionPool(place, self._checked)
+        self._guard = notifications.PostgresAdvisoryLock(place)
+        self._listener = notifications.PostgresListener(place, self._guard)
+
+    def _checked(self, connection: PostgresConnection) -> None:
+        # A server that was restarted, or promoted, may be another one now.
+        server = schema.inspect_server(connection)
+        schema.check_server(server, self._place)
+        self._server = server
+
+    @property
+    def durability(self) -> str:
+        """What survives once `apply` has returned, as the server's settings say."""
+        return self._server.level
+
+    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
+        """Apply changes of different tenants, each in its own transaction; None: it was applied."""
+        with self._connections.borrow() as connection:
+            pipeline.send_calls(connection, [self._call(connection, change) for change in changes])
+            said = pipeline.receive_answers(connection, len(changes))
+        return [self._verdict(*one) for one in zip(changes, said, strict=True)]
+
+    def line(self) -> PostgresPipeline:
+        """Return a connection for changes that are sent ahead of answers."""
+        return PostgresPipeline(self._connections.borrow(), self._call, _is_prepared, self._verdict)
+
+    def _call(self, connection: PostgresConnection, change: TenantChange) -> pipeline.PreparedCall:
+        name = _statement_name(change)
+        if name == _APPEND:
+            if connection.kinds is None:
+                connection.kinds = self._kinds(connection)
+                pipeline.prepare_statement(connection, name, self._sql["append"].encode())
+            return name, serialization.append_arguments(change, self._channel, connection.kinds)
+        arguments = serialization.apply_arguments(change, self._channel)
+        if name not in connection.prepared:
+            placeholders = ", ".join(f"${at}" for at in range(1, len(arguments) + 1))
+            statement = self._sql["apply"].format(arguments=placeholders)
+            pipeline.prepare_statement(connection, name, statement.encode())
+        return name, arguments
+
+    def _kinds(self, connection: PostgresConnection) -> serialization.RecordTypeOids:
+        row = connection.execute(self._sql["kinds"].encode(), prepare=False).fetchone()
+        assert row is not None, "a row always comes"
+        return serialization.RecordTypeOids(*row)
+
+    def _verdict(self, change: TenantChange, said: bytes) -> ChangeResult:
+        if said == _APPLIED:
+            return None
+        if said == _APPLIED_UNDER_CONTENTION:
+            return None if self._guard.has(change.tenant) else AppliedUnderContention()
+        if said == pipeline.DUPLICATE:
+            return DuplicateRow()
+        position, link, epoch = said.decode().split()
+        return HeadMoved(FeedHead(int(position), bytes.fromhex(link), int(epoch)))
+
+    def replace(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
+        """Drop all that is derived of tenants and put what changes bring, in one transaction."""
+        with self._connections.borrow() as connection:
+            with without_timeout(connection):
+                replaced = self._replaced(connection, before, derived)
+            if not replaced:
+                # What rolls back makes the client drop every statement that was prepared, ours with its own.
+                connection.close()
+            return replaced
+
+    def _replaced(
+        self,
+        connection: PostgresConnection,
+        before: Mapping[str, FeedHead],
+        derived: Iterable[TenantChange],
+    ) -> bool:
+        with connection.transaction() as transaction:
+            for tenant, head in sorted(before.items()):
+                if not self._cleared(connection, tenant, head):
+                    raise psycopg.Rollback(transaction)
+            for change in derived:
+                self._put_anew(connection, change, before[change.tenant])
+            for tenant, head in before.items():
+                self._run(connection, tenant, "next_epoch")
+                news = f"{head.position} {sql_files.encode_tenant(tenant)}"
+                values = {"channel": self._channel, "news": news}
+                connection.execute(self._sql["notify"].encode(), values)
+            return True
+        return False
+
+    def _put_anew(
+        self, connection: PostgresConnection, change: TenantChange, head: FeedHead
+    ) -> None:
+        pipeline.send_calls(
+            connection, [self._call(connection, serialization.with_head(change, head))]
+        )
+        (said,) = pipeline.receive_answers(connection, 1)
+        if isinstance(self._verdict(change, said), HeadMoved | DuplicateRow):
+            # It was undone whole, with all that it brought. Raised, everything is as it was before the rebuild.
+            raise errors.Corrupt(
+                "something that is derived from the log is there twice.",
+                hint="Nothing was changed. `limpet verify` lists all damage; a backup can replace it.",
+                facts={"tenant": change.tenant},
+            )
+
+    def _cleared(self, connection: PostgresConnection, tenant: str, head: FeedHead) -> bool:
+        values = {"position": head.position, "link": head.link, "epoch": head.epoch}
+        if self._run(connection, tenant, "hold", **values):
+            return False
+        for part in ("claims", "uses", "terms", "projections", "snapshots"):
+            self._run(connection, tenant, f"clear_{part}")
+        return True
+
+    def _run(
+        self, connection: PostgresConnection, tenant: str, name: str, **values: object
+    ) -> Rows:
+        values["tenant"] = kept = sql_files.encode_tenant(tenant)
+        return execute_for_tenant(connection, self._sql["tenant"], kept, self._sql[name], values)
+
+    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+        """Drop keys used before that moment; return how many."""
+        (row,) = self._asked(tenant, self._sql["forget_keys"], before=before_us)
+        return int(row[0])
+
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        """Compare and set. The mark covers the version, so that one is counted first and compared again."""
+        for _ in range(NOTE_TRIES_MAX):
+            noted = int(self._look(tenant, self._sql["noted"])[0][0])
+            mark = (
+                b""
+                if value is None
+                else checked_reads.note_checksum(tenant, name, port.Note(value, noted + 1))
+            )
+            rows = self._asked(
+                tenant, self._sql["put_note"],
+                name=name.encode(), expected=expected, noted=noted, value=value, mark=mark,
+            )  # fmt: skip
+            if rows[0][0] != "counted":
+                return bool(rows[0][0] == "put")
+        raise contention_error()
+
+    def guard(self, tenant: str, timeout_s: float) -> bool:
+        """Try to be the only one that has a tenant's guard; return whether it is had within a time."""
+        return self._guard.take(tenant, timeout_s)
+
+    def unguard(self, tenant: str) -> None:
+        """Give the guard back, if it is had."""
+        self._guard.give_back(tenant)
+
+    def pending(self) -> bytes | None:
+        """Return what erasures left to do."""
+        with self._connections.borrow() as connection:
+            row = connection.execute(self._sql["pending"].encode()).fetchone()
+        return bytes(row[0]) if row else None
+
+    def scrub(self, done: bytes, left: bytes) -> None:
+        """Write anew what held something that was erased; then set what is pending."""
+        if self._connections.closed:
+            raise errors.EngineClosed
+        if self.pending() is None:
+            self._set_pending(done, left)
+            return
+        schema.scrub_erased(self._place)
+        # What was pending names whom it was about. An empty line stays until no file has that either.
+        self._set_pending(done, left + b"\n")
+        schema.scrub_table(self._place, "store")
+        self._set_pending(left + b"\n", left)
+
+    def _set_pending(self, done: bytes, left: bytes) -> None:
+        with self._connections.borrow() as connection, connection.transaction():
+            row = connection.execute(self._sql["lock_pending"].encode()).fetchone()
+            rest = left + (bytes(row[0]) if row else b"").removeprefix(done)
+            name = "clear_pending" if not rest else "set_pending" if row else "add_pending"
+            connection.execute(self._sql[name].encode(), {"value": rest} if rest else None)
+
+    def listen(self) -> Iterator[tuple[str, int]]:
+        """Yield tenant and position whenever a tenant's feed has gone on; ("", 0) if any may have."""
+        return self._listener.listen()
+
+    def status(self) -> Mapping[str, Json]:
+        """Return facts for people."""
+        with self._connections.borrow() as connection, connection.transaction():
+            connection.execute(self._sql["register"].encode())
+            rows = connection.execute(self._sql["heads"].encode()).fetchall()
+            size = connection.execute(self._sql["size"].encode()).fetchone()
+            counts = connection.execute(self._sql["census"].encode()).fetchall()
+            self._server = server = schema.inspect_server(connection)
+        return {
+            "backend": "postgres",
+            "store": f"{self._place.shown}?schema={self._place.schema}",
+            "postgres": f"{server.version // 10_000}.{server.version % 10_000}",
+            "schema": len(schema.MIGRATIONS),
+            "durability": server.level,
+            "fsync": server.fsync,
+            "full_page_writes": server.full_page_writes,
+            "synchronous_commit": server.synchronous_commit,
+            "bytes": int(size[0]) if size else 0,
+            "tenants": len(rows),
+            "events": sum(position for _, position, _ in rows),
+            "blobs": sum(count for kind, _, count in counts if not kind),
+            "holds": _count_by_status(counts),
+            "heads": {
+                sql_files.decode_tenant(tenant): {"position": position, "link": bytes(link).hex()}
+                for tenant, position, link in rows
+            },
+        }
+
+    def close(self) -> None:
+        """Give back every connection. Closing twice is fine."""
+        self._listener.close()
+        self._guard.close()
+        self._connections.close()
+
+
+def _statement_name(change: TenantChange) -> bytes:
+    """Return the name of the statement that makes a change. Each has one number of arguments, whatever the change brings."""
+    if serialization.is_plain_append(change):
+        return _APPEND
+    return _APPLY_REMOVALS if serialization.has_removals(change) else _APPLY
+
+
+def _is_prepared(connection: PostgresConnection, change: TenantChange) -> bool:
+    """Whether a change needs nothing to be prepared, which takes an answer of its own."""
+    return _statement_name(change) in connection.prepared
+
+
+def _count_by_status(counts: Rows) -> dict[str, Json]:
+    held: dict[str, dict[str, int]] = {}
+    for kind, status, count in counts:
+        if kind:
+            held.setdefault(kind.decode(), {})[status.decode()] = count
+    return dict(held)

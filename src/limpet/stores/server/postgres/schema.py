@@ -1,0 +1,479 @@
+"""Schema of a store on PostgreSQL: server checks, migrations, roles, isolation test, scrubbing.
+
+`prepare_schema` checks the server's settings, migrates, and proves that the role sees no row
+unless a tenant is set. `scrub_erased` rewrites tables so that no file holds an erased payload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from limpet import errors, limits
+from limpet.stores.port import DURABILITY_LEVELS
+from limpet.stores.server.postgres import connections, error_mapping, sql_files
+from limpet.stores.server.postgres.connections import DEFAULT_ROLE, PostgresConnection, PostgresDsn
+
+MIGRATIONS: Final = ("schema-1.sql", "schema-2.sql", "schema-3.sql")
+"""The files that lift a store by one version each, from nothing on."""
+
+SERVER_VERSION_MIN: Final = 14
+MIGRATION_TRIES_MAX: Final = 20
+"""Times that a migration tries again for a lock that others hold."""
+
+_VERSION_PATTERN: Final = re.compile(rb"[1-9][0-9]{0,8}")
+
+TENANT_TABLES: Final = ("heads", "streams", "bases", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots", "notes")  # fmt: skip
+"""The tables that hold what is a tenant's."""
+
+
+_CREATE_ROLE: Final = "CREATE ROLE {role} NOLOGIN"
+_GRANT_ROLE: Final = "GRANT {role} TO {user}"
+
+
+class PostgresServer(msgspec.Struct, frozen=True):
+    """What a server says of itself."""
+
+    version: int
+    encoding: str
+    recovering: bool
+    read_only: bool
+    fsync: bool
+    full_page_writes: bool
+    synchronous_commit: str
+
+    @property
+    def level(self) -> str:
+        """What survives once a commit was acknowledged."""
+        if self.synchronous_commit == "off":
+            return "none"
+        return "power-loss" if self.fsync and self.full_page_writes else "process-crash"
+
+
+def inspect_server(connection: PostgresConnection) -> PostgresServer:
+    """Ask a server about itself."""
+    row = _fetch_row(connection, "server")
+    return PostgresServer(int(row[0]), *row[1:])
+
+
+def check_server(server: PostgresServer, place: PostgresDsn) -> None:
+    """Raise what is wrong with a server for the use that is asked for."""
+    if server.version // 10_000 < SERVER_VERSION_MIN:
+        raise errors.UnsafeStore(
+            f"{place.shown} has version {server.version // 10_000}; Limpet needs {SERVER_VERSION_MIN} or later.",
+            hint="Upgrade the server.",
+            facts={"version": server.version},
+        )
+    if server.encoding != "UTF8":
+        raise errors.UnsafeStore(
+            f"{place.shown} keeps text as {server.encoding}, which can't hold every name.",
+            hint="Create the database with: createdb -E UTF8 -T template0 NAME",
+        )
+    if server.recovering or server.read_only:
+        what = (
+            "is a replica" if server.recovering else "is read-only (default_transaction_read_only)"
+        )
+        raise errors.StoreReadOnly(
+            f"{place.shown} {what} and takes no writes.",
+            hint="Name the primary in the URL, or all hosts and target_session_attrs=read-write.",
+        )
+    if DURABILITY_LEVELS.index(server.level) < DURABILITY_LEVELS.index(place.durability):
+        raise errors.UnsafeStore(
+            f"{place.shown} can't hold the durability {place.durability}: {_weak_settings(server)}; it holds {server.level}.",
+            hint=f"Change that on the server, or ask for less: ?durability={server.level} in the URL.",
+            facts={"asked": place.durability, "holds": server.level},
+        )
+
+
+def _weak_settings(server: PostgresServer) -> str:
+    weak = [
+        f"{name} is off"
+        for name, on in (
+            ("synchronous_commit", server.synchronous_commit != "off"),
+            ("fsync", server.fsync),
+            ("full_page_writes", server.full_page_writes),
+        )
+        if not on
+    ]
+    return ", ".join(weak)
+
+
+def prepare_schema(place: PostgresDsn) -> PostgresServer:
+    """Look at the server, lift the schema if it is older, and make sure that tenants are apart."""
+    with connections.owner_connection(place) as owner:
+        server = inspect_server(owner)
+        check_server(server, place)
+        found = schema_version(owner, place)
+        _check_role_privileges(owner, place, makes=not found)
+        if found < len(MIGRATIONS):
+            migrate(
+                owner,
+                place,
+                {at: sql_files.sql_text(file) for at, file in enumerate(MIGRATIONS, 1)},
+            )
+        _check_role_membership(owner, place)
+    with (
+        error_mapping.translate_errors(place.shown),
+        contextlib.closing(connections.connect(place)) as user,
+    ):
+        check_isolation(user, place)
+    return server
+
+
+def store_exists(place: PostgresDsn) -> bool:
+    """Whether the schema holds a store."""
+    with connections.owner_connection(place) as owner:
+        return schema_version(owner, place) > 0
+
+
+def schema_version(connection: PostgresConnection, place: PostgresDsn) -> int:
+    """Return the schema's version, 0 if there is none; raise NewerStore for one that is not known here."""
+    if not _fetch_row(connection, "is_there")[0]:
+        if _fetch_row(connection, "hidden", schema=place.schema)[0]:
+            raise _hidden_schema_error(connection, place)
+        if _fetch_row(connection, "is_used")[0]:
+            raise _not_a_store_error(place)
+        return 0
+    row = connection.execute(_opening_sql("version"), prepare=False).fetchone()
+    said = bytes(row[0]) if row else b""
+    if not _VERSION_PATTERN.fullmatch(said):
+        raise errors.Corrupt(
+            f"the schema {place.schema} of {place.shown} does not say which version it has.",
+            hint="Nothing was changed. Put the row 'schema' of its table store back from a backup;"
+            f" in a store that this Limpet made it is {len(MIGRATIONS)}.",
+            facts={"schema": place.schema},
+        )
+    found = int(said)
+    if found > len(MIGRATIONS):
+        raise errors.NewerStore(
+            f"the schema {place.schema} of {place.shown} has version {found}; this Limpet knows {len(MIGRATIONS)}.",
+            hint="In an up-to-date clone of Limpet: pip install .",
+            facts={"schema": found, "known": len(MIGRATIONS)},
+        )
+    return found
+
+
+def _not_a_store_error(place: PostgresDsn) -> errors.NotAStore:
+    return errors.NotAStore(
+        f"the schema {place.schema} of {place.shown} is in the way: it holds something else.",
+        hint="Choose another with ?schema=NAME in the URL. Nothing was changed.",
+    )
+
+
+def _hidden_schema_error(connection: PostgresConnection, place: PostgresDsn) -> errors.UnsafeStore:
+    user = _fetch_row(connection, "user")[0]
+    return errors.UnsafeStore(
+        f"{place.shown} has a schema {place.schema}, and {user} may not look into it.",
+        hint=f"If it is a store, let its owner or an administrator run: GRANT {place.role} TO {user}",
+        facts={"schema": place.schema, "role": place.role},
+    )
+
+
+def migrate(owner: PostgresConnection, place: PostgresDsn, steps: Mapping[int, str]) -> None:
+    """Run what is missing, each step in a transaction of its own, one process at a time.
+
+    Nobody is kept waiting for long: a step that does not get its locks at once gives way and tries again.
+    """
+    with connections.without_timeout(owner), _migration_lock(owner, place):
+        _create_role_and_schema(owner, place)
+        for step in sorted(steps):
+            for last in (*[False] * MIGRATION_TRIES_MAX, True):
+                if schema_version(owner, place) >= step or _migrate_step(
+                    owner, place, step, steps[step], last=last
+                ):
+                    break
+
+
+def _create_role_and_schema(owner: PostgresConnection, place: PostgresDsn) -> None:
+    """Make the role and the schema; raise UnsafeStore with all that an administrator has to run, if not both can be."""
+    has_schema = _fetch_flag(
+        owner, sql_files.sql_statements("opening.sql")["schema"], name=place.schema
+    )
+    lacking = _create_role(owner, place)
+    if not has_schema and not _fetch_row(owner, "may_create_schema")[0]:
+        lacking.append("CREATE SCHEMA {schema} AUTHORIZATION {user}")
+    if lacking:
+        raise _not_set_up_error(owner, place, lacking)
+    if not has_schema:
+        owner.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(place.schema)))
+
+
+def _migrate_step(
+    owner: PostgresConnection, place: PostgresDsn, step: int, text: str, *, last: bool
+) -> bool:
+    try:
+        with owner.transaction():
+            owner.execute(_opening_sql("hurry"))
+            owner.execute(text.encode())
+            _grant_rights(owner, place)
+            owner.execute(
+                _opening_sql("set_version"), {"version": str(step).encode()}, prepare=False
+            )
+    except psycopg.errors.LockNotAvailable:
+        if last:
+            raise
+        owner.execute(_opening_sql("rest"))
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _migration_lock(owner: PostgresConnection, place: PostgresDsn) -> Iterator[None]:
+    """Hold the right to migrate. It ends with the connection at the latest."""
+    owner.execute(_opening_sql("lock"), {"name": place.channel}, prepare=False)
+    try:
+        yield
+    finally:
+        owner.execute(_opening_sql("unlock"), {"name": place.channel}, prepare=False)
+
+
+def _create_role(owner: PostgresConnection, place: PostgresDsn) -> list[str]:
+    """See to it that the role is there, and that this user may take it; return what only others can do of it."""
+    roles = sql_files.sql_statements("roles.sql")
+    if not _fetch_flag(owner, roles["role"], role=place.role):
+        if not _fetch_flag(owner, roles["may_create_roles"]):
+            return [_CREATE_ROLE, _GRANT_ROLE]
+        # Roles are one for all databases of a server: somebody may be at it in another one.
+        with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+            owner.execute(_role_statement("create_role", place))
+    if not _fetch_flag(owner, roles["may_set_role"], role=place.role):
+        try:
+            owner.execute(_role_statement("join_role", place))
+        except psycopg.errors.InsufficientPrivilege:
+            return [_GRANT_ROLE]
+    return []
+
+
+def _grant_rights(owner: PostgresConnection, place: PostgresDsn) -> None:
+    """Let the role use the tables, and nothing else."""
+    for name in ("revoke_public", "grant_schema", "grant_tables", "grant_functions"):
+        owner.execute(_role_statement(name, place))
+    direct = sql_files.sql_statements("roles.sql")["direct"].encode()
+    for (statement,) in owner.execute(direct, {"role": place.role}, prepare=False).fetchall():
+        owner.execute(statement.encode())
+
+
+def _role_statement(name: str, place: PostgresDsn) -> sql.Composed:
+    text = cast("Any", sql_files.sql_statements("roles.sql")[name])
+    return sql.SQL(text).format(
+        role=sql.Identifier(place.role), schema=sql.Identifier(place.schema)
+    )
+
+
+def _not_set_up_error(
+    owner: PostgresConnection, place: PostgresDsn, lacking: Sequence[str]
+) -> errors.UnsafeStore:
+    user = _fetch_row(owner, "user")[0]
+    run = "; ".join(one.format(role=place.role, schema=place.schema, user=user) for one in lacking)
+    # Row-level security binds nobody who owns a table.
+    wanted = [f"a role {place.role} that {user} may take"] * (_GRANT_ROLE in lacking)
+    wanted += [f"a schema {place.schema} that {user} owns"] * any(
+        "SCHEMA" in one for one in lacking
+    )
+    return errors.UnsafeStore(
+        f"{place.shown} is not set up for a store: it needs {' and '.join(wanted)}, which {user} may not make.",
+        hint=f"Let an administrator run in this database: {run}",
+        facts={"role": place.role, "schema": place.schema},
+    )
+
+
+def _check_role_privileges(owner: PostgresConnection, place: PostgresDsn, *, makes: bool) -> None:
+    """Raise UnsafeStore, before anything is made, for a role that no policy binds. `makes`: tables will be this user's."""
+    statement = sql_files.sql_statements("roles.sql")["might"].encode()
+    row = owner.execute(statement, {"role": place.role}, prepare=False).fetchone()
+    mighty, owns = row or (False, False)
+    if mighty or (makes and owns):
+        raise _role_isolation_error(place, place.role, mighty=mighty)
+
+
+def _role_isolation_error(place: PostgresDsn, role: str, *, mighty: bool) -> errors.UnsafeStore:
+    if mighty:
+        wrong = f"the role {role} is a superuser or has BYPASSRLS"
+        fix = "Leave ?role= out of the URL, or name a role there that is no superuser and has no BYPASSRLS."
+        if place.role == DEFAULT_ROLE:
+            fix = f"Run: ALTER ROLE {role} NOSUPERUSER NOBYPASSRLS"
+        return _isolation_error(place, role, wrong, fix)
+    fix = "Name a role that owns nothing with ?role=NAME in the URL."
+    return _isolation_error(place, role, f"the role {role} owns the store's tables", fix)
+
+
+def _check_role_membership(owner: PostgresConnection, place: PostgresDsn) -> None:
+    roles = sql_files.sql_statements("roles.sql")
+    if not _fetch_flag(owner, roles["role"], role=place.role):
+        raise _not_set_up_error(owner, place, [_CREATE_ROLE, _GRANT_ROLE])
+    if not _fetch_flag(owner, roles["may_set_role"], role=place.role):
+        raise _not_set_up_error(owner, place, [_GRANT_ROLE])
+
+
+def check_isolation(user: PostgresConnection, place: PostgresDsn) -> None:
+    """Try out that the role sees nothing as long as no tenant is named, and can't see to it that it does."""
+    who, mighty, owns, barred, bare, gone = _fetch_row(
+        user, "isolation", tables=list(TENANT_TABLES)
+    )
+    if mighty or owns:
+        raise _role_isolation_error(place, str(who), mighty=mighty)
+    if barred:
+        raise errors.StoreReadOnly(
+            f"the role {who} may not use the schema {place.schema} of {place.shown}.",
+            hint="Name the role that the store was made for with ?role=NAME in the URL, or let its owner"
+            f" GRANT that role TO {who}.",
+            facts={"role": str(who)},
+        )
+    if gone:
+        raise errors.Corrupt(
+            f"{place.shown} has not all of the store's tables: {', '.join(gone)} of the schema {place.schema} is missing.",
+            hint="Nothing was changed. Restore a backup into a new store: limpet restore BACKUP URL.",
+            facts={"missing": len(gone)},
+        )
+    if bare:
+        wrong = f"row-level security is not forced on {', '.join(bare)}"
+        fix = f"Run: ALTER TABLE {place.schema}.{bare[0]} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
+    elif _fetch_row(user, "anything")[0]:
+        wrong = "rows are seen though no tenant is named"
+        fix = f"Drop every policy in {place.schema} that is not Limpet's."
+    else:
+        return
+    raise _isolation_error(place, str(who), wrong, fix)
+
+
+def _isolation_error(place: PostgresDsn, role: str, wrong: str, fix: str) -> errors.UnsafeStore:
+    return errors.UnsafeStore(
+        f"tenants of {place.shown} would not be kept apart: {wrong}.",
+        hint=fix,
+        facts={"role": role},
+    )
+
+
+def _opening_sql(name: str) -> bytes:
+    return sql_files.sql_statements("opening.sql")[name].encode()
+
+
+def _fetch_row(connection: PostgresConnection, name: str, **values: object) -> tuple[Any, ...]:
+    row = connection.execute(_opening_sql(name), values or None, prepare=False).fetchone()
+    assert row is not None, "a row always comes"
+    return row
+
+
+def _fetch_flag(connection: PostgresConnection, statement: str, **values: object) -> bool:
+    row = connection.execute(statement.encode(), values or None, prepare=False).fetchone()
+    return bool(row and row[0])
+
+
+ERASED_TABLES = (
+    "streams",
+    "events",
+    "claims",
+    "keys",
+    "blobs",
+    "uses",
+    "projections",
+    "terms",
+    "snapshots",
+)
+"""The tables that an erasure takes something out of: of the tenants of whom something was erased."""
+
+NOTES_TABLE = "notes"
+"""Notes are dropped by those who are told of an erasure, maybe long after it, of whichever tenant it was."""
+
+
+def scrub_erased(place: PostgresDsn) -> None:
+    """Write the partitions of all tenants anew of whom something was erased, and all notes.
+
+    Raises StoreBusy if a transaction that could still see it, or uses them, goes on for too long; StoreReadOnly if this
+    user may not.
+    """
+    with connections.owner_connection(place) as owner:
+        erasures = _fetch_rows(owner, "erasures")
+        tenants = sorted({tenant for _, tenant in erasures})
+        _wait_for_readers(owner, place)
+        parts = [
+            *_fetch_rows(owner, "every_partition", table=NOTES_TABLE),
+            *(row for table in ERASED_TABLES for row in _fetch_rows(owner, "partitions", table=table, tenants=tenants)),
+        ]  # fmt: skip
+        for (part,) in parts:
+            _rewrite_table(owner, place, str(part))
+        # Those that came meanwhile may be in what was written anew before them.
+        owner.execute(_scrub_sql("scrubbed"), {"ids": [id_ for id_, _ in erasures]}, prepare=False)
+
+
+def scrub_table(place: PostgresDsn, table: str) -> None:
+    """Write one table anew, as above."""
+    with connections.owner_connection(place) as owner:
+        _wait_for_readers(owner, place)
+        _rewrite_table(owner, place, table)
+
+
+def _rewrite_table(owner: PostgresConnection, place: PostgresDsn, part: str) -> None:
+    if not _fetch_rows(owner, "may_vacuum", part=part)[0][0]:
+        raise errors.StoreReadOnly(
+            f"what was erased can't be read any more, but this user may not write {part} of {place.shown} anew.",
+            hint=f"Let its owner open the store, or run: GRANT MAINTAIN ON ALL TABLES IN SCHEMA {place.schema} TO {owner.info.user}",
+            facts={"pending": True},
+        )
+    options = sql.SQL("FULL, ANALYZE" if place.scrub == "full" else "ANALYZE, INDEX_CLEANUP ON")
+    with connections.without_timeout(owner):
+        _execute_with_short_locks(
+            owner, place, sql.SQL("VACUUM ({}) {}").format(options, sql.Identifier(part))
+        )
+
+
+def _execute_with_short_locks(
+    owner: PostgresConnection, place: PostgresDsn, statement: sql.Composed
+) -> None:
+    """Run what needs a table for itself. Whoever comes after it waits behind it: so it waits for moments, often."""
+    until = time.monotonic() + limits.SCRUB_WAIT_S
+    while True:
+        last = time.monotonic() > until
+        owner.execute(_scrub_sql("insist" if last else "hurry"))
+        try:
+            owner.execute(statement)
+        except psycopg.errors.LockNotAvailable as error:
+            if last:
+                raise _scrub_busy_error(place, "a table of it has been in use") from error
+            owner.execute(_scrub_sql("rest"))
+        else:
+            return
+
+
+def _wait_for_readers(owner: PostgresConnection, place: PostgresDsn) -> None:
+    """Wait until no transaction is left that began before: a table keeps what such a one could still see."""
+    marker, began = _fetch_rows(owner, "now")[0][0], time.monotonic()
+    while True:
+        here, on_replicas = _fetch_rows(owner, "older", marker=marker)[0]
+        if not here and not on_replicas:
+            return
+        waited_s = time.monotonic() - began
+        if here and waited_s > limits.SCRUB_WAIT_S:
+            raise _scrub_busy_error(place, "a transaction has been open")
+        if on_replicas and waited_s > limits.SCRUB_REPLICA_WAIT_S:
+            why = "a replica (hot_standby_feedback, or a slot) has needed it"
+            raise _scrub_busy_error(place, why, limits.SCRUB_REPLICA_WAIT_S)
+        time.sleep(0.01)
+
+
+def _scrub_busy_error(
+    place: PostgresDsn, why: str, waited_s: float | None = None
+) -> errors.StoreBusy:
+    waited_s = limits.SCRUB_WAIT_S if waited_s is None else waited_s
+    return errors.StoreBusy(
+        f"what was erased can't be read any more, but parts of it may still be in the files of {place.shown}:"
+        f" {why} for more than {waited_s:g} s.",
+        hint="End it (see pg_stat_activity here and there, pg_prepared_xacts, pg_replication_slots), then erase() once"
+        " more; the next opening does it too.",
+        facts={"pending": True},
+    )
+
+
+def _scrub_sql(name: str) -> bytes:
+    return sql_files.sql_statements("scrubbing.sql")[name].encode()
+
+
+def _fetch_rows(owner: PostgresConnection, name: str, **values: object) -> list[tuple[Any, ...]]:
+    return owner.execute(_scrub_sql(name), values or None, prepare=False).fetchall()

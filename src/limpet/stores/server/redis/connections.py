@@ -1,0 +1,493 @@
+"""Connections to Redis servers, and the routing of commands within a cluster.
+
+redis-py's pools and retries are not used, because they repeat a command whose answer was lost.
+Here a write that was sent and not answered is never repeated; a read is, once.
+`RedisPipeline` sends changes before the earlier ones are answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+import redis
+import redis.connection
+import redis.crc
+from redis import exceptions
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
+
+from limpet import errors, limits
+from limpet.stores.server import driver
+from limpet.stores.server.driver import ChangeResult, DuplicateRow, TenantChange
+from limpet.stores.server.redis import error_mapping
+from limpet.stores.server.redis.dsn import RedisDsn
+from limpet.stores.server.redis.scripts import LuaScript, load_script
+
+RedisArgument = bytes | str | int
+RedisAnswer = object
+"""What a server says: bytes, a number, None, a list of these, or an error."""
+
+
+class RedisConnection(Protocol):
+    """What is used of the driver's connection."""
+
+    _sock: socket.socket | None
+
+    def connect(self) -> None: ...
+    def disconnect(self) -> None: ...
+    def can_read(self, timeout: float) -> bool: ...
+    def pack_commands(self, commands: Sequence[tuple[RedisArgument, ...]]) -> list[bytes]: ...
+    def send_packed_command(self, command: list[bytes]) -> None: ...
+    def read_response(self) -> RedisAnswer: ...
+
+
+def interrupt_reader(connection: RedisConnection) -> None:
+    """Let whoever reads from a connection find it ended; it is closed by the thread that has it."""
+    sock = connection._sock  # pyright: ignore[reportPrivateUsage]
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+class RedisCall(msgspec.Struct):
+    """A command, or a script with its arguments, and the key that says where in a cluster it goes."""
+
+    key: bytes
+    words: tuple[RedisArgument, ...]
+    script: LuaScript | None = None
+
+    def command(self, *, whole: bool = False) -> tuple[RedisArgument, ...]:
+        """Return what is sent: a script by its sum, or whole to a server that does not know it."""
+        if self.script is None:
+            return self.words
+        if whole:
+            return (b"EVAL", self.script.source, 1, self.key, *self.words)
+        return (b"EVALSHA", self.script.sum, 1, self.key, *self.words)
+
+
+class RedisConnectionPool:
+    """One server. Connections are lent to one thread at a time, and thrown away after the least doubt."""
+
+    def __init__(self, place: RedisDsn) -> None:
+        self.place = place
+        self._idle: list[RedisConnection] = []
+        self._lock = threading.Lock()
+        self._free = threading.BoundedSemaphore(place.connections)
+        self._closed = False
+        self.made = 0
+
+    def run(self, commands: Sequence[tuple[RedisArgument, ...]]) -> list[RedisAnswer]:
+        """Send commands in one go; return the answers, an error in the place of the answer to what was refused.
+
+        Raises what the driver raises if not every answer was had.
+        """
+        with self.lent() as connection:
+            connection.send_packed_command(connection.pack_commands(commands))
+            return [read_answer(connection) for _ in commands]
+
+    @contextlib.contextmanager
+    def lent(self) -> Generator[RedisConnection]:
+        """A connection for the body of a `with`, at whose end it is free again; thrown away if that raises."""
+        if not self._free.acquire(timeout=self.place.timeout_s):
+            raise exceptions.TimeoutError("all connections are in use")
+        try:
+            connection = self._taken()
+            try:
+                yield connection
+            except BaseException:
+                connection.disconnect()
+                raise
+            with self._lock:
+                if not self._closed:
+                    self._idle.append(connection)
+                    return
+            connection.disconnect()
+        finally:
+            self._free.release()
+
+    def _taken(self) -> RedisConnection:
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise errors.EngineClosed
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self.connected()
+            # A connection that has something to say was closed by the server, or is out of step.
+            try:
+                if not connection.can_read(0):
+                    return connection
+            except error_mapping.DRIVER_ERRORS:
+                pass
+            connection.disconnect()
+
+    def connected(self) -> RedisConnection:
+        """Return a connection of one's own."""
+        place = self.place
+        kind = redis.connection.Connection if place.tls is None else redis.connection.SSLConnection
+        options: dict[str, Any] = {
+            "host": place.host,
+            "port": place.port,
+            "db": place.database,
+            "username": place.user,
+            "password": place.password,
+            "socket_timeout": place.timeout_s,
+            "socket_connect_timeout": min(place.timeout_s, limits.SERVER_CONNECT_S),
+            "socket_keepalive": True,
+            "protocol": 2,
+            **(place.tls or {}),
+        }
+        connection = cast("RedisConnection", kind(**options))
+        try:
+            connection.connect()
+        except BaseException:
+            connection.disconnect()
+            raise
+        self.made += 1
+        return connection
+
+    def close(self) -> None:
+        """Close what is idle; what is lent is closed when it comes back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.disconnect()
+
+
+def read_answer(connection: RedisConnection) -> RedisAnswer:
+    """Return the next answer, be it an error."""
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error
+
+
+RETRY_PAUSE_S: Final = 0.05
+"""Between two looks at whether a server has got ready for something."""
+
+_CLUSTER_WAIT_S: Final = 5.0
+"""How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
+
+NOT_EXECUTED = (MovedError, AskError, TryAgainError, NoScriptError, ClusterDownError)
+"""Answers that say that nothing was done, and that it may be done elsewhere, later, or sent whole."""
+
+_CONNECTION_LOST: Final = (redis.ConnectionError, redis.TimeoutError)
+"""A server of a cluster that vanishes without a word is not heard of any more: it may not be the primary by now."""
+
+_NOT_SENT = TryAgainError("TRYAGAIN nothing was sent yet")
+
+
+class RedisServers:
+    """A server, or a cluster. Commands come with a key each; those for one server go in one round trip."""
+
+    def __init__(self, place: RedisDsn) -> None:
+        self.place = place
+        self._lock = threading.Lock()
+        self._seed = RedisConnectionPool(place)
+        self._links: dict[tuple[str, int], RedisConnectionPool] = {
+            (place.host, place.port): self._seed
+        }
+        self._slots: list[RedisConnectionPool] = []
+
+    @property
+    def made(self) -> int:
+        """How many connections were made so far."""
+        with self._lock:
+            return sum(link.made for link in self._links.values())
+
+    def script(self, name: str, key: bytes, *words: bytes | str | int) -> RedisAnswer:
+        """Run one script."""
+        return self.run([RedisCall(key, words, load_script(name))])[0]
+
+    def command(self, key: bytes, *words: bytes | str | int, write: bool = False) -> RedisAnswer:
+        """Run one command."""
+        return self.run([RedisCall(key, words)], write=write)[0]
+
+    def run(self, calls: Sequence[RedisCall], *, write: bool = False) -> list[RedisAnswer]:
+        """Run calls, each whole by itself, and return their answers in order; raise the first error among them.
+
+        A write that was sent and not answered is never sent again. A read is, once.
+        """
+        write = write or any(call.script is not None and call.script.writes for call in calls)
+        try:
+            answers = self._run(calls, write=write)
+        except error_mapping.DRIVER_ERRORS as error:
+            raise error_mapping.to_error(error, self.place) from error
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise error_mapping.to_error(answer, self.place) from answer
+        return answers
+
+    def _run(self, calls: Sequence[RedisCall], *, write: bool) -> list[RedisAnswer]:
+        if not self.place.cluster and not self.place.waitaof:
+            answers = self._plainly(calls, write=write)
+        else:
+            answers = list[RedisAnswer](_NOT_SENT for _ in calls)
+        left = [index for index, answer in enumerate(answers) if isinstance(answer, NOT_EXECUTED)]
+        until = time.monotonic() + min(self.place.timeout_s, _CLUSTER_WAIT_S) if left else 0.0
+        whole, again = False, not write
+        while left and time.monotonic() < until:
+            whole = self._learn([answers[index] for index in left], whole=whole)
+            for link, indexes in self._parted(calls, answers, left).items():
+                chosen = [calls[index] for index in indexes]
+                asking = [isinstance(answers[index], AskError) for index in indexes]
+                try:
+                    found = self._exchange(link, chosen, asking, write=write, whole=whole)
+                except _CONNECTION_LOST:
+                    self.forget(link)
+                    if not again or time.monotonic() >= until:
+                        raise
+                    again = False
+                    continue
+                for index, answer in zip(indexes, found, strict=True):
+                    answers[index] = answer
+            left = [index for index in left if isinstance(answers[index], NOT_EXECUTED)]
+        return answers
+
+    def _plainly(self, calls: Sequence[RedisCall], *, write: bool) -> list[RedisAnswer]:
+        """Do what nearly always is all there is to do: send to the one server, and hear what it says."""
+        commands = [call.command() for call in calls]
+        try:
+            return self._seed.run(commands)
+        except redis.ConnectionError:
+            if write:
+                raise
+            return self._seed.run(commands)
+
+    def _exchange(
+        self,
+        link: RedisConnectionPool,
+        calls: Sequence[RedisCall],
+        asking: Sequence[bool],
+        *,
+        write: bool,
+        whole: bool,
+    ) -> list[RedisAnswer]:
+        commands: list[tuple[bytes | str | int, ...]] = []
+        for call, ask in zip(calls, asking, strict=True):
+            commands += [(b"ASKING",)] * ask
+            commands.append(call.command(whole=whole))
+        if write and self.place.waitaof:
+            commands.append((b"WAITAOF", 1, 0, int(self.place.timeout_s * 900)))
+        found = iter(link.run(commands))
+        answers: list[RedisAnswer] = []
+        for ask in asking:
+            if ask:
+                next(found)
+            answers.append(next(found))
+        if write and self.place.waitaof:
+            self._check_synced(next(found))
+        return answers
+
+    def _check_synced(self, answer: RedisAnswer) -> None:
+        if isinstance(answer, Exception):
+            raise answer
+        if cast("list[int]", answer)[0] < 1:
+            raise errors.Unavailable(
+                f"{self.place.shown} has it, but has not synced it to its disk in time.",
+                hint="Retry; with the same key it has one effect. ?timeout_s=60 in the URL waits longer.",
+            )
+
+    def _parted(
+        self, calls: Sequence[RedisCall], answers: Sequence[RedisAnswer], left: Sequence[int]
+    ) -> dict[RedisConnectionPool, list[int]]:
+        parts: dict[RedisConnectionPool, list[int]] = {}
+        for index in left:
+            answer = answers[index]
+            link = (
+                self._at(str(cast("object", answer.host)), answer.port)
+                if isinstance(answer, AskError)
+                else self._of(calls[index].key)
+            )
+            parts.setdefault(link, []).append(index)
+        return parts
+
+    def _learn(self, refusals: Sequence[RedisAnswer], *, whole: bool) -> bool:
+        """Make the next try a better one; return whether scripts have to be sent whole."""
+        if not self.place.cluster and any(isinstance(each, MovedError) for each in refusals):
+            raise next(each for each in refusals if isinstance(each, MovedError))
+        if any(isinstance(each, MovedError) for each in refusals):
+            self._forget()
+        if any(
+            isinstance(each, (TryAgainError, ClusterDownError)) and each is not _NOT_SENT
+            for each in refusals
+        ):
+            time.sleep(RETRY_PAUSE_S)
+            self._forget()
+        return whole or any(isinstance(each, NoScriptError) for each in refusals)
+
+    def only(self) -> RedisConnectionPool | None:
+        """Return the link to the one server that has everything and syncs before it answers; None if there is no such.
+
+        Nor is there one where a single connection is allowed: whoever kept it would wait for itself at the first look.
+        """
+        place = self.place
+        return None if place.cluster or place.waitaof or place.connections < 2 else self._seed
+
+    def every(self) -> list[RedisConnectionPool]:
+        """Return a link to each server that takes writes."""
+        if not self.place.cluster:
+            return [self._seed]
+        self._of(b"")
+        with self._lock:
+            return list(dict.fromkeys(self._slots))
+
+    def _of(self, key: bytes) -> RedisConnectionPool:
+        if not self.place.cluster:
+            return self._seed
+        with self._lock:
+            slots = self._slots
+        if not slots:
+            slots = self._look()
+        return slots[redis.crc.key_slot(key)]
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._slots = []
+
+    def forget(self, link: RedisConnectionPool) -> None:
+        """A server does not answer: look again which one has which slots, and ask that one last."""
+        with self._lock:
+            self._slots = []
+            place = (link.place.host, link.place.port)
+            if place in self._links:
+                self._links[place] = self._links.pop(place)
+
+    def _at(self, host: str, port: int) -> RedisConnectionPool:
+        with self._lock:
+            link = self._links.get((host, port))
+            if link is None:
+                link = self._links[host, port] = RedisConnectionPool(self.place.at(host, port))
+            return link
+
+    def _look(self) -> list[RedisConnectionPool]:
+        """Ask any server which one has which slots."""
+        failure: Exception | None = None
+        with self._lock:
+            known = list(self._links.values())
+        for link in known:
+            try:
+                (answer,) = link.run([(b"CLUSTER", b"SLOTS")])
+                if isinstance(answer, Exception):
+                    raise answer
+            except error_mapping.DRIVER_ERRORS as error:
+                self.forget(link)
+                failure = failure or error
+                continue
+            ranges = cast("list[list[list[bytes | int]]]", answer)
+            slots: list[RedisConnectionPool | None] = [None] * redis.crc.REDIS_CLUSTER_HASH_SLOTS
+            for first, last, primary, *_ in ranges:
+                host = cast("bytes", primary[0] or b"").decode() or link.place.host
+                at = self._at(host, cast("int", primary[1]))
+                low, high = cast("int", first), cast("int", last)
+                slots[low : high + 1] = [at] * (high + 1 - low)
+            if None in slots:
+                failure = ClusterDownError("CLUSTERDOWN not every slot has a server")
+                continue
+            with self._lock:
+                self._slots = cast("list[RedisConnectionPool]", slots)
+                return self._slots
+        raise failure or redis.ConnectionError("no server of the cluster answers")
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            links = list(self._links.values())
+        for link in links:
+            link.close()
+
+
+class RedisPipeline:
+    """A connection lent for changes on their way.
+
+    `announce` sees to what has to be so before changes are sent, `check` before what was answered counts.
+    """
+
+    def __init__(
+        self,
+        link: RedisConnectionPool,
+        *,
+        announce: Callable[[Sequence[TenantChange]], None],
+        call: Callable[[TenantChange], RedisCall],
+        verdict: Callable[[RedisAnswer], ChangeResult],
+        check: Callable[[], None],
+    ) -> None:
+        self._place = link.place
+        self._loan = link.lent()
+        self._announce = announce
+        self._call = call
+        self._verdict = verdict
+        self._check = check
+        self._out: deque[int] = deque()
+
+    def __enter__(self) -> RedisPipeline:
+        """Borrow the connection."""
+        with self._translated():
+            self._connection = self._loan.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give it back, or throw it away if not every answer was had."""
+        if self._out and error is None:
+            kind, error = UnansweredChanges, UnansweredChanges()
+        self._loan.__exit__(kind, error, trace)
+
+    def send(self, changes: Sequence[TenantChange]) -> bool:
+        """Send changes. Always."""
+        self._announce(changes)
+        commands = [self._call(change).command() for change in changes]
+        self._out.append(len(changes))
+        with self._translated():
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+        return True
+
+    def receive(self) -> list[ChangeResult]:
+        """Wait for what became of the first of them."""
+        with self._translated():
+            answers = [read_answer(self._connection) for _ in range(self._out[0])]
+            for answer in answers:
+                if isinstance(answer, Exception) and not isinstance(answer, NOT_EXECUTED):
+                    raise answer
+        self._out.popleft()
+        self._check()
+        return [
+            DuplicateRow() if isinstance(answer, NOT_EXECUTED) else self._verdict(answer)
+            for answer in answers
+        ]
+
+    def ready(self) -> bool:
+        """Whether something of an answer is there."""
+        with self._translated():
+            return self._connection.can_read(0)
+
+    def fileno(self) -> int:
+        """Return the connection's socket."""
+        sock = self._connection._sock  # pyright: ignore[reportPrivateUsage]
+        return sock.fileno() if sock is not None else -1
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except error_mapping.DRIVER_ERRORS as error:
+            raise error_mapping.to_error(error, self._place) from error
+
+
+class UnansweredChanges(Exception):
+    """Answers were out when a line was given back."""
+
+
+_conforms: type[driver.ChangePipeline] = RedisPipeline

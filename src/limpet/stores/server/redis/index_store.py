@@ -1,0 +1,119 @@
+"""The index store beside a store on Redis: rows of bytes, ordered by key.
+
+A table is a hash and a sorted set of its keys. All tables share one hash tag, so one script changes
+rows of several tables, and in a cluster all of them are on one server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import cast
+
+from limpet.stores.port import IndexRangeDrop, IndexRowPut
+from limpet.stores.server.redis import serialization
+from limpet.stores.server.redis.connections import RedisCall, RedisServers
+from limpet.stores.server.redis.dsn import RedisDsn
+from limpet.stores.server.redis.serialization import encode_name
+from limpet.stores.server.redis.settings import RedisSettings
+
+
+class RedisIndexStore:
+    """Books of rows. Each is a hash, and a sorted set of its keys."""
+
+    def __init__(self, place: RedisDsn) -> None:
+        self._servers = RedisServers(place)
+        self._base = f"{place.prefix}:{{shelf}}:".encode()
+        self._settings = RedisSettings(self._servers)
+
+    def _book(self, book: str) -> bytes:
+        return self._base + encode_name(book).encode()
+
+    def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        """Return the values of the rows that are there, by key, in one look."""
+        if not keys:
+            return {}
+        where = self._book(book)
+        answer = cast("list[bytes | None]", self._servers.command(where, b"HMGET", where, *keys))
+        found = zip(keys, answer, strict=True)
+        return {key: value for key, value in found if value is not None}
+
+    def scan(
+        self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
+        way = "back" if newest else "forth"
+        answer = self._servers.script("shelf_scan", self._book(book), first, last, limit, way)
+        return [(key, value) for key, value in cast("list[list[bytes]]", answer)]
+
+    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+        """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
+        if not spans:
+            return []
+        asked = [
+            (serialization.raw_bytes(first), serialization.raw_bytes(last)) for first, last in spans
+        ]
+        answer = self._servers.script("shelf_lasts", self._book(book), serialization.pack(asked))
+        return [row[0] if row else None for row in cast("list[list[bytes]]", answer)]
+
+    def write(
+        self,
+        changes: Iterable[IndexRowPut | IndexRangeDrop],
+        *,
+        expected: Mapping[tuple[str, bytes], bytes | None] = MappingProxyType({}),
+    ) -> bool:
+        """Make changes in order, all or none, durably, if some rows are as expected; return whether they were."""
+        asked = [
+            (
+                encode_name(book),
+                serialization.raw_bytes(key),
+                False if value is None else serialization.raw_bytes(value),
+            )
+            for (book, key), value in expected.items()
+        ]
+        made = serialization.pack([_pack_index_change(change) for change in changes])
+        return bool(
+            self._servers.script("shelf_write", self._base, serialization.pack(asked), made)
+        )
+
+    def scrub(self) -> None:
+        """Have the server write its files anew, so that nothing of what was dropped is left in them."""
+        self._settings.rewrite()
+
+    def renew(self) -> None:
+        """Throw everything away and begin empty."""
+        keys = self._keys()
+        self._servers.run([RedisCall(self._base, (b"UNLINK", key)) for key in keys], write=True)
+
+    def size(self) -> int:
+        """Return how many bytes of the server's memory it takes."""
+        calls = [RedisCall(self._base, (b"MEMORY", b"USAGE", key)) for key in self._keys()]
+        return sum(serialization.unpack_number(size or 0) for size in self._servers.run(calls))
+
+    def _keys(self) -> list[bytes]:
+        every = self._base + b"books"
+        books = cast("list[bytes]", self._servers.command(every, b"SMEMBERS", every))
+        keys = [self._base + book + end for book in books for end in (b"", b":keys")]
+        return [*keys, every] if books else []
+
+    def close(self) -> None:
+        """Give back every connection. Closing twice is fine."""
+        self._servers.close()
+
+
+def _pack_index_change(change: IndexRowPut | IndexRangeDrop) -> tuple[object, ...]:
+    if hasattr(change, "value"):
+        put = cast("IndexRowPut", change)
+        return (
+            "put",
+            encode_name(put.book),
+            serialization.raw_bytes(put.key),
+            serialization.raw_bytes(put.value),
+        )
+    drop = cast("IndexRangeDrop", change)
+    return (
+        "drop",
+        encode_name(drop.book),
+        serialization.raw_bytes(drop.first),
+        serialization.raw_bytes(drop.last),
+    )

@@ -1,0 +1,471 @@
+"""Changes, rows, answers and key names of a store on Redis as bytes.
+
+`pack_*` and `*_fields` make what scripts read or what is stored; `unpack_*` decode answers and
+raise Corrupt for damaged ones. `RedisKeys` names the keys. The MessagePack of Lua scripts has no
+binary type, so bytes are written as strings; its numbers are exact up to 2^53.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, TypeVar, cast
+
+import msgspec
+
+from limpet import errors
+from limpet.stores import chain, port, stream_paths
+from limpet.stores.server import driver
+
+_PLAIN_NAME_BYTES_MAX: Final = 48
+"""A longer text is named by its sum: a key stays short."""
+
+
+@lru_cache(maxsize=4_096)
+def encode_name(text: str) -> str:
+    """Return a text as letters, digits, - and _; what is long as its sum. No two texts have the same."""
+    raw = text.encode()
+    if len(raw) > _PLAIN_NAME_BYTES_MAX:
+        return "~" + hashlib.sha256(raw).hexdigest()
+    return "=" + base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decode_name(name: str) -> str:
+    """Return the text that `encoded` made a name of; of a sum, the sum."""
+    if not name.startswith("="):
+        return name
+    return base64.urlsafe_b64decode(name[1:] + "=" * (-len(name[1:]) % 4)).decode()
+
+
+class RedisKeys:
+    """The names of a store's keys. All of a tenant's have the same tag, so that they lie on one server."""
+
+    def __init__(self, prefix: str, sender: bytes = b"") -> None:
+        self.prefix = prefix
+        self.sender = sender
+        """Who tells news: whoever does need not hear them."""
+        self.tenants = f"{prefix}:tenants".encode()
+        self.noted = f"{prefix}:noted".encode()
+        self.erasing = f"{prefix}:erasing".encode()
+        self.pending = f"{prefix}:pending".encode()
+        self.channel = f"{prefix}:news".encode()
+        self.format = f"{prefix}:format".encode()
+        self.logs = f"{prefix}:{{t*}}:log".encode()
+        """What the keys of all logs are like, for a look through all keys."""
+        self._bases: dict[str, bytes] = {}
+
+    def base(self, tenant: str) -> bytes:
+        """Return what all keys of a tenant begin with."""
+        base = self._bases.get(tenant)
+        if base is None:
+            if len(self._bases) >= 10_000:
+                self._bases.clear()
+            tag = base64.urlsafe_b64encode(tenant.encode()).rstrip(b"=").decode()
+            base = self._bases[tenant] = f"{self.prefix}:{{t{tag}}}:".encode()
+        return base
+
+    def tenant(self, key: bytes) -> str:
+        """Return whose key it is: the inverse of `base`."""
+        tag = key.removeprefix(f"{self.prefix}:{{t".encode()).partition(b"}")[0]
+        return base64.urlsafe_b64decode(tag + b"=" * (-len(tag) % 4)).decode()
+
+    def head(self, tenant: str) -> bytes:
+        """Return the key that every script of a tenant is given."""
+        return self.base(tenant) + b"head"
+
+
+_encoder = msgspec.msgpack.Encoder()
+_EXACT_NUMBER_MAX: Final = 1 << 53
+_FIXSTR_HEADERS: Final = tuple(bytes((0xA0 | size,)) for size in range(32))
+_STR8_HEADERS: Final = tuple(bytes((0xD9, size)) for size in range(256))
+_NO_REMOVALS: Final[tuple[object, ...]] = ()
+
+
+def raw_bytes(content: bytes) -> msgspec.Raw:
+    """Return bytes as a script's MessagePack takes them."""
+    size = len(content)
+    if size < 32:
+        return msgspec.Raw(_FIXSTR_HEADERS[size] + content)
+    if size < 256:
+        return msgspec.Raw(_STR8_HEADERS[size] + content)
+    if size < 65_536:
+        return msgspec.Raw(struct.pack(">BH", 0xDA, size) + content)
+    return msgspec.Raw(struct.pack(">BI", 0xDB, size) + content)
+
+
+def pack(value: object) -> bytes:
+    """Return a value of lists, numbers, texts and `raw` bytes as one string."""
+    return _encoder.encode(value)
+
+
+def pack_change(change: driver.TenantChange) -> bytes:
+    """Return a change as the script `apply` reads it."""
+    before, after = change.before, change.after
+    return pack(
+        (
+            (before.position, raw_bytes(before.link), before.epoch),
+            (after.position, raw_bytes(after.link), after.epoch),
+            [_stream_fields(one) for one in sorted(change.streams, key=_stream_number)],
+            [
+                (number, raw_bytes(pack_base(one)), one.source, one.version)
+                for number, one in change.bases
+            ],
+            [_event_fields(kept) for kept in change.rows],
+            change.claims,
+            [(one.key, raw_bytes(pack_key(one)), one.first, one.time_us) for one in change.keys],
+            [(raw_bytes(hash_), raw_bytes(content)) for hash_, content in change.blobs.items()],
+            [(position, raw_bytes(hash_)) for position, hash_ in change.uses],
+            projection_fields(change.projections),
+            snapshot_fields(change.snapshots),
+            _removal_fields(change),
+        )
+    )
+
+
+def pack_derived(change: driver.TenantChange) -> bytes:
+    """Return what is derived of a change as the script `build` reads it."""
+    return pack(
+        (
+            change.claims,
+            [(position, raw_bytes(hash_)) for position, hash_ in change.uses],
+            projection_fields(change.projections),
+            snapshot_fields(change.snapshots),
+        )
+    )
+
+
+def _stream_number(stream: driver.StreamRow) -> int:
+    return stream.number
+
+
+def _stream_fields(stream: driver.StreamRow) -> tuple[object, ...]:
+    return stream.number, stream.name, stream.first, raw_bytes(stream.mark)
+
+
+def _event_fields(kept: driver.FeedRow) -> tuple[object, ...]:
+    row = kept.row
+    place = row.place
+    body: object = False
+    if row.payload is not None and row.salt is not None:
+        body = raw_bytes(bytes((len(row.salt),)) + row.salt + row.payload)
+    return (
+        place.position, place.stream, place.version, kept.ordinal,
+        raw_bytes(row.header), raw_bytes(row.digest), raw_bytes(row.link), body,
+    )  # fmt: skip
+
+
+def _removal_fields(change: driver.TenantChange) -> tuple[object, ...]:
+    """Return what only an erasure or a copied log brings."""
+    copied = [(one.row.place.position, one.blank) for one in change.rows if one.blank is not None]
+    dropped = (
+        change.drop_projections, change.drop_claims, change.drop_snapshots, change.drop_uses,
+        change.drop_keys, change.drop_blobs,
+    )  # fmt: skip
+    if not (copied or change.blanks or change.renames or change.todo is not None or any(dropped)):
+        return _NO_REMOVALS
+    return (
+        [(position, raw_bytes(pack_erasure(one))) for position, one in (*change.blanks, *copied)],
+        [(number, name, raw_bytes(mark)) for number, name, mark in change.renames],
+        [raw_bytes(projection_key(kind, id_)) for kind, id_ in change.drop_projections],
+        change.drop_claims,
+        change.drop_snapshots,
+        change.drop_uses,
+        change.drop_keys,
+        [raw_bytes(hash_) for hash_ in change.drop_blobs],
+        False if change.todo is None else raw_bytes(change.todo),
+    )
+
+
+def pack_base(one: stream_paths.StreamBase) -> bytes:
+    """Return a base as it is kept. The script `clean` reads its first entry."""
+    return pack((one.stretch, one.first, one.source, one.version))
+
+
+def pack_key(one: driver.KeyRow) -> bytes:
+    """Return an idempotency key's use as it is kept: numbers first, that the script `keys_of` reads."""
+    return b"%d %d %d " % (one.first, one.last, one.time_us) + one.command_hash
+
+
+def pack_erasure(one: driver.EventErasure) -> bytes:
+    """Return what became of an event as it is kept."""
+    return pack((one.notice, one.cause, one.payload))
+
+
+def pack_note(version: int, value: bytes, mark: bytes) -> bytes:
+    """Return a note as it is kept: its version first, that the script `put_note` reads."""
+    return b"%d %d " % (version, len(mark)) + mark + value
+
+
+def snapshot_fields(kept: Iterable[driver.SnapshotRow]) -> list[tuple[str, msgspec.Raw]]:
+    """Return snapshots by the names of their streams."""
+    return [
+        (
+            one.snapshot.stream,
+            raw_bytes(
+                pack((one.snapshot.version, one.snapshot.fold, one.snapshot.state, one.mark))
+            ),
+        )
+        for one in kept
+    ]
+
+
+def projection_fields(
+    kept: Iterable[driver.ProjectionRow],
+) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
+    """Return projections by the names that they are kept under."""
+    return [
+        (
+            raw_bytes(projection_key(one.projection.kind, one.projection.id)),
+            raw_bytes(_pack_projection(one)),
+        )
+        for one in kept
+    ]
+
+
+def _pack_projection(one: driver.ProjectionRow) -> bytes:
+    row = one.projection
+    score, member = index_rank(row.time_us, row.id)
+    kind = encode_name(row.kind)
+    places = pack(
+        (score, raw_bytes(member), *index_names(kind, row.owner, row.status, row.lookup, row.terms))
+    )
+    content = pack(
+        (row.kind, row.id, row.owner, row.status, row.time_us, row.lookup, row.terms, row.document, one.mark)
+    )  # fmt: skip
+    return len(places).to_bytes(4, "big") + places + content
+
+
+def projection_key(kind: str, id_: str) -> bytes:
+    """Return what a row is kept under: rows compare as kind, then id do."""
+    return projection_key_prefix(kind) + id_.encode()
+
+
+def projection_key_prefix(kind: str) -> bytes:
+    """Return what all rows of a kind are kept under, before their ids."""
+    return kind.encode().replace(b"\0", b"\0\xff") + b"\0\0"
+
+
+def index_names(kind: str, owner: str, status: str, lookup: str, terms: Sequence[str]) -> list[str]:
+    """Return the indexes that a row is in. A text that is empty has none."""
+    named = [f"i:{kind}"]
+    for letter, text in (("o", owner), ("s", status), ("l", lookup)):
+        if text:
+            named.append(f"{letter}:{kind}:{encode_name(text)}")
+    named += [f"t:{kind}:{encode_name(term)}" for term in dict.fromkeys(terms)]
+    return named
+
+
+def index_rank(time_us: int, id_: str) -> tuple[str, bytes]:
+    """Return score and member of a row in its indexes: they come by time, then by id in the order of its bytes.
+
+    A score is a float. A moment that it can't hold is in the member too.
+    """
+    score = str(int(float(time_us)))
+    if -_EXACT_NUMBER_MAX <= time_us <= _EXACT_NUMBER_MAX:
+        return score, b"\0" + id_.encode()
+    return score, b"\1" + _sortable_time(time_us) + id_.encode()
+
+
+def _sortable_time(time_us: int) -> bytes:
+    return (time_us + (1 << 63)).to_bytes(8, "big")
+
+
+def pack_query(query: port.Query) -> bytes:
+    """Return a query as the script reads it: a page between two ranks, and the indexes that its rows are in."""
+    kind = encode_name(query.kind)
+    given = {"o": query.owner, "s": query.status, "l": query.lookup}
+    named = index_names(
+        kind, query.owner or "", query.status or "", query.lookup or "", query.terms
+    )
+    absent = [f"{letter}:{kind}:" for letter, text in given.items() if text == ""]
+    high, low = _upper_bound(query), _lower_bound(query)
+    return pack(
+        (
+            query.limit, query.offset, raw_bytes(projection_key_prefix(query.kind)),
+            high[0], raw_bytes(high[1]), low[0], raw_bytes(low[1]), named, absent,
+        )
+    )  # fmt: skip
+
+
+def _upper_bound(query: port.Query) -> tuple[str, bytes]:
+    """Return what all ranks of a page are below."""
+    bounds: list[tuple[str, bytes]] = []
+    if query.after is not None:
+        bounds.append(index_rank(*query.after))
+    if query.until_us is not None:
+        # No id has this byte.
+        score, member = index_rank(query.until_us, "")
+        bounds.append((score, member + b"\xff"))
+    return min(bounds, key=lambda bound: (int(bound[0]), bound[1]), default=("+inf", b""))
+
+
+def _lower_bound(query: port.Query) -> tuple[str, bytes]:
+    """Return what no rank of a page is below."""
+    return ("-inf", b"") if query.since_us is None else index_rank(query.since_us, "")
+
+
+def pack_notification(tenant: str, position: int, sender: bytes) -> bytes:
+    """Return what is told to those who listen, and by whom."""
+    return pack((tenant, position, sender))
+
+
+Unpacked = TypeVar("Unpacked")
+
+_EVENT_COLUMNS = (b"n", b"v", b"o", b"h", b"d", b"l")
+
+_ProjectionFields = tuple[str, str, str, str, int, str, tuple[str, ...], bytes, bytes]
+_projection_decoder = msgspec.msgpack.Decoder(_ProjectionFields)
+
+
+def unpack(content: object, kind: type[Unpacked]) -> Unpacked:
+    """Return what was packed here; raise Corrupt if it can't be read."""
+    try:
+        return msgspec.msgpack.decode(cast("bytes", content), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
+        raise _damaged_error() from error
+
+
+def unpack_head(answer: object) -> driver.FeedHead:
+    """Return a head."""
+    position, link, epoch = cast("list[bytes | None]", answer)[:3]
+    if position is None or link is None:
+        return driver.FeedHead(epoch=unpack_number(epoch or b"0"))
+    return driver.FeedHead(unpack_number(position), link, unpack_number(epoch or b"0"))
+
+
+def unpack_number(answer: object) -> int:
+    """Return a whole number."""
+    try:
+        return int(cast("bytes", answer))
+    except (TypeError, ValueError) as error:
+        raise _damaged_error() from error
+
+
+def unpack_text(answer: object) -> str:
+    """Return a text."""
+    try:
+        return cast("bytes", answer).decode()
+    except (AttributeError, UnicodeDecodeError) as error:
+        raise _damaged_error() from error
+
+
+def unpack_stream(answer: object) -> driver.StreamRow:
+    """Return a stream."""
+    number_, name, first, version, bases, mark = cast("list[object]", answer)
+    return driver.StreamRow(
+        unpack_number(number_),
+        unpack_text(name),
+        unpack_number(first),
+        unpack_number(version),
+        tuple(_unpack_base(each) for each in cast("list[bytes]", bases)),
+        cast("bytes | None", mark) or b"",
+    )
+
+
+def _unpack_base(content: bytes) -> stream_paths.StreamBase:
+    return stream_paths.StreamBase(*unpack(content, tuple[int, int, int, int]))
+
+
+def unpack_events(answer: object) -> list[driver.FeedRow]:
+    """Return events of the log."""
+    return [_unpack_event(each) for each in cast("list[list[object]]", answer)]
+
+
+def _unpack_event(answer: Sequence[object]) -> driver.FeedRow:
+    id_, fields, body, blank, name = answer
+    position = unpack_number(cast("bytes", id_).partition(b"-")[0])
+    columns = cast("list[bytes]", fields)
+    if tuple(columns[::2]) != _EVENT_COLUMNS:
+        raise chain.damaged_event_error(
+            chain.EventAddress(position, 0, 0), "its columns are others"
+        )
+    stream_, version, ordinal, header, digest, link = columns[1::2]
+    payload = salt = None
+    if body is not None:
+        kept = cast("bytes", body)
+        end = 1 + (kept[0] if kept else 0)
+        salt, payload = kept[1:end], kept[end:]
+    try:
+        place = chain.EventAddress(position, int(stream_), int(version))
+        return driver.FeedRow(
+            "" if name is None else unpack_text(name),
+            chain.EventRow(place, header, payload, salt, digest, link),
+            int(ordinal),
+            None
+            if blank is None
+            else driver.EventErasure(*unpack(blank, tuple[int, int, bytes | None])),
+        )
+    except ValueError as error:
+        raise chain.damaged_event_error(
+            chain.EventAddress(position, 0, 0), "its columns are others"
+        ) from error
+
+
+def unpack_key(name: object, content: object) -> driver.KeyRow:
+    """Return an idempotency key's use."""
+    first, last, time_us, hash_ = _split_words(content, 3)
+    return driver.KeyRow(
+        unpack_text(name), hash_, unpack_number(first), unpack_number(last), unpack_number(time_us)
+    )
+
+
+def unpack_note(name: object, content: object) -> driver.NoteRow:
+    """Return a note."""
+    version, size, rest = _split_words(content, 2)
+    end = unpack_number(size)
+    return driver.NoteRow(
+        unpack_text(name), port.Note(rest[end:], unpack_number(version)), rest[:end]
+    )
+
+
+def _split_words(content: object, count: int) -> list[bytes]:
+    parts = cast("bytes", content or b"").split(b" ", count)
+    if len(parts) != count + 1:
+        raise _damaged_error()
+    return parts
+
+
+def unpack_snapshot(stream: str, content: object) -> driver.SnapshotRow:
+    """Return a snapshot."""
+    version, fold, state, mark = unpack(content, tuple[int, int, bytes, bytes])
+    return driver.SnapshotRow(port.Snapshot(stream, version, fold, state), mark)
+
+
+def unpack_projection(content: object) -> driver.ProjectionRow:
+    """Return a projection, which stands behind the places that it is indexed at."""
+    kept = cast("bytes", content)
+    begin = 4 + int.from_bytes(kept[:4], "big")
+    try:
+        kind, id_, owner, status, time_us, lookup, terms, document, mark = (
+            _projection_decoder.decode(memoryview(kept)[begin:])
+        )
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _damaged_error() from error
+    row = port.Projection(
+        kind=kind, id=id_, owner=owner, status=status, time_us=time_us, lookup=lookup,
+        terms=terms, document=document,
+    )  # fmt: skip
+    return driver.ProjectionRow(row, mark)
+
+
+def unpack_info(answer: object) -> dict[str, str]:
+    """Return what INFO says."""
+    lines = cast("bytes", answer).decode("utf-8", "replace").splitlines()
+    pairs = (line.partition(":") for line in lines if line and not line.startswith("#"))
+    return {name: value for name, _, value in pairs}
+
+
+def unpack_config(answer: object) -> Mapping[str, str]:
+    """Return what CONFIG GET says."""
+    words = [word.decode() for word in cast("list[bytes]", answer)]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _damaged_error() -> errors.Corrupt:
+    return errors.Corrupt(
+        "something on the server is not what was written.",
+        hint="Nothing was changed. `limpet verify` says how far it goes; a backup can replace it.",
+    )

@@ -1,0 +1,254 @@
+"""Server settings that decide durability: checked when a store is opened, and again regularly.
+
+Refuses a server that evicts data, that is a replica or too old, or that does not reach the
+durability asked for in the URL. Also rewrites a server's files after an erasure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import redis
+
+from limpet import errors, limits
+from limpet.core.values.json_values import Json
+from limpet.stores.port import DURABILITY_LEVELS
+from limpet.stores.server.redis import error_mapping, serialization
+from limpet.stores.server.redis.connections import RETRY_PAUSE_S, RedisConnectionPool, RedisServers
+
+STORE_FORMAT: Final = 1
+RECHECK_S: Final = 10.0
+"""How long what was seen of a server's settings is taken to be so still, where the URL asks for a durability."""
+
+_VERSION_MIN: Final = (7, 0)
+_WAITAOF_VERSION_MIN: Final = (7, 2)
+_NO_SYNC_ON_REWRITE: Final = "no-appendfsync-on-rewrite"
+"""If it is on, the server does not sync while it writes its files anew, and every scrub has it do so."""
+
+_REWRITE_IN_PROGRESS: Final = ("in progress", "child process is active")
+"""What a server says that is to write its files anew and does so already, or writes others."""
+
+_CONFIG_NAMES: Final = (
+    b"appendonly",
+    b"appendfsync",
+    _NO_SYNC_ON_REWRITE.encode(),
+    b"maxmemory-policy",
+    b"save",
+)
+
+
+class RedisSettings:
+    """The settings of a server, or of all servers of a cluster: the worst of them counts."""
+
+    def __init__(self, servers: RedisServers) -> None:
+        self._servers = servers
+        self._seen: tuple[float, int] | None = None
+
+    def hold(self) -> None:
+        """Refuse to write if the durability that was asked for is not there any more: settings change at any time.
+
+        Looked at on every new connection, which may lead to a server that was started anew, and every now and then.
+        """
+        if self._servers.place.durability is None:
+            return
+        if self._seen is not None:
+            since_s, made = self._seen
+            if made == self._servers.made and time.monotonic() - since_s < RECHECK_S:
+                return
+        self.check()
+
+    def check(self) -> None:
+        """Refuse a server that can't keep what it acknowledges, and name the fix."""
+        for link in self._every():
+            found = self._look(link)
+            check_version(found, link.place.shown, waitaof=link.place.waitaof)
+            self._check_role(found, link)
+            self._check_eviction(found, link)
+        asked, place = self._servers.place.durability, self._servers.place.shown
+        level = self.durability()
+        if self._servers.place.waitaof and level == "none":
+            raise errors.UnsafeStore(
+                f"{place} writes no append-only file, so no write can wait for it.",
+                hint="Set appendonly yes on the server, or leave out ?waitaof=1.",
+                facts={"server": place, "durability": level},
+            )
+        if asked is not None and DURABILITY_LEVELS.index(level) < DURABILITY_LEVELS.index(asked):
+            raise errors.UnsafeStore(
+                f"{place} can't hold the durability {asked}: its settings give {level}.",
+                hint=f"Set appendonly yes, appendfsync always and {_NO_SYNC_ON_REWRITE} no on the server, or ask for less with"
+                f" ?durability={level}.",
+                facts={"server": place, "asked": asked, "durability": level},
+            )
+        self._seen = time.monotonic(), self._servers.made
+
+    def check_format(self, key: bytes) -> None:
+        """Note which format a new store has, or refuse a newer one. A store that is there can be opened on a full server."""
+        noted = self._servers.command(key, b"GET", key)
+        if noted is None:
+            self._servers.command(key, b"SETNX", key, STORE_FORMAT, write=True)
+            noted = self._servers.command(key, b"GET", key)
+        if (found := serialization.unpack_number(noted)) > STORE_FORMAT:
+            raise errors.NewerStore(facts={"format": found})
+
+    def durability(self) -> str:
+        """Return the level that holds now, on the server that holds least."""
+        levels = [durability_of(self._look(link), synced=self._servers.place.waitaof) for link in self._every()]  # fmt: skip
+        return min(levels, key=DURABILITY_LEVELS.index)
+
+    def facts(self) -> Mapping[str, Json]:
+        """Return facts for people."""
+        every = [self._look(link) for link in self._every()]
+        first = every[0]
+        synced = self._servers.place.waitaof
+        return {
+            "durability": min(
+                (durability_of(each, synced=synced) for each in every), key=DURABILITY_LEVELS.index
+            ),
+            "version": first.get("valkey_version") or first.get("redis_version", ""),
+            "product": first.get("server_name", "redis"),
+            "servers": len(every),
+            "driver": redis.__version__,
+            "appendonly": first.get("appendonly", "unknown"),
+            "appendfsync": first.get("appendfsync", "unknown"),
+            _NO_SYNC_ON_REWRITE: first.get(_NO_SYNC_ON_REWRITE, "unknown"),
+            "format": STORE_FORMAT,
+        }
+
+    def _every(self) -> list[RedisConnectionPool]:
+        try:
+            return self._servers.every()
+        except error_mapping.DRIVER_ERRORS as error:
+            raise error_mapping.to_error(error, self._servers.place) from error
+
+    def _look(self, link: RedisConnectionPool) -> dict[str, str]:
+        """Return what INFO says, and CONFIG where it may be asked."""
+        sections = [(b"INFO", name) for name in (b"server", b"replication", b"persistence", b"memory")]  # fmt: skip
+        *told, config = self._run(link, *sections, (b"CONFIG", b"GET", *_CONFIG_NAMES))
+        found: dict[str, str] = {}
+        for answer in told:
+            if isinstance(answer, Exception):
+                raise error_mapping.to_error(answer, link.place) from answer
+            found |= serialization.unpack_info(answer)
+        if not isinstance(config, Exception):
+            found |= serialization.unpack_config(config)
+        return found
+
+    def _run(
+        self, link: RedisConnectionPool, *commands: tuple[bytes | str | int, ...]
+    ) -> list[object]:
+        try:
+            return link.run(commands)
+        except error_mapping.DRIVER_ERRORS as error:
+            self._servers.forget(link)
+            raise error_mapping.to_error(error, link.place) from error
+
+    def _check_role(self, found: Mapping[str, str], link: RedisConnectionPool) -> None:
+        if found.get("role") == "slave":
+            raise errors.StoreReadOnly(
+                f"{link.place.shown} is a replica: it takes no writes.",
+                hint=f"Name the primary in the URL: {found.get('master_host')}:{found.get('master_port')}.",
+                facts={"server": link.place.shown},
+            )
+        if not self._servers.place.cluster and found.get("redis_mode") == "cluster":
+            raise errors.InvalidRequest(
+                f"{link.place.shown} is part of a cluster.",
+                hint="Write redis+cluster:// in the place of redis:// in the URL.",
+            )
+
+    def _check_eviction(self, found: Mapping[str, str], link: RedisConnectionPool) -> None:
+        policy = found.get("maxmemory_policy", found.get("maxmemory-policy", "noeviction"))
+        if policy != "noeviction":
+            raise errors.UnsafeStore(
+                f"{link.place.shown} throws data away when its memory is full: maxmemory-policy is {policy}.",
+                hint="Set it with: CONFIG SET maxmemory-policy noeviction (and in the server's file).",
+                facts={"server": link.place.shown, "policy": policy},
+            )
+
+    def rewrite(self) -> None:
+        """Have every server write its files anew from what it holds, and wait until they are in place."""
+        for link in self._every():
+            found = self._look(link)
+            if found.get("aof_enabled") == "1":
+                self._renewed(link, b"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", "aof_rewrite_scheduled")  # fmt: skip
+            # Where CONFIG may not be asked, it is not known whether there is a snapshot: then there may be one.
+            if found.get("save", "unknown"):
+                self._renewed(link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
+
+    def _renewed(
+        self, link: RedisConnectionPool, command: bytes, going: str, status: str, *waits: str
+    ) -> None:
+        until = time.monotonic() + limits.REDIS_REWRITE_WAIT_S
+        # One that runs already may have begun before the erasure: its end is waited for, then another one is begun.
+        self._idle(link, (going, *waits), until)
+        while isinstance(answer := self._run(link, (command,))[0], Exception):
+            # Whoever else erases may have begun one since that look: then its end is waited for, too.
+            if not any(words in str(answer) for words in _REWRITE_IN_PROGRESS):
+                raise error_mapping.to_error(answer, link.place) from answer
+            if time.monotonic() > until:
+                raise _rewrite_slow_error(link) from answer
+            time.sleep(RETRY_PAUSE_S)
+            self._idle(link, (going, *waits), until)
+        found = self._idle(link, (going, *waits), until)
+        if found.get(status, "ok") != "ok":
+            raise errors.Unavailable(
+                f"{link.place.shown} could not write its files anew ({command.decode()}): what was erased may"
+                " still be in them.",
+                hint="See the server's log and its disk, then erase() once more; a worker does it too.",
+                facts={"pending": True},
+            )
+
+    def _idle(
+        self, link: RedisConnectionPool, names: tuple[str, ...], until: float
+    ) -> dict[str, str]:
+        while True:
+            (answer,) = self._run(link, (b"INFO", b"persistence"))
+            if isinstance(answer, Exception):
+                raise error_mapping.to_error(answer, link.place) from answer
+            found = serialization.unpack_info(answer)
+            if not any(found.get(name) == "1" for name in names):
+                return found
+            if time.monotonic() > until:
+                raise _rewrite_slow_error(link)
+            time.sleep(RETRY_PAUSE_S)
+
+
+def _rewrite_slow_error(link: RedisConnectionPool) -> errors.StoreBusy:
+    return errors.StoreBusy(
+        f"{link.place.shown} takes long to write its files anew: what was erased may still be in them.",
+        hint="Wait, then erase() once more; a worker does it too.",
+        facts={"pending": True},
+    )
+
+
+def check_version(found: Mapping[str, str], shown: str, *, waitaof: bool = False) -> None:
+    """Refuse a server that is too old. Valkey tells the version of Redis that it goes on from, too."""
+    version = found.get("redis_version", "")
+    parts: tuple[int, ...] = ()
+    with contextlib.suppress(ValueError):
+        parts = tuple(int(each) for each in version.split(".")[:2])
+    if parts < _VERSION_MIN:
+        raise errors.UnsafeStore(
+            f"{shown} runs Redis {version or '(unknown)'}: its scripts can't be refused whole.",
+            hint="Use Redis 7 or later, or Valkey 8 or later.",
+            facts={"server": shown, "version": version},
+        )
+    if waitaof and parts < _WAITAOF_VERSION_MIN:
+        raise errors.UnsafeStore(
+            f"{shown} runs Redis {version}, in which a write can't wait until it is on the disk.",
+            hint="Use Redis 7.2 or later, or Valkey; or leave out ?waitaof=1.",
+            facts={"server": shown, "version": version},
+        )
+
+
+def durability_of(found: Mapping[str, str], *, synced: bool) -> str:
+    """Return what survives with these settings. `synced`: every write waits until it is on the disk."""
+    if found.get("aof_enabled", "0") != "1" and found.get("appendonly") != "yes":
+        return "none"
+    always = found.get("appendfsync") == "always" and found.get(_NO_SYNC_ON_REWRITE) == "no"
+    if synced or always:
+        return "power-loss"
+    # Without CONFIG it is not known whether the file is synced; that it is written is.
+    return "process-crash"

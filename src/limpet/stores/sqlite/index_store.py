@@ -1,0 +1,279 @@
+"""The index store on SQLite: ordered rows of bytes in a file beside the store.
+
+Search index and memory keep their tables here. Everything in it can be derived again from the
+log, so it has no chain and no anchor. Its pages have checksums, and acknowledged writes are
+durable. It never touches the store's file or lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
+
+import apsw
+
+from limpet import errors, limits
+from limpet.stores import sql_statements
+from limpet.stores.port import IndexRangeDrop, IndexRowPut
+from limpet.stores.sqlite import database, error_mapping
+from limpet.stores.sqlite.reads import ReadConnectionPool
+
+APPLICATION_ID = 0x4C504D53
+_SINGLE_READS_MAX = 8
+
+
+@functools.cache
+def _index_statements() -> dict[str, str]:
+    return sql_statements.split_statements(database.read_sql_file("shelf.sql"))
+
+
+class SQLiteIndexStore:
+    """A shelf on one SQLite file. It is made when something is first written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._sql = _index_statements()
+        self._translated = error_mapping.translator(str(path))
+        self._lock = threading.RLock()
+        self._writer: apsw.Connection | None = None
+        self._readers = ReadConnectionPool(lambda: self._connected(write=False))
+        self._closed = False
+
+    def _connected(self, *, write: bool) -> apsw.Connection:
+        database.register_checksum_vfs()
+        while write and not self._is_there():
+            self._create()
+        flags = apsw.SQLITE_OPEN_READWRITE
+        connection = apsw.Connection(str(self.path), flags=flags, vfs=database.CHECKSUM_VFS)
+        try:
+            connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
+            connection.pragma("synchronous", "FULL")
+            connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
+            connection.pragma("mmap_size", 0)
+            connection.pragma("journal_size_limit", limits.WAL_BYTES_KEPT)
+            connection.pragma("query_only", not write)
+            if connection.pragma("application_id") != APPLICATION_ID:
+                raise errors.NotAStore(
+                    f"{self.path} is in the way: it is not Limpet's.",
+                    hint="Choose another name for the store. Nothing was changed.",
+                )
+            if write:
+                connection.pragma("journal_mode", "WAL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _create(self) -> None:
+        """Make the file aside and put it in its place whole: nobody ever sees half of one."""
+        import tempfile  # noqa: PLC0415 - opening what exists is faster without it
+
+        handle, name = tempfile.mkstemp(
+            prefix=f"{self.path.name}.", suffix=".new", dir=self.path.parent
+        )
+        os.close(handle)
+        with contextlib.closing(apsw.Connection(name, vfs=database.CHECKSUM_VFS)) as connection:
+            connection.pragma("page_size", 4096)
+            self._begin(connection)
+            # Those who come first together would be in one another's way if each had to do it.
+            connection.pragma("journal_mode", "WAL")
+        try:
+            os.link(name, self.path)
+        except FileExistsError:
+            # Another was first; an empty file is none.
+            if not self._is_there():
+                os.replace(name, self.path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+
+    def _begin(self, connection: apsw.Connection) -> None:
+        connection.reserve_bytes("main", database.RESERVE_BYTES)
+        # At once: whoever finds a file that is not empty finds a shelf.
+        connection.execute(self._sql["create"])
+        connection.pragma("application_id", APPLICATION_ID)
+        connection.execute(self._sql["shelf_schema"])
+        connection.execute(self._sql["commit"])
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[apsw.Connection | None]:
+        """A connection for reading; None as long as there is no file."""
+        if self._closed:
+            raise errors.EngineClosed
+        with self._translated:
+            if self._is_there():
+                with self._readers.borrow() as connection:
+                    yield connection
+            else:
+                yield None
+
+    def _is_there(self) -> bool:
+        try:
+            return os.stat(self.path).st_size > 0
+        except FileNotFoundError:
+            return False
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[apsw.Connection]:
+        with self._lock, self._translated:
+            if self._closed:
+                raise errors.EngineClosed
+            if self._writer is None:
+                self._writer = self._connected(write=True)
+            yield self._writer
+
+    def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        """Return the values of the rows that are there, by key, in one look."""
+        with self._reading() as connection:
+            if connection is None or not keys:
+                return {}
+            if len(keys) <= _SINGLE_READS_MAX:
+                found = ((key, self._one(connection, book, key)) for key in keys)
+                return {key: value for key, value in found if value is not None}
+            named = json.dumps([key.hex() for key in keys])
+            rows = connection.execute(self._sql["get"], (book, named))
+            return dict(cast("Iterable[tuple[bytes, bytes]]", rows))
+
+    def _one(self, connection: apsw.Connection, book: str, key: bytes) -> bytes | None:
+        row = connection.execute(self._sql["get_one"], (book, key)).fetchone()
+        return cast("bytes", row[0]) if row else None
+
+    def scan(
+        self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
+        with self._reading() as connection:
+            if connection is None:
+                return []
+            query = self._sql["scan_back" if newest else "scan"]
+            rows = connection.execute(query, (book, first, last, limit)).fetchall()
+            return cast("list[tuple[bytes, bytes]]", rows)
+
+    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+        """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
+        with self._reading() as connection:
+            if connection is None or not spans:
+                return [None] * len(spans)
+            named = json.dumps([[first.hex(), last.hex()] for first, last in spans])
+            rows = connection.execute(self._sql["lasts"], (book, named))
+            return [cast("bytes | None", value) for (value,) in rows]
+
+    def write(
+        self,
+        changes: Iterable[IndexRowPut | IndexRangeDrop],
+        *,
+        expected: Mapping[tuple[str, bytes], bytes | None] = MappingProxyType({}),
+    ) -> bool:
+        """Make changes in order, all or none, durably, if some rows are as expected; return whether they were."""
+        with self._writing() as writer:
+            writer.execute(self._sql["begin"])
+            try:
+                for (book, key), value in expected.items():
+                    if self._one(writer, book, key) != value:
+                        writer.execute(self._sql["rollback"])
+                        return False
+                for change in changes:
+                    self._change(writer, change)
+                writer.execute(self._sql["commit"])
+            except BaseException:
+                self._abandon()
+                raise
+            return True
+
+    def _change(self, writer: apsw.Connection, change: IndexRowPut | IndexRangeDrop) -> None:
+        if hasattr(change, "value"):
+            put = cast("IndexRowPut", change)
+            writer.execute(self._sql["put"], (put.book, put.key, put.value))
+        else:
+            drop = cast("IndexRangeDrop", change)
+            writer.execute(self._sql["drop"], (drop.book, drop.first, drop.last))
+
+    def _abandon(self) -> None:
+        # After a failed write nothing of the connection is trusted; the next one begins anew.
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(apsw.Error):
+                writer.close(True)
+
+    def scrub(self) -> None:
+        """Write the file anew and empty its log, so that nothing of what was dropped is left in either.
+
+        Raises StoreBusy if somebody reads for longer than limits.WRITE_LOCK_WAIT_S.
+        """
+        if not self.path.exists():
+            return
+        with self._writing() as writer:
+            writer.execute(self._sql["vacuum"])
+            until = time.monotonic() + limits.WRITE_LOCK_WAIT_S
+            while True:
+                try:
+                    writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                except apsw.BusyError:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.01)
+                else:
+                    return
+
+    def renew(self) -> None:
+        """Throw everything away and begin empty, whatever is damaged. Others who use the file find it so.
+
+        Raises NotAStore, and changes nothing, if the file does not say that it is Limpet's.
+        """
+        if not self._is_there():
+            return
+        with self._lock, self._translated:
+            if self._closed:
+                raise errors.EngineClosed
+            self._abandon()
+            self._readers.renew()
+            with self._unverified() as before, self._unverified() as writer:
+                self._check_ours(before)
+                # With something in the write-ahead log, whoever else has the file open is in nobody's way.
+                try:
+                    before.pragma("user_version", 1 - (before.pragma("user_version") or 0))
+                except apsw.Error:
+                    before.close()
+                writer.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 1)
+                writer.execute(self._sql["vacuum"])
+                writer.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 0)
+                self._begin(writer)
+
+    @contextlib.contextmanager
+    def _unverified(self) -> Iterator[apsw.Connection]:
+        database.register_checksum_vfs()
+        with contextlib.closing(
+            apsw.Connection(str(self.path), vfs=database.CHECKSUM_VFS)
+        ) as connection:
+            connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
+            connection.pragma("checksum_verification", False)
+            yield connection
+
+    def _check_ours(self, connection: apsw.Connection) -> None:
+        # Read by SQLite itself: opening and closing the file otherwise would drop this process's locks on it.
+        page = connection.read("main", 0, 0, 4096)[1]
+        if page[68:72] != APPLICATION_ID.to_bytes(4, "big"):
+            raise errors.NotAStore(
+                f"{self.path} can't be read, and does not say that it is Limpet's.",
+                hint="Delete it if it is: everything in it is made again from the log.",
+            )
+
+    def size(self) -> int:
+        """Return how many bytes its files have."""
+        parts = (self.path, Path(f"{self.path}-wal"))
+        return sum(part.stat().st_size for part in parts if part.exists())
+
+    def close(self) -> None:
+        """Give back every connection. Closing twice is fine."""
+        with self._lock:
+            self._closed = True
+            self._readers.close()
+            self._abandon()

@@ -1,0 +1,612 @@
+"""Reads of the SQLite store: reading verbs, row decoding, connection pool and cache.
+
+Every function takes the connection it reads over. Row types and checksums are checked on each
+read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import apsw
+import msgspec
+
+from limpet import errors, limits
+from limpet.stores import chain, port, stream_paths
+from limpet.stores.sqlite import database
+from limpet.stores.sqlite.shared_file.anchor import LogHead
+from limpet.stores.stream_paths import Span, StreamBase
+
+TENANT_SHIFT = 40
+"""Bits of a key that count within a tenant: a trillion events each, eight million tenants."""
+
+CHECKSUM_BYTES = 8
+
+UNBOUNDED = (1 << 62) - 1
+"""A version and a moment that nothing reaches."""
+
+NUMBER_MASK = (1 << TENANT_SHIFT) - 1
+
+_ERASABLE_TYPES = (bytes, type(None))
+"""What a column that can be erased holds."""
+
+_msgpack_encoder = msgspec.msgpack.Encoder()
+
+
+def first_row(
+    connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
+) -> tuple[apsw.SQLiteValue, ...] | None:
+    """Return the first row of a query, if there is one."""
+    return next(connection.execute(query, bindings), None)
+
+
+def read_integer(
+    connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
+) -> int:
+    """Return the integer that a query finds, 0 if none."""
+    found = connection.execute(query, bindings).get
+    return found if isinstance(found, int) else 0
+
+
+def row_checksum(*fields: object) -> bytes:
+    """Return the checksum over a row that can't be derived from the log."""
+    return hashlib.sha256(_msgpack_encoder.encode(fields)).digest()[:CHECKSUM_BYTES]
+
+
+def decode_key_record(row: tuple[apsw.SQLiteValue, ...]) -> port.KeyRecord:
+    command_hash, begin, end = row
+    assert isinstance(command_hash, bytes) and isinstance(begin, int) and isinstance(end, int)
+    return port.KeyRecord(command_hash, begin, end)
+
+
+def decode_head(row: tuple[apsw.SQLiteValue, ...] | None) -> LogHead:
+    if row is None:
+        return LogHead(0, chain.GENESIS_LINK)
+    key, link = row
+    assert isinstance(key, int) and isinstance(link, bytes)
+    return LogHead(key & NUMBER_MASK, link)
+
+
+def decode_event_row(row: tuple[apsw.SQLiteValue, ...]) -> chain.EventRow:
+    """Return an event's columns with their types checked; raise Corrupt if they are others."""
+    match row:
+        case (
+            int(key),
+            int(stream),
+            int(version),
+            bytes(header),
+            payload,
+            salt,
+            bytes(digest),
+            bytes(link),
+        ):
+            place = chain.EventAddress(key & NUMBER_MASK, stream & NUMBER_MASK, version)
+            if isinstance(payload, _ERASABLE_TYPES) and isinstance(salt, _ERASABLE_TYPES):
+                return chain.EventRow(place, header, payload, salt, digest, link)
+        case _:
+            pass
+    match row:
+        case (int(key), _, int(version), *_):
+            raise chain.damaged_event_error(
+                chain.EventAddress(key & NUMBER_MASK, 0, version), "its columns are others"
+            )
+        case _:
+            raise errors.Corrupt("a stored event's columns are not what was written.")
+
+
+def decode_projection(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
+    """Return a projection whose mark is right; raise Corrupt otherwise."""
+    match row:
+        case (
+            int(), str(kind), str(id_), str(owner), str(status), int(), int(time_us), str(lookup),
+            str(terms), bytes(document), bytes(check),
+        ) if check == row_checksum(*row[:-1]):  # fmt: skip
+            return port.Projection(
+                kind=kind,
+                id=id_,
+                owner=owner,
+                status=status,
+                time_us=time_us,
+                lookup=lookup,
+                terms=msgspec.json.decode(terms, type=tuple[str, ...]),
+                document=document,
+            )
+        case _:
+            raise errors.Corrupt("a stored projection is not what was written.")
+
+
+def number_in_tenant(key: apsw.SQLiteValue) -> int:
+    """Return the number within its tenant that a key has; 0 if it is none, as can be in a damaged file."""
+    return key & NUMBER_MASK if isinstance(key, int) else 0
+
+
+def read_feed(
+    connection: apsw.Connection, base: int, after: int, limit: int
+) -> list[port.StoredEvent]:
+    """Return a tenant's events after a position; `base` is the tenant's part of every key."""
+    sql = database.statements()
+    found = connection.execute(sql["read_feed"], (base | after, base | NUMBER_MASK, limit))
+    raw = found.fetchall()
+    names = {row[1]: "" for row in raw}
+    for stream in names:
+        name = first_row(connection, sql["stream_name"], (stream,))
+        if name is None:
+            number_ = number_in_tenant(stream)
+            raise errors.Corrupt(f"stream {number_:,} has no name.", facts={"stream": number_})
+        names[stream] = str(name[0])
+    return decode_events(connection, raw, names)
+
+
+def decode_events(
+    connection: apsw.Connection,
+    raw: Iterable[tuple[apsw.SQLiteValue, ...]],
+    names: Mapping[apsw.SQLiteValue, str] | str,
+) -> list[port.StoredEvent]:
+    """Return stored events, checked, with stand-ins for what was erased; raise Corrupt for a damaged one."""
+    found = [(line[0], line[1], decode_event_row(line)) for line in raw]
+    gone = [key for key, _, row in found if row.payload is None]
+    stand_ins = _read_redactions(connection, gone) if gone else {}
+    made: list[port.StoredEvent] = []
+    for key, stream, row in found:
+        name = names if isinstance(names, str) else names[stream]
+        if row.payload is None and key not in stand_ins:
+            raise chain.damaged_event_error(
+                row.place, "its content is gone, and nothing says that it was erased"
+            )
+        made.append(chain.decode_event(row, name, stand_ins.get(key)))
+    return made
+
+
+def _read_redactions(
+    connection: apsw.Connection, keys: list[apsw.SQLiteValue]
+) -> dict[apsw.SQLiteValue, bytes | None]:
+    found: dict[apsw.SQLiteValue, bytes | None] = {}
+    for row in connection.execute(
+        database.statements()["stand_ins"], (msgspec.json.encode(keys).decode(),)
+    ):
+        match row:
+            case (int(event), int(), int(), payload, bytes(check)) if check == row_checksum(
+                *row[:-1]
+            ):
+                assert payload is None or isinstance(payload, bytes), "its mark is right"
+                found[event] = payload
+            case _:
+                raise errors.Corrupt("a row that says what was erased is not what was written.")
+    return found
+
+
+def read_forks(connection: apsw.Connection, key: int) -> list[tuple[str, int]]:
+    """Return the streams that go on from another one, and from which version of it."""
+    found = connection.execute(database.statements()["forks_of"], (key,))
+    return [(str(name), version) for name, version in found if isinstance(version, int)]
+
+
+def read_blobs(
+    connection: apsw.Connection, tenant: int, hashes: Collection[bytes]
+) -> dict[bytes, bytes]:
+    """Return the contents of a tenant's blobs that are there; raise Corrupt for a damaged one."""
+    wanted = msgspec.json.encode([hash_.hex() for hash_ in hashes]).decode()
+    found: dict[bytes, bytes] = {}
+    for hash_, content in connection.execute(database.statements()["blobs"], (tenant, wanted)):
+        assert isinstance(hash_, bytes)
+        if not isinstance(content, bytes) or not chain.blob_matches(hash_, content):
+            raise chain.damaged_blob_error(hash_)
+        found[hash_] = content
+    return found
+
+
+def read_bases(connection: apsw.Connection, key: int) -> list[StreamBase]:
+    """Return the bases of a stream's stretches, in order; raise Corrupt for a damaged one."""
+    found: list[StreamBase] = []
+    for row in connection.execute(database.statements()["bases_of"], (key,)):
+        match row:
+            case (bytes(check), int(stretch), int(), int(since), int(source), int(version)) if (
+                check == row_checksum(*row[1:])
+            ):
+                found.append(StreamBase(stretch, since, source, version))
+            case _:
+                raise errors.Corrupt("a stored base of a stream is not what was written.")
+    return found
+
+
+def read_path(connection: apsw.Connection, key: int, at: int | None) -> tuple[Span, ...]:
+    """Return what a stream is made of, now or at a version.
+
+    What it was made of at a version never changes: so it holds for the statements that follow, even
+    if others write meanwhile.
+    """
+    row = first_row(connection, database.statements()["stream_extent"], (key,))
+    latest, based = row if row else (0, 0)
+    last = latest if isinstance(latest, int) else 0
+    last = last if at is None else min(at, last)
+    if not based:
+        return (Span(key, key, 1, last),) if last > 0 else ()
+    return stream_paths.resolve_path(key, last, functools.partial(read_bases, connection))
+
+
+def read_stream(
+    connection: apsw.Connection,
+    key: int,
+    name: str,
+    after: int,
+    until: int | None,
+    *,
+    limit: int,
+    at: int | None,
+    newest: bool,
+) -> list[port.StoredEvent]:
+    """Return a stream's events after and until two versions, the first of them or the newest."""
+    found: list[port.StoredEvent] = []
+    query = database.statements()["read_stream_back" if newest else "read_stream"]
+    spans = stream_paths.clip(
+        read_path(connection, key, at), after, UNBOUNDED if until is None else until
+    )
+    for part in reversed(spans) if newest else spans:
+        bindings = (part.stream, part.low - 1, part.high, limit - len(found))
+        found += decode_events(connection, connection.execute(query, bindings).fetchall(), name)
+        if len(found) >= limit:
+            break
+    return found[::-1] if newest else found
+
+
+def find_version_at(connection: apsw.Connection, key: int, position: int) -> int:
+    """Return the version that a stream had when the feed was at a position; 0 if it did not exist."""
+    sql = database.statements()
+    begin = low = read_integer(connection, sql["stream_first"], (key,))
+    high = read_integer(connection, sql["stream_version"], (key,)) + 1
+    most = key >> TENANT_SHIFT << TENANT_SHIFT | min(position, NUMBER_MASK)
+    while low < high:
+        middle = (low + high) // 2
+        if read_integer(connection, sql["event_key"], (key, middle)) > most:
+            high = middle
+        else:
+            low = middle + 1
+    return low - 1 if low > begin else 0
+
+
+def find_version_by_ordinal(
+    connection: apsw.Connection, key: int, name: str, ordinal: int, at: int | None
+) -> int:
+    """Return the lowest version of a stream whose event has at least this ordinal; 0 if there is none."""
+    sql = database.statements()
+    spans = read_path(connection, key, at)
+    low, last = 0, stream_paths.event_count(spans)
+    high = last
+    while low < high:
+        middle = (low + high) // 2
+        place = stream_paths.locate(spans, middle)
+        row = first_row(connection, sql["header_at"], place)
+        if row is None:
+            raise errors.Corrupt(
+                f"version {place[1]:,} of a stream is missing.", facts={"version": place[1]}
+            )
+        if chain.decode_event(decode_event_row(row), name).ordinal >= ordinal:
+            high = middle
+        else:
+            low = middle + 1
+    return stream_paths.locate(spans, low)[1] if low < last else 0
+
+
+def find_claim_on_path(connection: apsw.Connection, spans: Sequence[Span], text: str) -> int:
+    """Return the version at which a path has a claim; 0 if it has not."""
+    if not spans:
+        return 0
+    if len(spans) == 1:
+        made = read_integer(connection, database.statements()["claim"], (spans[0].stretch, text))
+        return made if made <= spans[0].high else 0
+    stretches = msgspec.json.encode([span.stretch for span in spans]).decode()
+    found = connection.execute(database.statements()["claims_among"], (text, stretches))
+    return stream_paths.find_claim_version(
+        spans, [(s, v) for s, v in found if isinstance(s, int) and isinstance(v, int)]
+    )
+
+
+def read_snapshot(connection: apsw.Connection, key: int, name: str) -> port.Snapshot | None:
+    """Return a stream's newest snapshot, None if there is none, its mark is wrong, or it was left out."""
+    match first_row(connection, database.statements()["snapshot"], (key,)):
+        case (int(version), int(fold), bytes(state), bytes(check), bytes(link)):
+            whole = row_checksum(key, version, fold, state, link) == check
+            if not whole or not stream_paths.clip(
+                read_path(connection, key, None), version - 1, version
+            ):
+                return None
+            return port.Snapshot(name, version, fold, state)
+        case _:
+            return None
+
+
+def projection_query(query: port.Query) -> tuple[str, dict[str, apsw.SQLiteValue]]:
+    """Return the statement of a page and what it is bound to; the tenant is still missing."""
+    sql = database.statements()
+    after_time, after_id = query.after or (UNBOUNDED, "")
+    bindings: dict[str, apsw.SQLiteValue] = {
+        "kind": query.kind,
+        "since": query.since_us if query.since_us is not None else -UNBOUNDED,
+        "until": query.until_us if query.until_us is not None else UNBOUNDED,
+        "after_time": after_time,
+        "after_id": after_id,
+        "limit": query.limit,
+        "offset": query.offset,
+    }
+    parts = [sql["query"]]
+    for name in ("owner", "status", "lookup"):
+        if (wanted := getattr(query, name)) is not None:
+            parts.append(
+                sql[f"query_{name}"] if wanted or name != "lookup" else sql["query_no_lookup"]
+            )
+            bindings[name] = wanted
+    if query.terms:
+        parts.append(sql["query_terms"])
+        terms = sorted(set(query.terms))
+        bindings |= {"terms": msgspec.json.encode(terms).decode(), "terms_count": len(terms)}
+    parts.append(sql["query_page"])
+    return "\n".join(parts), bindings
+
+
+CACHE_ENTRIES_MAX = 10_000
+"""Streams, and shapes of rows, that are remembered at a time."""
+
+ProjectionShape = tuple[object, ...]
+"""What of a projection its indexes are made of: a row that keeps its shape keeps its place in them."""
+
+
+class SQLiteCache:
+    """The memory of one open store."""
+
+    def __init__(self) -> None:
+        self.sql = database.statements()
+        self._tenants: dict[str, int] = {}
+        self._streams: dict[tuple[int, str], int] = {}
+        self._new_tenants: dict[str, int] = {}
+        self._new_streams: dict[tuple[int, str], int] = {}
+        self.heads: dict[int, LogHead] = {}
+        self.versions: dict[int, int] = {}
+        self.stretches: dict[int, tuple[int, tuple[Span, ...]]] = {}
+        self.shapes: dict[tuple[int, str, str], ProjectionShape] = {}
+        self.anchored = False
+
+    def tenant(self, connection: apsw.Connection, name: str) -> int:
+        """Return a tenant's number, 0 if it has none yet."""
+        found = self._tenants.get(name)
+        if found is None:
+            found = read_integer(connection, self.sql["tenant_number"], (name,))
+            if found:
+                known = self._new_tenants if connection.in_transaction else self._tenants
+                known[name] = found
+        return found
+
+    def stream(self, connection: apsw.Connection, tenant: int, name: str) -> int:
+        """Return a stream's key, 0 if it has none yet."""
+        if not connection.in_transaction:
+            # Who does not hold the turn would not hear that the name is another stream's by now.
+            return read_integer(connection, self.sql["stream_key"], (tenant, name))
+        found = self._streams.get((tenant, name))
+        if found is None:
+            found = read_integer(connection, self.sql["stream_key"], (tenant, name))
+            if found:
+                known = self._new_streams
+                if len(known) > CACHE_ENTRIES_MAX:
+                    known.clear()
+                known[tenant, name] = found
+        return found
+
+    def add_tenant(self, connection: apsw.Connection, name: str) -> int:
+        """Give a tenant its number."""
+        made = read_integer(connection, self.sql["tenants_max"], ()) + 1
+        connection.execute(self.sql["add_tenant"], (made, name, row_checksum(made, name)))
+        self._new_tenants[name] = made
+        return made
+
+    def committed(self) -> None:
+        """Keep what the transaction found and made."""
+        if len(self.versions) > CACHE_ENTRIES_MAX or len(self.shapes) > CACHE_ENTRIES_MAX:
+            for entries in (self._streams, self.versions, self.stretches, self.shapes):
+                entries.clear()
+        if self._new_tenants or self._new_streams:
+            self._tenants |= self._new_tenants
+            self._streams |= self._new_streams
+            self._new_tenants.clear()
+            self._new_streams.clear()
+
+    def others_wrote(self) -> None:
+        """Forget what nothing else would tell to be wrong."""
+        self.heads.clear()
+        self.anchored = False
+
+    def forget_streams(self) -> None:
+        """Something was erased: names may be other streams' by now."""
+        self._streams.clear()
+        self.doubt()
+
+    def doubt(self) -> None:
+        """Forget what others may have changed, and what a transaction that failed has made."""
+        self._new_tenants.clear()
+        self._new_streams.clear()
+        self.versions.clear()
+        self.stretches.clear()
+        self.shapes.clear()
+        self.others_wrote()
+
+
+class SQLiteReader:
+    """What a store finds, by what it knows of itself."""
+
+    _known: SQLiteCache
+    _sql: dict[str, str]
+
+    @abstractmethod
+    def _reading(self) -> AbstractContextManager[apsw.Connection]:
+        """Lend a connection that sees what the caller's thread may see."""
+
+    def _stream(self, connection: apsw.Connection, tenant: str, stream: str) -> int:
+        known = self._known.tenant(connection, tenant)
+        return self._known.stream(connection, known, stream) if known else 0
+
+    def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
+        """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            if key and position is not None:
+                return find_version_at(connection, key, position)
+            return read_integer(connection, self._sql["stream_version"], (key,)) if key else 0
+
+    def read(
+        self,
+        tenant: str,
+        stream: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+        at: int | None = None,
+        newest: bool = False,
+    ) -> list[port.StoredEvent]:
+        """Return the stream's events with after < version <= until, in order, at most `limit`."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            return read_stream(
+                connection, key, stream, after, until, limit=limit, at=at, newest=newest
+            )
+
+    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
+        """Return the tenant's events with position > after, in order, at most `limit`."""
+        with self._reading() as connection:
+            base = self._known.tenant(connection, tenant) << TENANT_SHIFT
+            if not base or not 0 <= after < NUMBER_MASK:
+                return []
+            return read_feed(connection, base, after, limit)
+
+    def head(self, tenant: str) -> int:
+        """Return the position of the tenant's last event; 0 if it has none."""
+        with self._reading() as connection:
+            base = self._known.tenant(connection, tenant) << TENANT_SHIFT
+            if not base:
+                return 0
+            return decode_head(
+                first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
+            ).position
+
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
+        with self._reading() as connection:
+            return read_blobs(connection, self._known.tenant(connection, tenant), hashes)
+
+    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
+        """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            return find_version_by_ordinal(connection, key, stream, ordinal, at) if key else 0
+
+    def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
+        """Return the version of the event that made the claim; 0 if it is free."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            return (
+                find_claim_on_path(connection, read_path(connection, key, at), claim) if key else 0
+            )
+
+    def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
+        """Return what an idempotency key was used for."""
+        with self._reading() as connection:
+            row = first_row(
+                connection, self._sql["key"], (self._known.tenant(connection, tenant), key)
+            )
+            return decode_key_record(row) if row else None
+
+    def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
+        """Return one projection."""
+        with self._reading() as connection:
+            row = first_row(
+                connection,
+                self._sql["projection"],
+                (self._known.tenant(connection, tenant), kind, id),
+            )
+            return decode_projection(row) if row else None
+
+    def query(self, tenant: str, query: port.Query) -> list[port.Projection]:
+        """Return one page of projections."""
+        statement, bindings = projection_query(query)
+        with self._reading() as connection:
+            bindings["tenant"] = self._known.tenant(connection, tenant)
+            return [decode_projection(row) for row in connection.execute(statement, bindings)]
+
+    def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
+        """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            return read_snapshot(connection, key, stream) if key else None
+
+    def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
+        """Return the other streams that go on from this one, each with the version that it goes on from."""
+        with self._reading() as connection:
+            key = self._stream(connection, tenant, stream)
+            return read_forks(connection, key) if key else []
+
+    def pending(self) -> bytes | None:
+        """Return what the last erasure had to do, until it is through."""
+        with self._reading() as connection:
+            row = first_row(connection, self._sql["pending"], ())
+            return row[0] if row and isinstance(row[0], bytes) else None
+
+    def tenants(self) -> list[str]:
+        """Return every tenant that has events."""
+        with self._reading() as connection:
+            return [str(name) for _, name in connection.execute(self._sql["tenants"])]
+
+    def rebuilt(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
+        """Return how often it was rebuilt or erased from."""
+        with self._reading() as connection:
+            return read_integer(connection, self._sql["rebuilt"], ())
+
+
+class ReadConnectionPool:
+    """Connections for reading, lent one at a time."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+        self._connect = connect
+        self._free: list[apsw.Connection] = []
+        self._generation = 0
+        self._closed = False
+
+    @contextlib.contextmanager
+    def borrow(self) -> Iterator[apsw.Connection]:
+        """Lend a connection that nobody else uses meanwhile."""
+        if self._closed:
+            raise errors.EngineClosed
+        generation = self._generation
+        try:
+            connection = self._free.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        finally:
+            if len(self._free) >= limits.READERS_MAX:
+                connection.close()
+            else:
+                self._free.append(connection)
+            if self._closed or generation != self._generation:
+                # Looked at after it was given back: nobody may find it there later.
+                self._drop(connection)
+
+    def renew(self) -> None:
+        """Use none of the present connections again."""
+        self._generation += 1
+        free, self._free = self._free, []
+        for connection in free:
+            connection.close()
+
+    def _drop(self, connection: apsw.Connection) -> None:
+        with contextlib.suppress(ValueError):
+            self._free.remove(connection)
+        connection.close()
+
+    def close(self) -> None:
+        """Close every connection; one that is lent closes when it comes back."""
+        self._closed = True
+        self.renew()

@@ -1,0 +1,154 @@
+"""The anchor file: the heads of the log at the last acknowledged commit.
+
+SQLite silently drops commits at a damaged end of its write-ahead log. A head in the anchor that
+the log does not have means that acknowledged events are lost. The anchor is written after each
+synced commit, before the acknowledgement, without a sync of its own: a power cut may leave an
+older one, never one ahead of the log. Two slots alternate, so a torn write spoils at most the
+newer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles, open_regular_file
+
+SLOT_BYTES = 4096
+HEADS_MAX = 64
+"""Tenants whose heads one slot holds, those last written first. The newest commit is always among them."""
+
+_ANCHOR_MAGIC = b"LPANCHR1"
+_SLOT_STRUCT = struct.Struct(">8s16sQBH")
+_HEAD_STRUCT = struct.Struct(">QQ32s")
+_COUNT_BYTES = slice(24, 32)
+"""Where a slot's count stands; such bytes sort as the numbers do."""
+
+
+class LogHead(msgspec.Struct, frozen=True):
+    """A tenant's last event: its position and link."""
+
+    position: int
+    link: bytes
+
+
+class AnchorSlot(msgspec.Struct, frozen=True):
+    """One reading of the anchor: which store, the how-manieth writing, the heads by tenant number.
+
+    `clean`: the last to use the store emptied its write-ahead log and closed it.
+    """
+
+    store_id: bytes
+    count: int
+    heads: Mapping[int, LogHead]
+    clean: bool = False
+
+
+def encode_slot(slot: AnchorSlot) -> bytes:
+    """Return a slot's bytes with their checksum."""
+    heads = slot.heads
+    body = _SLOT_STRUCT.pack(_ANCHOR_MAGIC, slot.store_id, slot.count, slot.clean, len(heads))
+    for tenant in heads:
+        head = heads[tenant]
+        body += _HEAD_STRUCT.pack(tenant, head.position, head.link)
+    return body + hashlib.sha256(body).digest()
+
+
+def decode_slot(data: bytes) -> AnchorSlot | None:
+    """Return the slot at the beginning of some bytes, or None if it does not verify."""
+    if len(data) < _SLOT_STRUCT.size:
+        return None
+    magic, store_id, count, clean, size = _SLOT_STRUCT.unpack_from(data)
+    end = _SLOT_STRUCT.size + size * _HEAD_STRUCT.size
+    if magic != _ANCHOR_MAGIC or hashlib.sha256(data[:end]).digest() != data[end : end + 32]:
+        return None
+    heads = (
+        _HEAD_STRUCT.unpack_from(data, _SLOT_STRUCT.size + i * _HEAD_STRUCT.size)
+        for i in range(size)
+    )
+    kept = {tenant: LogHead(position, link) for tenant, position, link in heads}
+    return AnchorSlot(store_id, count, kept, bool(clean))
+
+
+def acknowledged_events(path: Path) -> int:
+    """Return how many events an anchor file knows of; 0 if there is none or it says nothing."""
+    if not path.exists():
+        return 0
+    with open_regular_file(path) as file:
+        newest = _newest_slot(_split_slots(file.read(2 * SLOT_BYTES)))
+    return sum(head.position for head in newest.heads.values()) if newest else 0
+
+
+def is_anchor_file(path: Path) -> bool:
+    """Whether a file can be an anchor: of its size, and each slot blank or with its beginning."""
+    with open_regular_file(path) as file:
+        data = file.read(2 * SLOT_BYTES + 1)
+    whole = len(data) <= 2 * SLOT_BYTES
+    return whole and all(not any(s[:8]) or s.startswith(_ANCHOR_MAGIC) for s in _split_slots(data))
+
+
+def _split_slots(data: bytes) -> tuple[bytes, bytes]:
+    return data[:SLOT_BYTES], data[SLOT_BYTES:]
+
+
+def _newest_slot(halves: tuple[bytes, bytes]) -> AnchorSlot | None:
+    """Return the sound slot with the higher count; the other is not even looked through."""
+    one, other = sorted(halves, key=lambda half: half[_COUNT_BYTES], reverse=True)
+    return decode_slot(one) or decode_slot(other)
+
+
+class Anchor:
+    """The anchor file of one open store. Read and written only by the holder of the turn."""
+
+    def __init__(self, files: StoreFiles, path: Path, store_id: bytes) -> None:
+        self._files = files
+        self._store_id = store_id
+        self._fd = files.open_here(path)
+        # Its blocks are taken now: a full disk must not stop the anchor of a commit that went through.
+        size = len(files.read(self._fd, 2 * SLOT_BYTES, 0))
+        files.write(self._fd, bytes(2 * SLOT_BYTES - size), size)
+        self._seen: AnchorSlot | None = None
+
+    def read(self) -> tuple[AnchorSlot | None, int]:
+        """Return the newest slot that verifies, and how many of the written slots do not."""
+        halves = self._halves()
+        spoiled = sum(decode_slot(half) is None and any(half) for half in halves)
+        return _newest_slot(halves), spoiled
+
+    def _halves(self) -> tuple[bytes, bytes]:
+        return _split_slots(self._files.read(self._fd, 2 * SLOT_BYTES, 0))
+
+    def write(self, changed: Mapping[int, LogHead], *, clean: bool = False) -> None:
+        """Record new heads. Others keep their place while there is room."""
+        self.put(*self.ready(changed, clean=clean))
+
+    def ready(
+        self, changed: Mapping[int, LogHead], *, clean: bool = False, alone: bool = False
+    ) -> tuple[AnchorSlot, bytes]:
+        """Return what is to be written once the heads are: whoever comes from a sync has no time to lose.
+
+        `alone`: nobody else has written since this anchor did, so it need not be read first.
+        """
+        before = self._seen if alone else _newest_slot(self._halves())
+        heads = changed
+        if before and before.store_id == self._store_id and before.heads.keys() != changed.keys():
+            kept = {t: h for t, h in before.heads.items() if t not in changed}
+            heads = dict(itertools.islice({**changed, **kept}.items(), HEADS_MAX))
+        elif len(heads) > HEADS_MAX:
+            heads = dict(itertools.islice(heads.items(), HEADS_MAX))
+        slot = AnchorSlot(self._store_id, before.count + 1 if before else 1, heads, clean)
+        return slot, encode_slot(slot)
+
+    def put(self, slot: AnchorSlot, data: bytes) -> None:
+        """Write what `ready` gave."""
+        self._files.write(self._fd, data, slot.count % 2 * SLOT_BYTES)
+        self._seen = slot
+
+    def close(self) -> None:
+        """Close the file."""
+        self._files.close(self._fd)

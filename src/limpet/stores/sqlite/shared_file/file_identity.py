@@ -1,0 +1,90 @@
+"""The check that database and write-ahead log are still the opened files.
+
+SQLite does not notice when either is removed or replaced, and later commits would be lost with
+it. Only the folder's change time is read per commit, and the files only after it changed: a stat
+of the log at every commit makes Linux 6.13 and later write its inode at every sync.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from limpet import errors
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
+
+SECOND_NS = 1_000_000_000
+CLOCK_TICK_NS = 50_000_000
+"""More than a tick of the clock that stamps folders, where it knows parts of a second."""
+
+CHECK_VALID_S = 1e-3
+"""How long before a turn a look still counts; after a commit only a new one does."""
+
+DeviceInode = tuple[int, int] | None
+
+
+class FileIdentity:
+    """The database and the log of one store, on the file system."""
+
+    def __init__(self, files: StoreFiles, path: Path) -> None:
+        self._files = files
+        self._folder, self._path, self._log = str(path.parent), str(path), f"{path}-wal"
+        self._opened: tuple[DeviceInode, DeviceInode] = None, None
+        self._quiet: tuple[int, int, int] | None = None
+        self._looked_s = -1.0
+
+    @property
+    def has_log(self) -> bool:
+        """Whether a log is there."""
+        return self._files.identity(self._log) is not None
+
+    @property
+    def database(self) -> DeviceInode:
+        """The database that was opened."""
+        return self._opened[0]
+
+    def found(self) -> tuple[DeviceInode, DeviceInode]:
+        """Return what lies there now: the database and its log."""
+        return self._files.identity(self._path), self._files.identity(self._log)
+
+    def opened(self, found: tuple[DeviceInode, DeviceInode]) -> None:
+        """From now on these are the files in use."""
+        self._opened, self._quiet, self._looked_s = found, None, -1.0
+
+    def check_before(self) -> None:
+        """The same as `check`, unless that was done a moment ago."""
+        if time.monotonic() - self._looked_s > CHECK_VALID_S:
+            self.check()
+
+    def check(self) -> None:
+        """Raise Unavailable unless database and log are still those that were opened."""
+        # First the clock, then the folder: whatever changes while the files are looked at is seen
+        # the next time.
+        now_ns = time.time_ns()
+        stamp = self._files.stamp(self._folder)
+        if stamp is not None and stamp == self._quiet:
+            self._looked_s = time.monotonic()
+            return
+        self._looked_s = -1.0
+        self.check_database()
+        if self._files.identity(self._log) != self._opened[1]:
+            raise errors.Unavailable(
+                f"the write-ahead log of {self._path} was removed while in use, so nothing can be kept in it.",
+                hint="Another SQLite library in this process opened the same file: keep it away, then connect again.",
+            )
+        # A second change within one tick would leave the stamp as it is.
+        settled = stamp is not None and now_ns - stamp[2] > stamp_resolution_ns(stamp[2])
+        self._quiet = stamp if settled else None
+
+    def check_database(self) -> None:
+        """Raise Unavailable unless the database is still the one that was opened."""
+        if self._files.identity(self._path) != self._opened[0]:
+            raise errors.Unavailable(
+                f"{self._path} was removed or replaced while in use, so nothing can be kept in it.",
+                hint="Put the file back, or connect again.",
+            )
+
+
+def stamp_resolution_ns(stamp_ns: int) -> int:
+    """Return how close two changes can be and have one stamp; some file systems know only seconds."""
+    return CLOCK_TICK_NS if stamp_ns % SECOND_NS else 2 * SECOND_NS

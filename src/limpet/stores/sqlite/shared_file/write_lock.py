@@ -1,0 +1,188 @@
+"""The write lock between processes, and the signal that wakes callers who wait for commits.
+
+The lock is an exclusive `flock` on one file, taken for each batch and released after it. A
+contended lock is polled a few times first, because batches are short and a process that gets
+several in a row keeps its caches valid. Then a thread waits in the kernel, so that the caller
+can give up after a time limit and name the holder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+from limpet import errors
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
+
+LOCK_POLLS_MAX = 24
+LOCK_POLL_S, LOCK_POLL_S_MAX = 200e-6, 4e-3
+"""How often, and how soon again, a taken lock is tried before standing in line."""
+
+CONTENTION_MEMORY = 64
+"""For how many turns that were free at once it is remembered that others wanted it too."""
+
+
+_open_locks: weakref.WeakSet[ProcessWriteLock] = weakref.WeakSet()
+
+
+def _drop_in_child() -> None:
+    # A lock belongs to the open file, which a forked child shares: it must not keep it from others.
+    for turns in list(_open_locks):
+        turns.drop()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)
+
+
+class ProcessWriteLock:
+    """Takes and passes the turn of one store. Used by one thread at a time, which the store ensures."""
+
+    def __init__(self, files: StoreFiles, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self.fd = files.open_here(path)
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._wanted = self._granted = self._waiting = self._closed = False
+        self.crowd = 0
+        _open_locks.add(self)
+
+    def drop(self) -> None:
+        """Let go of the lock file without touching the lock, in a child that may not use it."""
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+    def take(self, timeout_s: float) -> None:
+        """Take the turn; raise StoreBusy naming the holder if it does not come in time."""
+        if not self.try_take() and (self._waiting or not self._look()):
+            self._wait(timeout_s)
+
+    def try_take(self) -> bool:
+        """Take the turn if it is free."""
+        if self._waiting or not self._files.try_lock(self.fd):
+            self.crowd = CONTENTION_MEMORY
+            return False
+        if self.crowd:
+            self.crowd -= 1
+        return True
+
+    def _look(self) -> bool:
+        pause_s = LOCK_POLL_S
+        for _ in range(LOCK_POLLS_MAX):
+            time.sleep(pause_s)
+            if self._files.try_lock(self.fd):
+                return True
+            pause_s = min(2 * pause_s, LOCK_POLL_S_MAX)
+        return False
+
+    def give(self) -> None:
+        """Pass the turn on."""
+        self._files.unlock(self.fd)
+
+    def close(self) -> None:
+        """Stop waiting and close the lock file."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if not self._waiting:
+            self._files.close(self.fd)
+
+    def _wait(self, timeout_s: float) -> None:
+        with self._changed:
+            self._wanted = self._waiting = True
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._stand_in_line, name="limpet-turn", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+            try:
+                came = self._changed.wait_for(lambda: self._granted, timeout_s)
+            except BaseException:
+                self._decline()
+                raise
+            self._wanted = self._granted = False
+            if came:
+                self._waiting = False
+                return
+        raise lock_busy_error(self._files, self.fd, self._path, timeout_s)
+
+    def _decline(self) -> None:
+        # Interrupted while waiting: a turn that comes all the same goes to the next.
+        if self._granted:
+            self._files.unlock(self.fd)
+            self._waiting = False
+        self._wanted = self._granted = False
+
+    def _stand_in_line(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or (self._wanted and not self._granted))
+                if self._closed:
+                    return
+            self._files.lock(self.fd)
+            with self._changed:
+                if self._wanted and not self._closed:
+                    self._granted = True
+                    self._changed.notify_all()
+                else:
+                    self._files.unlock(self.fd)
+                    self._waiting = False
+
+
+def lock_busy_error(files: StoreFiles, fd: int, path: Path, timeout_s: float) -> errors.StoreBusy:
+    """Return the error for a lock that did not come in time: it names the holder."""
+    holder = files.holder(fd)
+    known = "ps" if holder else f"lsof {path} names it"
+    return errors.StoreBusy(
+        f"{f'process {holder}' if holder else 'another process'} has held the store for more than {timeout_s:g} s.",
+        hint=f"See whether it is stopped ({known}), and continue or end it; then retry.",
+        facts={"holder": holder or "unknown", "timeout_s": timeout_s, "path": str(path)},
+    )
+
+
+COMMIT_POLL_S = 0.005
+COMMIT_POLL_S_MAX = 0.05
+"""How long somebody who waits does not look at first, and at most. Twice as long after each look in vain."""
+
+
+class CommitSignal:
+    """Those who wait, and those who have something to tell. Telling costs nothing while nobody waits."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._told = 0
+
+    def tell(self) -> None:
+        """Wake everybody. Whoever begins to wait later looks first, so nothing is missed."""
+        if self._waiting:
+            with self._changed:
+                self._told += 1
+                self._changed.notify_all()
+
+    def wait(self, there: Callable[[], bool], timeout_s: float) -> bool:
+        """Return True as soon as a look finds it there; False after a time."""
+        until, pause = time.monotonic() + timeout_s, COMMIT_POLL_S
+        with self._changed:
+            self._waiting += 1
+        try:
+            while True:
+                told = self._told
+                if there():
+                    return True
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                with self._changed:
+                    if self._told == told:
+                        self._changed.wait(min(pause, left))
+                    pause = min(pause * 2, COMMIT_POLL_S_MAX)
+        finally:
+            with self._changed:
+                self._waiting -= 1

@@ -1,0 +1,412 @@
+"""Verification of a SQLite store, and placing of finished store files.
+
+Compares anchor and log, checks events, streams, checksums, blobs and pages, reports status,
+copies the database page by page, and moves a store that was built in a staging folder to its
+path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from limpet import errors
+from limpet.core.values.json_values import Json
+from limpet.stores import chain, port
+from limpet.stores.sqlite import database, error_mapping, event_erasure, reads
+from limpet.stores.sqlite.reads import (
+    NUMBER_MASK,
+    TENANT_SHIFT,
+    decode_event_row,
+    decode_head,
+    first_row,
+    read_integer,
+)
+from limpet.stores.sqlite.shared_file.anchor import Anchor, AnchorSlot, LogHead
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
+
+
+def refuse_present(target: Path) -> None:
+    """Raise InvalidRequest if a store, or something that belongs to one, is at a path: nothing is overwritten."""
+    for present in files_of_store(target):
+        raise errors.InvalidRequest(
+            f"{present} exists already.",
+            hint="Name a new file; nothing is ever overwritten.",
+            facts={"exists": str(present)},
+        )
+
+
+def files_of_store(target: Path) -> list[Path]:
+    """Return what is at a path of a store, and what belongs to it."""
+    beside = (Path(f"{target}-{end}") for end in ("wal", "shm", "journal", "anchor"))
+    return [path for path in (target, *beside) if path.exists()]
+
+
+def clear_restore_folder(folder: Path) -> Path:
+    """Return where a store is finished in a folder; what somebody has left there is gone."""
+    with error_mapping.translator(str(folder)):
+        shutil.rmtree(folder / "restored", ignore_errors=True)
+        (folder / "restored").mkdir(mode=0o700)
+    return folder / "restored" / "state.db"
+
+
+def copy_erased_list(made: Path, target: Path, files: StoreFiles | None = None) -> None:
+    """Have the list that waits at a place lie beside the store that is made for it: opening that erases it all again."""
+    with error_mapping.translator(str(target)):
+        listed = event_erasure.erased_list_path(target)
+        if listed.exists():
+            (files or StoreFiles()).put(event_erasure.erased_list_path(made), listed.read_bytes())
+
+
+def place_store(made: Path, target: Path, files: StoreFiles | None = None) -> None:
+    """Put the file of a store that is closed at a place where nothing is; durable on return."""
+    used = files or StoreFiles()
+    with error_mapping.translator(str(target)):
+        refuse_present(target)
+        if Path(f"{made}-wal").exists():
+            raise errors.StoreBusy(
+                f"{made} is in use.", hint="Nobody else is to open it until it is in its place."
+            )
+        listed = event_erasure.erased_list_path(made)
+        if listed.exists():
+            # It has what it had, and what else was erased.
+            used.put(event_erasure.erased_list_path(target), listed.read_bytes())
+        used.sync(made)
+        used.rename(made, target)
+
+
+CHECKSUMMED_LOG_TABLES = ("tenants", "streams", "keys", "bases", "notes")
+"""Tables that nothing but their marks can prove."""
+
+CHECKSUMMED_TABLES = (*CHECKSUMMED_LOG_TABLES, "projections")
+
+_EVENTS_PER_READ = 512
+_BACKUP_PAGES = 256
+
+
+def read_head(connection: apsw.Connection, tenant: int) -> LogHead:
+    """Return a tenant's last event."""
+    base = tenant << TENANT_SHIFT
+    return decode_head(
+        first_row(connection, database.statements()["head"], (base, base | NUMBER_MASK))
+    )
+
+
+def read_tenants(connection: apsw.Connection) -> dict[int, str]:
+    """Return tenants by number."""
+    found = connection.execute(database.statements()["tenants"])
+    return {key: str(name) for key, name in found if isinstance(key, int)}
+
+
+def compare_anchor(connection: apsw.Connection, anchor: Anchor, store_id: bytes) -> tuple[str, ...]:
+    """Compare anchor and log; raise Corrupt if the anchor is ahead. Return notes; mend an anchor that lags."""
+    faults, notes = anchor_faults(connection, anchor.read(), store_id)
+    if faults:
+        raise errors.Corrupt(
+            faults[0],
+            hint="Restore a backup. If an older copy was put here on purpose, remove the -anchor file.",
+            facts={"anchor": "ahead"},
+        )
+    if notes:
+        anchor.write({tenant: read_head(connection, tenant) for tenant in read_tenants(connection)})
+    return notes
+
+
+def check_foreign_checkpoint(connection: apsw.Connection, anchor: Anchor, *, had_log: bool) -> None:
+    """Read every page if somebody else emptied the write-ahead log: its page checksums are not ours.
+
+    Raises what SQLite says of a page whose checksum does not match.
+    """
+    slot, _ = anchor.read()
+    if slot is not None and not slot.clean and not had_log:
+        connection.execute("PRAGMA integrity_check(1)").fetchall()
+
+
+def anchor_faults(
+    connection: apsw.Connection, reading: tuple[AnchorSlot | None, int], store_id: bytes
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return what in an anchor's reading the log does not bear out, and what is merely worth a note."""
+    slot, spoiled = reading
+    notes = (
+        ["one half of the anchor was damaged and has been written anew"] if spoiled else list[str]()
+    )
+    known = read_tenants(connection)
+    if slot is None:
+        if any(read_head(connection, tenant).position for tenant in known):
+            notes.append(
+                "there was no anchor beside the file, as with a copy of it or a backup; one has been written"
+            )
+        return [], tuple(notes)
+    if slot.store_id != store_id:
+        return [], (*notes, "the anchor belonged to another store and has been written anew")
+    faults: list[str] = []
+    for tenant, kept in slot.heads.items():
+        faults += _head_faults(connection, tenant, kept)
+        if not faults and read_head(connection, tenant).position > kept.position:
+            notes.append(
+                "the anchor was behind the log, as after a crash, and has been written anew"
+            )
+    return faults, tuple(dict.fromkeys(notes))
+
+
+def _head_faults(connection: apsw.Connection, tenant: int, kept: LogHead) -> list[str]:
+    present = read_head(connection, tenant).position
+    if present < kept.position:
+        lost = kept.position - present
+        return [
+            f"the log ends at position {present:,}, but {lost:,} more event(s) had been acknowledged."
+        ]
+    row = first_row(
+        connection, database.statements()["link_at"], (tenant << TENANT_SHIFT | kept.position,)
+    )
+    if row is None or row[0] != kept.link:
+        return [f"the log differs from what was acknowledged at position {kept.position:,}."]
+    return []
+
+
+def verify_file(path: Path, anchor: Anchor, notes: tuple[str, ...]) -> Iterator[int | port.Report]:
+    """Verify a store over a connection of its own."""
+    try:
+        with contextlib.closing(database.connect(path, write=False)) as connection:
+            yield from verify_connection(connection, anchor, notes)
+    except apsw.IOError as error:
+        if not error_mapping.is_checksum_error(error):
+            raise
+        # Once more without page checksums, to say what the damage has reached.
+        unchecked = database.connect(path, write=False, verified=False)
+        with contextlib.closing(unchecked) as connection:
+            for step in verify_connection(connection, anchor, notes):
+                if isinstance(step, port.Report):
+                    found = ("a page's checksum does not match.", *step.faults)
+                    yield msgspec.structs.replace(step, faults=found)
+                else:
+                    yield step
+
+
+def verify_connection(
+    connection: apsw.Connection,
+    anchor: Anchor,
+    notes: tuple[str, ...],
+    marked: tuple[str, ...] = CHECKSUMMED_TABLES,
+    tables: tuple[str, ...] = (),
+) -> Iterator[int | port.Report]:
+    """Check events' digests and links, every page, streams' gaplessness, marks, blobs, and the anchor.
+
+    With fewer tables marked than all, what is derived and what hangs on it is left out. With `tables`,
+    SQLite looks at their structure alone.
+    """
+    seen, faults = 0, list[str]()
+    # The anchor first: read after the log, it could be ahead merely because others write meanwhile.
+    anchored = anchor.read()
+    connection.execute("BEGIN")
+    try:
+        named = read_tenants(connection)
+        for tenant in named:
+            for checked, fault in _check_events(connection, tenant):
+                seen += checked
+                faults += [fault] if fault else []
+                yield seen
+        schema = read_integer(connection, "PRAGMA user_version", ())
+        faults += _stream_faults(connection, based=schema >= database.BASES_SINCE)
+        faults += [
+            f"SQLite: {said}" for said in _structure_messages(connection, tables) if said != "ok"
+        ]
+        for table in (each for each in marked if database.TABLES_SINCE.get(each, 1) <= schema):
+            for mark, *fields in connection.execute(database.statements()[f"marked_{table}"]):
+                faults += (
+                    [] if mark == reads.row_checksum(*fields) else [f"a row of {table} is damaged."]
+                )
+        if schema >= database.ERASED_SINCE:
+            faults += event_erasure.erasure_faults(connection)
+        if marked == CHECKSUMMED_TABLES:
+            faults += blob_faults(connection)
+        row = first_row(connection, database.statements()["store_id"], ())
+        store_id = row[0] if row and isinstance(row[0], bytes) else b""
+        faults += anchor_faults(connection, anchored, store_id)[0]
+    finally:
+        _end_transaction(connection)
+    yield port.Report(seen, len(named), tuple(faults), notes)
+
+
+def log_faults(connection: apsw.Connection, *, part: bool = False) -> Iterator[str]:
+    """Yield what is wrong with the log itself: events, streams, and what is said to be erased.
+
+    `part`: the rest of it, with notices of what is erased, may still be copied here.
+    """
+    for tenant in read_tenants(connection):
+        yield from (fault for _, fault in _check_events(connection, tenant) if fault)
+    yield from _stream_faults(connection, based=True)
+    if not part:
+        yield from event_erasure.erasure_faults(connection)
+
+
+def _stream_faults(connection: apsw.Connection, *, based: bool) -> Iterator[str]:
+    """Yield what is missing of streams; `based`: some may go on from others."""
+    queries = database.statements()
+    for stream, count, last in connection.execute(
+        queries["holes_beside_bases" if based else "holes"]
+    ):
+        yield f"stream {reads.number_in_tenant(stream):,} has {count} of {last} events."
+    if based and read_integer(connection, queries["strayed_bases"], ()):
+        yield "streams are said to go on from what is not there."
+
+
+def _structure_messages(connection: apsw.Connection, tables: tuple[str, ...]) -> Iterator[str]:
+    if not tables:
+        yield from (str(text) for (text,) in connection.execute("PRAGMA integrity_check(20)"))
+    for table in tables:
+        found = connection.execute(database.statements()["integrity_of"], (table,))
+        yield from (str(text) for (text,) in found)
+
+
+def blob_faults(connection: apsw.Connection) -> list[str]:
+    """Return what is wrong with blobs: contents that their hashes do not prove, and those that are gone."""
+    queries, faults = database.statements(), list[str]()
+    for hash_, content in connection.execute(queries["every_blob"]):
+        if not isinstance(hash_, bytes):
+            faults.append("a row of blobs is damaged.")
+        elif not isinstance(content, bytes) or not chain.blob_matches(hash_, content):
+            faults.append(chain.damaged_blob_error(hash_).message)
+    for event, hash_ in connection.execute(queries["lost_blobs"]):
+        if isinstance(event, int) and isinstance(hash_, bytes):
+            faults.append(chain.missing_blob_fault(hash_, event & NUMBER_MASK))
+        else:
+            faults.append("a row of blob_uses is damaged.")
+    if read_integer(connection, queries["strayed_uses"], ()):
+        faults.append("blobs are said to belong to events that are not there.")
+    return faults
+
+
+def _end_transaction(connection: apsw.Connection) -> None:
+    # SQLite ends a transaction itself when it meets damage.
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _check_events(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:
+    before, position = chain.GENESIS_LINK, 0
+    base = tenant << TENANT_SHIFT
+    while chunk := list(
+        connection.execute(
+            database.statements()["read_feed"],
+            (base | position, base | NUMBER_MASK, _EVENTS_PER_READ),
+        )
+    ):
+        for raw in chunk:
+            row = decode_event_row(raw)
+            fault = _event_fault(row, before, position + 1)
+            before, position = row.link, row.place.position
+            if fault:
+                yield 0, fault
+        yield len(chunk), ""
+
+
+def _event_fault(row: chain.EventRow, before: bytes, expected: int) -> str:
+    if row.place.position != expected:
+        return f"events {expected:,} to {row.place.position - 1:,} are missing."
+    try:
+        chain.decode_event(row, "")
+    except errors.Corrupt as error:
+        return error.message
+    if not chain.is_linked(row, before):
+        return chain.damaged_event_error(row.place, "the chain breaks here").message
+    return ""
+
+
+def store_status(connection: apsw.Connection, path: Path) -> Mapping[str, Json]:
+    """Return what a person wants to know of the store first."""
+    usage = shutil.disk_usage(path.parent)
+    counts: dict[str, dict[str, int]] = {}
+    for kind, state, count in connection.execute(database.statements()["counts"]):
+        counts.setdefault(str(kind), {})[str(state)] = int(str(count))
+    heads = {
+        name: read_head(connection, tenant) for tenant, name in read_tenants(connection).items()
+    }
+    return {
+        "store": str(path),
+        "backend": "sqlite",
+        "sqlite": apsw.sqlite_lib_version(),
+        "bytes": sum(os.path.getsize(f) for f in _present_files(path)),
+        "bytes_free": usage.free,
+        "journal_mode": connection.pragma("journal_mode"),
+        "synchronous": connection.pragma("synchronous"),
+        "page_checksums": connection.reserve_bytes() == database.RESERVE_BYTES,
+        "schema": read_integer(connection, "PRAGMA user_version", ()),
+        "events": sum(found.position for found in heads.values()),
+        "blobs": read_integer(connection, database.statements()["blobs_count"], ()),
+        "heads": {
+            name: {"position": h.position, "link": h.link.hex()} for name, h in heads.items()
+        },
+        "holds": counts,
+    }
+
+
+def _present_files(path: Path) -> list[Path]:
+    return [f for f in (path, Path(f"{path}-wal"), Path(f"{path}-anchor")) if f.exists()]
+
+
+def copy_database(
+    files: StoreFiles, source: apsw.Connection, target: Path
+) -> Iterator[tuple[int, int]]:
+    """Copy a consistent state of the store to a new file, page by page."""
+    database.check_location(files, target)
+    refuse_present(target)
+    with _staged_copy(files, target) as fresh:
+        refuse_present(target)
+        source.execute("BEGIN")
+        first_row(source, database.statements()["store_id"], ())
+        copy = apsw.Connection(str(fresh), vfs=database.CHECKSUM_VFS)
+        try:
+            # Pages get checksums only once the file says so itself, and a large copy is written piece by piece.
+            copy.reserve_bytes("main", database.RESERVE_BYTES)
+            copy.pragma("page_size", 4096)
+            copy.pragma("application_id", database.APPLICATION_ID)
+            with copy.backup("main", source, "main") as job:
+                while not job.done:
+                    job.step(_BACKUP_PAGES)
+                    yield job.page_count - job.remaining, job.page_count
+        finally:
+            copy.close()
+            _end_transaction(source)
+        files.sync(fresh)
+        files.rename(fresh, target)
+
+
+@contextlib.contextmanager
+def _staged_copy(files: StoreFiles, target: Path) -> Iterator[Path]:
+    """Yield an empty file in a folder beside the target, for one backup at a time; what a killed one left goes first."""
+    folder = target.with_name(f"{target.name}.part")
+    lock, fresh = folder / "lock", folder / "copy"
+    with error_mapping.translator(str(target)):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        fd = files.open_here(lock)
+    try:
+        # Whoever was through just now has removed the file that this one may have opened.
+        if not files.try_lock(fd) or files.identity(str(lock)) != files.identity_of(fd):
+            raise errors.InvalidRequest(
+                f"another backup to {target} is under way.",
+                hint="Wait for it, or name another file.",
+            )
+        try:
+            _clear_staging(files, folder)
+            files.close(files.open_here(fresh))
+            yield fresh
+        finally:
+            _clear_staging(files, folder)
+            files.remove(lock)
+            with contextlib.suppress(OSError):
+                # A store on its way to the same backup may lie in it, too.
+                folder.rmdir()
+    finally:
+        files.close(fd)
+
+
+def _clear_staging(files: StoreFiles, folder: Path) -> None:
+    for left in folder.glob("copy*"):
+        files.remove(left)

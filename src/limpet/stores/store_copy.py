@@ -1,0 +1,357 @@
+"""Checks for pages of a copied log, and the staging folder in which a copy is made.
+
+`plan_page` compares a page with the target before the first change and returns what has to be
+written. `locked_staging_folder` gives one process at a time a folder beside the target file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.stores import chain
+from limpet.stores.erasure import is_erased_stream
+from limpet.stores.port import RawEvent, RawKey, Store
+
+
+class CopyTarget(Protocol):
+    """What is there of one tenant: whatever a page has to be compared with."""
+
+    def head(self) -> tuple[int, bytes]:
+        """Return position and link of its last event."""
+        ...
+
+    def stream(self, number: int, /) -> tuple[str, int] | None:
+        """Return name and version of a stream by its number."""
+        ...
+
+    def number(self, name: str) -> int:
+        """Return the number of the stream that has a name; 0 if none has it."""
+        ...
+
+    def link(self, position: int) -> bytes:
+        """Return the link of an event; nothing if there is none."""
+        ...
+
+    def lacks(self, hashes: Collection[bytes]) -> Collection[bytes]:
+        """Return those of the blobs that are not there."""
+        ...
+
+    def key(self, key: str) -> RawKey | None:
+        """Return what an idempotency key was used for."""
+        ...
+
+
+class CopyPlan(msgspec.Struct, frozen=True):
+    """What a page brings: events that are erased here as well, new ones, blobs that they need, keys that are not there.
+
+    `streams` are new ones by their numbers, `renamed` those that take the name of an erased one. `end` is the head
+    that this leads to.
+    """
+
+    again: list[RawEvent]
+    new: list[RawEvent]
+    blobs: dict[bytes, bytes]
+    keys: list[RawKey]
+    streams: dict[int, str]
+    renamed: dict[int, str]
+    end: tuple[int, bytes]
+
+    def __bool__(self) -> bool:
+        """Whether it brings anything."""
+        return bool(self.again or self.new or self.keys)
+
+
+def raw_event_row(raw: RawEvent) -> chain.EventRow:
+    """Return an event's columns."""
+    place = chain.EventAddress(raw.position, raw.number, raw.version)
+    return chain.EventRow(place, raw.header, raw.payload, raw.salt, raw.digest, raw.link)
+
+
+def plan_page(
+    there: CopyTarget,
+    events: Sequence[RawEvent],
+    blobs: Mapping[bytes, bytes],
+    keys: Sequence[RawKey],
+) -> CopyPlan:
+    """Return what a page brings; raise Conflict or Corrupt, as the port says, if it does not fit."""
+    for hash_, content in blobs.items():
+        if not chain.blob_matches(hash_, content):
+            raise chain.damaged_blob_error(hash_)
+    begin, link = there.head()
+    again = [raw for raw in events if raw.position <= begin]
+    new = list(events[len(again) :])
+    for raw in again:
+        _check_newly_erased(raw, there.link(raw.position), begin)
+    for position, raw in enumerate(new, start=begin + 1):
+        link = _check_next(raw, position, link, first=position == begin + 1)
+    wanted = {hash_: raw.position for raw in events for hash_ in raw.blobs}
+    _check_blobs(there, wanted, blobs)
+    streams = _PageStreams(there)
+    for raw in events:
+        streams.take(raw, new=raw.position > begin)
+    end = begin + len(new)
+    fresh = [key for key in keys if not _key_exists(there, key, end)]
+    needed = {hash_: content for hash_, content in blobs.items() if hash_ in wanted}
+    return CopyPlan(again, new, needed, fresh, streams.added, streams.renamed, (end, link))
+
+
+def _check_newly_erased(raw: RawEvent, link: bytes, head: int) -> None:
+    _check_intact(raw)
+    if raw.erased is None:
+        raise _wrong_position_error(raw, head)
+    if raw.link != link:
+        raise _other_log_error(raw)
+
+
+def _check_next(raw: RawEvent, position: int, link: bytes, *, first: bool) -> bytes:
+    if raw.position != position:
+        raise _wrong_position_error(raw, position - 1)
+    _check_intact(raw)
+    if not chain.is_linked(raw_event_row(raw), link):
+        if first and position > 1:
+            raise _other_log_error(raw)
+        raise chain.damaged_event_error(
+            raw_event_row(raw).place, "it is not linked to the one before"
+        )
+    return raw.link
+
+
+def _check_intact(raw: RawEvent) -> None:
+    chain.decode_event(raw_event_row(raw), raw.stream)
+    if (raw.payload is None) != (raw.erased is not None):
+        raise chain.damaged_event_error(
+            raw_event_row(raw).place, "its content is gone, and nothing says that it was erased"
+        )
+
+
+def _check_blobs(there: CopyTarget, wanted: dict[bytes, int], blobs: Mapping[bytes, bytes]) -> None:
+    lacking = there.lacks([hash_ for hash_ in wanted if hash_ not in blobs])
+    for hash_ in sorted(lacking, key=wanted.__getitem__):
+        raise errors.Corrupt(
+            chain.missing_blob_fault(hash_, wanted[hash_]),
+            hint="Nothing was changed. Give the blob along with the events that refer to it.",
+            facts={"blob": hash_.hex(), "position": wanted[hash_]},
+        )
+
+
+def _key_exists(there: CopyTarget, key: RawKey, end: int) -> bool:
+    found = there.key(key.key)
+    if (found is None and key.last <= end) or found == key:
+        return found is not None
+    raise errors.Conflict(
+        f"the idempotency key {key.key!r} was used for something else here, or for what is not here.",
+        facts={"key": key.key, "last": key.last, "head": end},
+    )
+
+
+class _PageStreams:
+    """The streams of a page, each as it is after the events that were taken."""
+
+    def __init__(self, there: CopyTarget) -> None:
+        self._there = there
+        self._versions: dict[int, int] = {}
+        self._names: dict[int, str] = {}
+        self.added: dict[int, str] = {}
+        self.renamed: dict[int, str] = {}
+
+    def take(self, raw: RawEvent, *, new: bool) -> None:
+        if new and raw.number == raw.position:
+            self._add(raw)
+        elif raw.number not in self._versions:
+            known = self._there.stream(raw.number)
+            if known is None:
+                raise chain.damaged_event_error(
+                    raw_event_row(raw).place, "the stream that it belongs to is missing"
+                )
+            self._names[raw.number], self._versions[raw.number] = known
+        self._name(raw)
+        if new:
+            self._follow(raw)
+
+    def _add(self, raw: RawEvent) -> None:
+        holder = self._there.number(raw.stream)
+        if (holder and holder not in self.renamed) or raw.stream in self.added.values():
+            raise errors.Conflict(
+                f"another stream is called {raw.stream!r} already.", facts={"stream": raw.stream}
+            )
+        self.added[raw.number] = self._names[raw.number] = raw.stream
+        self._versions[raw.number] = 0
+
+    def _name(self, raw: RawEvent) -> None:
+        name = self._names[raw.number]
+        if name == raw.stream or is_erased_stream(name):
+            return
+        if not is_erased_stream(raw.stream):
+            raise errors.Conflict(
+                f"the stream {raw.stream!r} is called {name!r} here.", facts={"stream": raw.stream}
+            )
+        self._names[raw.number] = raw.stream
+        names = self.added if raw.number in self.added else self.renamed
+        names[raw.number] = raw.stream
+
+    def _follow(self, raw: RawEvent) -> None:
+        before = self._versions[raw.number]
+        if raw.base is not None:
+            before = max(before, raw.base[1])
+        if raw.version != before + 1:
+            raise chain.damaged_event_error(
+                raw_event_row(raw).place, "it does not follow the version before"
+            )
+        self._versions[raw.number] = raw.version
+
+
+def _wrong_position_error(raw: RawEvent, head: int) -> errors.Conflict:
+    return errors.Conflict(
+        f"the feed is at position {head:,}; the event at position {raw.position:,} does not go on from there.",
+        hint="Ask for the head and go on after it.",
+        facts={"head": head, "position": raw.position},
+    )
+
+
+def _other_log_error(raw: RawEvent) -> errors.Conflict:
+    return errors.Conflict(
+        f"the event at position {raw.position:,} belongs to another log than what is here.",
+        hint="Copy into a store that is empty, or that has a part of the same log.",
+        facts={"position": raw.position},
+    )
+
+
+def staging_folder(target: Path) -> Path:
+    """Return where a file is made."""
+    return target.with_name(f"{target.name}.part")
+
+
+@contextlib.contextmanager
+def locked_staging_folder(target: Path) -> Iterator[Path]:
+    """Yield the folder in which a file is made, for one at a time; it goes when the body has come to its end.
+
+    What a body that was broken off has left in it is there for the next. Raises InvalidRequest if another is at work.
+    """
+    folder = staging_folder(target)
+    fd = _open_staging_lock(folder / "making", target)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _staging_busy_error(target) from error
+        if not _is_same_file(fd, folder / "making"):
+            # Whoever was through just now has removed what this one had opened.
+            raise _staging_busy_error(target)
+        yield folder
+        # What can't be removed does no harm: the file is in its place.
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(fd)
+
+
+def _open_staging_lock(lock: Path, target: Path) -> int:
+    try:
+        lock.parent.mkdir(mode=0o700, exist_ok=True)
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError as error:
+        raise errors.InvalidRequest(
+            f"{target} can't be made: there is no folder {target.parent}.",
+            hint=f"Make it first: mkdir -p {shlex.quote(str(target.parent))}",
+        ) from error
+    except PermissionError as error:
+        raise errors.StoreReadOnly(
+            f"{target} can't be written.",
+            hint="Check the permissions of its folder, or name a file in another.",
+        ) from error
+    except OSError as error:
+        raise errors.InvalidRequest(
+            f"nothing can be made beside {target}: {error.strerror}.",
+            hint="Name a file in a folder that exists and may be written to.",
+        ) from error
+
+
+def _is_same_file(fd: int, lock: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), lock.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _staging_busy_error(target: Path) -> errors.InvalidRequest:
+    return errors.InvalidRequest(
+        f"somebody else makes {target} just now.", hint="Wait for it, or name another file."
+    )
+
+
+COPY_NOTE: Final = "arriving"
+
+
+def is_copy_incomplete(store: Store, tenant: str) -> bool:
+    """Whether a tenant is not all there yet."""
+    try:
+        return store.note(tenant, COPY_NOTE) is not None
+    except errors.EventsLost:
+        raise
+    except errors.Corrupt:
+        # A damaged note keeps nobody from what can be read; where nothing can be, that is told.
+        store.head(tenant)
+        return False
+
+
+def refuse_incomplete_copy(store: Store, tenant: str) -> None:
+    """Raise UnsafeStore if a tenant is not all there yet: what is written now would part the copy from its source."""
+    if is_copy_incomplete(store, tenant):
+        raise errors.UnsafeStore(
+            f"a copy of tenant {tenant!r} into this store was begun and is not through.",
+            hint="Run the same limpet migrate or limpet restore again: it goes on where it was stopped."
+            " To use what has come so far instead: limpet rebuild --give-up-copy.",
+            facts={"tenant": tenant},
+        )
+
+
+def set_note(store: Store, tenant: str, name: str, value: bytes | None) -> bool:
+    """Have a note of a copy be so, whatever it was; return whether it was otherwise."""
+    for _ in range(limits.RETRIES_MAX):
+        found = store.note(tenant, name)
+        if (found.value if found else None) == value:
+            return False
+        if store.put_note(tenant, name, value, expected=found.version if found else 0):
+            return True
+    raise errors.Unavailable("others change the target's notes; try again when nobody uses it.")
+
+
+class CopyMarks:
+    """The notes of one copy on its way. It knows which tenants could be used before it came."""
+
+    def __init__(self, source: Store, target: Store) -> None:
+        self._source, self._target = source, target
+        self._every: dict[str, bool] = {}
+        """By tenant, whether it could be used before: it was all there, or not at all."""
+
+    def put(self, tenant: str) -> None:
+        """Say of a tenant that it is not all there; raise InvalidRequest if it is the source's own."""
+        refuse_incomplete_copy(self._source, tenant)
+        put = set_note(self._target, tenant, COPY_NOTE, b"unfinished")
+        self._every.setdefault(tenant, put)
+        if is_copy_incomplete(self._source, tenant):
+            set_note(self._target, tenant, COPY_NOTE, None)
+            raise errors.InvalidRequest(
+                "source and target are the same store.", hint="Name another store to copy to."
+            )
+
+    def take_back(self, changed: Iterable[str]) -> None:
+        """Let tenants be used again that could be before, but for those that were changed."""
+        kept = frozenset(changed)
+        for tenant, usable in self._every.items():
+            if usable and tenant not in kept:
+                set_note(self._target, tenant, COPY_NOTE, None)
+
+    def clear(self) -> None:
+        """Let all of them be used."""
+        for tenant in self._every:
+            set_note(self._target, tenant, COPY_NOTE, None)
