@@ -10,8 +10,8 @@ import pytest
 from limpet import errors
 from limpet.core.values import ids
 from limpet.engine.aio import AsyncSession, AsyncSessions
-from limpet.engine.engine import IDLE_TIMES, Engine
 from limpet.engine.requests import Settings
+from limpet.runtime.engine import IDLE_TIMES, Engine
 from limpet.stores.server.driver import ChangeResult, TenantChange
 from limpet.stores.server.store import ServerStore
 from tests.contract.ram_driver import RamDriver, Server
@@ -85,8 +85,8 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # However busy the machine is.
-    monkeypatch.setattr("limpet.engine.engine.IDLE_MAX", 1.0)
-    monkeypatch.setattr("limpet.engine.coming.PIPELINE_S", 30.0)
+    monkeypatch.setattr("limpet.runtime.engine.IDLE_MAX", 1.0)
+    monkeypatch.setattr("limpet.runtime.commit_pipeline.PIPELINE_S", 30.0)
     world = World()
     yield world
     world.engine.close()
@@ -177,14 +177,14 @@ def test_a_message_said_before_keeps_nobody_from_going_ahead_later(world: World)
 def test_where_the_server_is_what_takes_time_all_go_together(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("limpet.engine.engine.IDLE_MAX", -1.0)
-    monkeypatch.setattr("limpet.engine.engine.PIPELINE_PAUSE_S", 3600.0)
+    monkeypatch.setattr("limpet.runtime.engine.IDLE_MAX", -1.0)
+    monkeypatch.setattr("limpet.runtime.engine.PIPELINE_PAUSE_S", 3600.0)
     asyncio.run(world.rounds(8))
     assert world.driver.commits == [-16, -16] * IDLE_TIMES + [TASKS] * (8 - IDLE_TIMES)
 
 
 def test_whose_time_is_over_goes_ahead_again(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("limpet.engine.coming.PIPELINE_S", 0.0)
+    monkeypatch.setattr("limpet.runtime.commit_pipeline.PIPELINE_S", 0.0)
     asyncio.run(world.rounds(6))
     assert world.said() == 6 * TASKS
     assert world.driver.commits == [-16, -8, -8] * 6

@@ -24,7 +24,7 @@ from typing import Any, Self
 import limpet
 from limpet import Scope, SuspensionToken, TokenBudget, errors
 from limpet.core.values import events as e
-from limpet.engine.trees import TreeEvent
+from limpet.runtime.state_cache import TreeEvent
 from limpet.stores import port
 
 PROCESSES, THREADS = 4, 4

@@ -19,7 +19,7 @@ import limpet
 from limpet import FrameStatus, Session
 from limpet.core.values import events as e
 from limpet.core.values.frame_state import ToolStatus
-from limpet.engine import trees
+from limpet.runtime import state_cache
 from limpet.testing import providers
 from tests.faults import agent_processes
 from tests.faults.agent_processes import Server
@@ -133,8 +133,8 @@ def _effects(lp: limpet.Limpet, folder: Path) -> Iterator[str]:
     named: dict[str, str] = {}
     unsure: set[str] = set()
     store = lp.index._engine.store
-    for stored in store.read("default", trees.stream_of(WORK.id), limit=1_000):
-        match trees.recorded(stored).event:
+    for stored in store.read("default", state_cache.tree_stream(WORK.id), limit=1_000):
+        match state_cache.decode_tree_event(stored).event:
             case e.FrameUpdatedEvent(tool=tool) if tool and tool.status is ToolStatus.STARTED:
                 if tool.attempt > 1 and tool.tool_id not in unsure:
                     yield f"{tool.name} was retried, and not known to be unknown"

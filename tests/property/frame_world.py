@@ -19,10 +19,10 @@ from limpet import Scope, StateIndex, errors, limits
 from limpet.core.rules.frame_fold import TRANSITIONS
 from limpet.core.values import ids
 from limpet.core.values.frame_state import Frame, FrameStatus
-from limpet.engine import deriving, trees
 from limpet.engine.admin import Admin
-from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
+from limpet.runtime import projections, state_cache
+from limpet.runtime.engine import Engine
 from limpet.stores import port
 from limpet.stores.volatile import VolatileStore
 from limpet.wiring.stores import open_store
@@ -97,7 +97,7 @@ class FrameWorld:
         else:
             assert sorted(found) == sorted(told)
         self.fed += len(news)
-        roots = {stored.stream.removeprefix(trees.PREFIX) for stored in news}
+        roots = {stored.stream.removeprefix(state_cache.TREE_STREAM_PREFIX) for stored in news}
         self._changed |= roots
         for frame_id, kind in told:
             if kind == "frame.popped":
@@ -121,12 +121,15 @@ class FrameWorld:
         assert tree.frames.keys() == works.keys()
         for frame_id, frame in tree.frames.items():
             self._check_frame(frame, works[frame_id])
-        row = self._store.find(TENANT, trees.TREE, root_id)
+        row = self._store.find(TENANT, state_cache.TREE_KIND, root_id)
         moments = [work.deadline() for work in works.values()]
         moments += [
             w.pause.expires for w in works.values() if w.pause and w.pause.status == "waiting"
         ]
-        alarm = min((moment for moment in moments if moment is not None), default=trees.NEVER_US)
+        alarm = min(
+            (moment for moment in moments if moment is not None),
+            default=state_cache.NEVER_OVERDUE_US,
+        )
         lately = [self.model.closed[frame.frame_id] for frame in tree.closed]
         assert [*map(picture_of_frame, tree.closed)] == [*map(picture_of_work, lately)]
         terms = {f"actor:{work.actor}" for work in (*works.values(), *lately)}
@@ -143,7 +146,7 @@ class FrameWorld:
         self._check_transition(frame.frame_id, str(frame.status))
         tells = frame.frame_id.rpartition(".")[0] == frame.root_id
         named = frame.parent_frame_id is not None and not tells
-        row = self._store.find(TENANT, trees.FRAME, frame.frame_id)
+        row = self._store.find(TENANT, state_cache.FRAME_KIND, frame.frame_id)
         assert (row and (row.owner, row.status)) == ((work.actor, "open") if named else None)
 
     def _check_pack(self, frame_id: str) -> None:
@@ -170,7 +173,7 @@ class FrameWorld:
         tree = self.engine.trees.current(TENANT, frame.root_id)
         assert tree is not None
         if tree.closed_frame(work.id) is None or tree.shelves:
-            row = self._store.find(TENANT, trees.FRAME, work.id)
+            row = self._store.find(TENANT, state_cache.FRAME_KIND, work.id)
             assert row is not None and (row.owner, row.status) == (work.actor, work.status)
 
     def _check_transition(self, frame_id: str, status: str) -> None:
@@ -221,8 +224,8 @@ class FrameWorld:
         roots = set(self.model.touched) if whole else self._changed
         rows = 0
         for root_id in roots:
-            stream = trees.stream_of(root_id)
-            made = deriving.derived(stream, iter(self._events(stream)), self._blobs)
+            stream = state_cache.tree_stream(root_id)
+            made = projections.derive_stream(stream, iter(self._events(stream)), self._blobs)
             for row in made.projections:
                 assert self._store.find(TENANT, row.kind, row.id) == row
             for claim, version in made.claims:
@@ -244,7 +247,7 @@ class FrameWorld:
             self._check_tree(root_id)
 
     def _all_rows(self) -> list[port.Projection]:
-        kinds = (trees.FRAME, trees.TREE, trees.SUSPENSION)
+        kinds = (state_cache.FRAME_KIND, state_cache.TREE_KIND, state_cache.SUSPENSION_KIND)
         return [row for kind in kinds for row in self.index._rows(kind)]
 
     def _events(self, stream: str) -> list[port.StoredEvent]:
@@ -266,7 +269,7 @@ def caught(act: Callable[[], Any]) -> errors.Error | None:
 
 
 def wire_event(stored: port.StoredEvent) -> Any:
-    return trees.recorded(stored).event
+    return state_cache.decode_tree_event(stored).event
 
 
 def plain(value: Any) -> Any:

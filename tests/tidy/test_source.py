@@ -18,11 +18,11 @@ BROAD_EXCEPTS = {
     # The edge of the command line: a defect becomes three lines or one problem, and an exit code.
     "src/limpet/cli/boundary.py": 1,
     # Whatever ends a commit must reach every caller who waits for it, or they wait for ever.
-    "src/limpet/engine/commits.py": 1,
+    "src/limpet/runtime/commit_queue.py": 1,
     # Background work runs what strangers wrote: its failure is noted, and hinders no other work.
     "src/limpet/engine/attempts.py": 1,
     # A defect in deciding one request must not fail the others of its batch.
-    "src/limpet/engine/engine.py": 1,
+    "src/limpet/runtime/engine.py": 1,
 }
 
 SOURCE_LAWS: list[laws.Law] = [

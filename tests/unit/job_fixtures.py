@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 
 from limpet.core.values import ids
-from limpet.engine.engine import Engine
 from limpet.engine.tasks import Beat
+from limpet.runtime.engine import Engine
 from limpet.stores.port import Store
 from limpet.stores.volatile import VolatileStore
 from limpet.testing.contract.stage import step, take, write

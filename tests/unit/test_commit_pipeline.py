@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from limpet.core.values.session_state import SessionState
-from limpet.engine import coming
-from limpet.engine.coming import CommitPipeline, WakeupPipe
-from limpet.engine.commits import Answer, CommitQueue, Ticket
+from limpet.runtime import commit_pipeline
+from limpet.runtime.commit_pipeline import CommitPipeline, WakeupPipe
+from limpet.runtime.commit_queue import CommandResult, CommitQueue, Ticket
 from tests.unit.test_commit_queue import REQUEST, Recording
 
 STATE = SessionState(id="s")
@@ -68,18 +68,18 @@ def test_batch_is_half_of_the_queue():
 
 
 def test_small_queue_is_one_batch():
-    queue = Queue(coming.BATCH_MIN)
-    assert len(queue.pipeline.take()) == coming.BATCH_MIN
+    queue = Queue(commit_pipeline.BATCH_MIN)
+    assert len(queue.pipeline.take()) == commit_pipeline.BATCH_MIN
 
 
 def test_settled_tickets_are_finished_and_later_ones_are_taken_after_those_in_flight():
     queue = Queue(32)
     first, second = queue.pipeline.take(), queue.pipeline.take()
     for ticket in first:
-        ticket.succeed(Answer(STATE))
+        ticket.succeed(CommandResult(STATE))
     queue.pipeline.finish_settled()
     assert queue.finished == first and queue.pipeline.taken == second
-    late = [Ticket(REQUEST) for _ in range(coming.BATCH_MIN)]
+    late = [Ticket(REQUEST) for _ in range(commit_pipeline.BATCH_MIN)]
     queue.waiting.extend(late[1:])
     assert queue.pipeline.take() == [], "too few for a batch while others are in flight"
     queue.waiting.extend(late[:1])
@@ -95,13 +95,13 @@ def test_tickets_put_back_stay_queued_and_no_more_are_taken():
 
 def test_tickets_that_an_interrupted_leader_settled_are_not_taken():
     queue = Queue(4)
-    queue.waiting[0].succeed(Answer(STATE))
+    queue.waiting[0].succeed(CommandResult(STATE))
     assert queue.pipeline.take() == [] and queue.pipeline.taken == []
 
 
 def test_pipeline_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch):
     queue = Queue(32)
-    monkeypatch.setattr(coming, "PIPELINE_S", 0.0)
+    monkeypatch.setattr(commit_pipeline, "PIPELINE_S", 0.0)
     assert len(queue.pipeline.take()) == 16 and not queue.pipeline.timed_out, (
         "the time limit begins with the first batch"
     )
@@ -109,7 +109,7 @@ def test_pipeline_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_stop_after_the_time_limit_is_no_timeout(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(coming, "PIPELINE_S", 0.0)
+    monkeypatch.setattr(commit_pipeline, "PIPELINE_S", 0.0)
     for end in (lambda queue: queue.stop(), lambda queue: queue.put_back([])):
         queue = Queue(32).pipeline
         assert queue.take() and not queue.take() and queue.timed_out
@@ -123,7 +123,7 @@ def test_leader_is_woken_by_an_answer_or_by_new_tickets(server: Server):
     server.answer()
     assert queue.pipeline.wait(server), "an answer"
     os.read(server.fileno(), 1)
-    late = [Ticket(REQUEST) for _ in range(coming.BATCH_MIN)]
+    late = [Ticket(REQUEST) for _ in range(commit_pipeline.BATCH_MIN)]
 
     def come() -> None:
         while not queue.wakeup.armed:

@@ -12,10 +12,10 @@ import pytest
 import limpet
 from limpet.core.values import ids
 from limpet.core.values.session_state import SessionState
-from limpet.engine import commits
-from limpet.engine.commits import Answer, CommitQueue, Ticket
-from limpet.engine.engine import Engine
 from limpet.engine.requests import Requests, Settings
+from limpet.runtime import commit_queue
+from limpet.runtime.commit_queue import CommandResult, CommitQueue, Ticket
+from limpet.runtime.engine import Engine
 
 REQUEST = Requests(Settings(), ids.SYSTEM_FACTORY).add(
     "s", [{"role": "user", "content": "x"}], key=None, expected_version=None
@@ -33,7 +33,7 @@ class Recording:
         self.sizes.append(len(batch))
         time.sleep(self._takes_s)
         for ticket in batch:
-            ticket.succeed(Answer(SessionState(id="s")))
+            ticket.succeed(CommandResult(SessionState(id="s")))
 
 
 class Inbox:
@@ -107,7 +107,7 @@ def test_nobody_is_made_leader_who_has_an_answer_already():
     process, inbox = Recording(), Inbox()
     queue = CommitQueue(process)
     answered, ticket = Ticket(REQUEST), Ticket(REQUEST, inbox)
-    answered.succeed(Answer(SessionState(id="s")))
+    answered.succeed(CommandResult(SessionState(id="s")))
     queue._waiting.append(answered)
     queue.submit(ticket)
     queue._pass_lead()
@@ -154,7 +154,7 @@ def test_where_no_thread_can_be_started_the_caller_commits(monkeypatch: pytest.M
 
 
 def test_a_leader_who_vanishes_is_followed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(commits, "LEADER_CHECK_S", 0.01)
+    monkeypatch.setattr(commit_queue, "LEADER_CHECK_S", 0.01)
     process = Recording()
     queue = CommitQueue(process)
     inside, vanish = threading.Event(), threading.Event()
@@ -175,8 +175,8 @@ def test_a_leader_who_vanishes_is_followed(monkeypatch: pytest.MonkeyPatch):
     first.start()
     inside.wait()
     monkeypatch.undo()
-    monkeypatch.setattr(commits, "LEADER_CHECK_S", 0.01)
-    second: list[Answer] = []
+    monkeypatch.setattr(commit_queue, "LEADER_CHECK_S", 0.01)
+    second: list[CommandResult] = []
     other = threading.Thread(target=lambda: second.append(queue.run(Ticket(REQUEST))), daemon=True)
     other.start()
     time.sleep(0.05)
@@ -216,7 +216,7 @@ def test_tasks_of_one_step_of_the_loop_are_committed_together(
 
 def test_an_owner_who_needs_no_waking_does_not_break_the_chain(monkeypatch: pytest.MonkeyPatch):
     """It found its answer before it went to sleep; those behind it must not sleep on."""
-    monkeypatch.setattr(commits, "LEADER_CHECK_S", 30.0)
+    monkeypatch.setattr(commit_queue, "LEADER_CHECK_S", 30.0)
 
     class Early(Ticket):
         """Its owner is held up between saying that it waits and looking."""
@@ -239,7 +239,7 @@ def test_an_owner_who_needs_no_waking_does_not_break_the_chain(monkeypatch: pyte
                 entered.acquire(timeout=10)
             time.sleep(0.05)
         for ticket in batch:
-            ticket.succeed(Answer(SessionState(id="s")))
+            ticket.succeed(CommandResult(SessionState(id="s")))
         if len(batch) > 1:
             answered.set()
             time.sleep(0.05)

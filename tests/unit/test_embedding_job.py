@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 import limpet
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
 from limpet.core.values.memory_records import Who
-from limpet.engine import states
 from limpet.engine.embedding import EmbedTask
 from limpet.engine.recalling import Recall
 from limpet.memory.meaning.gallery import Wanted
 from limpet.memory.meaning.spoken import passages, text_of
 from limpet.memory.meaning.vectors import VectorStore
 from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.runtime import state_cache
 from limpet.stores.port import Store
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.unit.word_vectors import Words
@@ -52,7 +52,7 @@ class Place:
             for position in positions
         }
         return {
-            position: text_of(states.messages_of(self.store, "default", page)[0])
+            position: text_of(state_cache.messages_of(self.store, "default", page)[0])
             for position, page in found.items()
             if page[0].payload is not None
         }

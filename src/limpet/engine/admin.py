@@ -13,11 +13,11 @@ from limpet import errors, limits
 from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.events import ErasedEvent, RecordedEvent, TreeErasedEvent
 from limpet.core.values.json_values import Json
-from limpet.engine import deriving, trees
-from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing
 from limpet.engine.past import Moment
-from limpet.engine.states import facts
+from limpet.runtime import projections, state_cache
+from limpet.runtime.engine import Engine
+from limpet.runtime.state_cache import decode_session_events
 from limpet.stores import urls
 from limpet.stores.port import Rebuilt, Report, Store, StoredEvent
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from limpet.engine.porting import Format, Imported
     from limpet.engine.retaining import Retained, Retaining
     from limpet.engine.sessions import Sessions
-Fact = RecordedEvent | trees.TreeEvent | ErasedEvent
+Fact = RecordedEvent | state_cache.TreeEvent | ErasedEvent
 """An event of the log: of a session, of a frame tree, or one whose content was erased."""
 
 Progress = Callable[[int, int], None]
@@ -107,8 +107,8 @@ class Events:
         if run[0].payload is None:
             return [_erased(stored) for stored in run]
         if _of_frames(run[0]):
-            return [trees.recorded(stored) for stored in run]
-        return facts(self._engine.store, self._tenant, run)
+            return [state_cache.decode_tree_event(stored) for stored in run]
+        return decode_session_events(self._engine.store, self._tenant, run)
 
 
 def checked_wait(timeout_s: float | None) -> float | None:
@@ -120,7 +120,10 @@ def checked_wait(timeout_s: float | None) -> float | None:
 
 
 def _of_frames(stored: StoredEvent) -> bool:
-    return stored.stream.startswith(trees.PREFIX) or stored.kind == TreeErasedEvent.kind
+    return (
+        stored.stream.startswith(state_cache.TREE_STREAM_PREFIX)
+        or stored.kind == TreeErasedEvent.kind
+    )
 
 
 def _sort(stored: StoredEvent) -> tuple[bool, bool]:
@@ -230,7 +233,7 @@ class Admin:
         self._engine.check()
         store = self._engine.store
         total = 2 * int(store.status().get("events", 0)) if progress is not no_progress else 0
-        return deriving.rebuild(store, lambda done: progress(done, max(done, total)))
+        return projections.rebuild_store(store, lambda done: progress(done, max(done, total)))
 
     def backup(self, target: str | Path, progress: Progress = no_progress) -> Path:
         """Copy the store, consistent while others write, to a file that does not exist yet.

@@ -21,14 +21,14 @@ from limpet.core.values.session_state import EndReason, SessionState, WindowPoli
 from limpet.core.windows.window import Window
 from limpet.engine import past
 from limpet.engine.aio_log import AsyncMessages, AsyncPastSession
-from limpet.engine.commits import Answer
-from limpet.engine.engine import Engine
 from limpet.engine.handles import PendingCall
-from limpet.engine.loops import Loop
 from limpet.engine.recordings import AsyncRecalling
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Requests, Settings, When
 from limpet.engine.session import Session, checked_session
 from limpet.engine.sessions import Sessions
+from limpet.runtime.asyncio_bridge import AsyncioChannel
+from limpet.runtime.commit_queue import CommandResult
+from limpet.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from limpet.engine.bootstrapping import Bootstrap
@@ -51,7 +51,7 @@ class AsyncSessions:
         self._requests = Requests(settings, factory)
         self._blocking = Sessions(engine, settings, factory, bootstrap)
         self._bootstraps = bootstrap is not None
-        self._loops: dict[int, Loop] = {}
+        self._loops: dict[int, AsyncioChannel] = {}
         self.max_messages_per_session = settings.max_messages_per_session
 
     @property
@@ -68,12 +68,12 @@ class AsyncSessions:
         """Submit a request and await its answer."""
         return self._handle((await self._submit(request)).state)
 
-    def _submit(self, request: CommandRequest) -> asyncio.Future[Answer]:
+    def _submit(self, request: CommandRequest) -> asyncio.Future[CommandResult]:
         loop = asyncio.get_running_loop()
         channel = self._loops.get(id(loop))
         if channel is None:
             self._loops = {key: one for key, one in self._loops.items() if not one.loop.is_closed()}
-            channel = self._loops[id(loop)] = Loop(loop, self._engine)
+            channel = self._loops[id(loop)] = AsyncioChannel(loop, self._engine)
         return channel.submit(request)
 
     async def _begun(self, request: CommandRequest) -> AsyncSession:
@@ -217,7 +217,7 @@ class AsyncSessions:
         expected_version: int | None,
         window: Window | None,
         usage: int | None,
-    ) -> asyncio.Future[Answer]:
+    ) -> asyncio.Future[CommandResult]:
         """Append for a handle, which awaits the answer itself: a coroutine in between would only cost time."""
         return self._submit(
             self._requests.add(

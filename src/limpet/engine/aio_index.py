@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from limpet.core.values import ids
-from limpet.engine.engine import Engine
 from limpet.engine.index import StateIndex
 from limpet.engine.requests import Settings
+from limpet.runtime.engine import Engine
 
 P = ParamSpec("P")
 T = TypeVar("T")

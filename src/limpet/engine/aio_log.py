@@ -16,12 +16,12 @@ from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.core.windows.pack import ContextPack
 from limpet.core.windows.window import Window
 from limpet.engine import admin, past, past_frames
-from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing
 from limpet.engine.handles import PendingCall, pending
 from limpet.engine.messages import Reader
 from limpet.engine.recordings import AsyncRecalling
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
+from limpet.runtime.engine import Engine
 from limpet.stores.port import Rebuilt, Report, Store
 
 if TYPE_CHECKING:

@@ -16,10 +16,8 @@ from limpet.core.values.messages import ROLES, checked_id
 from limpet.core.values.session_state import SessionStatus
 from limpet.engine import cursors, requests, surroundings
 from limpet.engine.archive_tool import ArchiveTool
-from limpet.engine.engine import Engine
 from limpet.engine.indexing import IndexTask
 from limpet.engine.requests import When
-from limpet.engine.states import facts
 from limpet.memory.archive import forgetting, passages, searching
 from limpet.memory.archive.held import Kept
 from limpet.memory.archive.index import Index
@@ -28,6 +26,8 @@ from limpet.memory.archive.text import text_of
 from limpet.memory.meaning import fusion
 from limpet.memory.meaning.fusion import Ranking
 from limpet.memory.shelf import Shelf
+from limpet.runtime.engine import Engine
+from limpet.runtime.state_cache import decode_session_events
 
 if TYPE_CHECKING:
     from limpet.engine.recalling import Recall
@@ -170,7 +170,7 @@ class Archive:
             stored = self._engine.store.feed(self._tenant, after=match.position - 1, limit=1)
             if not stored or stored[0].payload is None:
                 continue
-            event = facts(self._engine.store, self._tenant, stored)[0].event
+            event = decode_session_events(self._engine.store, self._tenant, stored)[0].event
             if not isinstance(event, MessageAddedEvent):
                 continue
             texts[match.position] = text = text_of(event.message)

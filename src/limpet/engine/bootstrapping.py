@@ -21,8 +21,8 @@ from limpet.core.values.memory_records import Profile, ProfilePrompt, Who
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.core.windows import profile_prompt
 from limpet.engine.attempts import Failed, attempt
-from limpet.engine.engine import Engine
 from limpet.memory.port import MemoryEngine
+from limpet.runtime.engine import Engine
 
 _log = logging.getLogger("limpet.memory")
 

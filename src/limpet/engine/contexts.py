@@ -18,12 +18,13 @@ from limpet.core.values.json_values import Json
 from limpet.core.values.messages import checked_id
 from limpet.core.values.pack_parts import BriefContext
 from limpet.core.windows.pack import ContextPack
-from limpet.engine import packs, trees
-from limpet.engine.engine import Engine
+from limpet.engine import packs
 from limpet.engine.packs import Packing, PackRequest
 from limpet.engine.requests import Settings
 from limpet.engine.resolving import Resolver
 from limpet.engine.resuming import Resuming, checked_scope
+from limpet.runtime import state_cache
+from limpet.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from limpet import tokens
@@ -113,7 +114,7 @@ class Contexts(Resuming):
         self._engine.check()
         frame = self._engine.trees.find(self._tenant, checked_id("a frame's id", frame_id))
         if frame is None:
-            raise trees.unknown(frame_id)
+            raise state_cache.unknown_frame_error(frame_id)
         store = self._engine.store
         chosen = packs.recorded(store, self._tenant, frame, context_hash, version)
         packs.check_talk(self._engine, self._tenant, chosen)

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Sequence
 
 from limpet.core.values.commands import CommandRequest
-from limpet.engine.commits import Ticket
-from limpet.engine.engine import Engine
+from limpet.runtime.commit_queue import Ticket
+from limpet.runtime.engine import Engine
 
 
 class Writes:

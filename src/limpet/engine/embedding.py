@@ -11,12 +11,12 @@ import msgspec
 
 from limpet import limits
 from limpet.core.values.events import MessageAddedEvent, RecordedEvent
-from limpet.engine import listed, states
 from limpet.engine.tasks import Beat
 from limpet.memory.meaning.blocks import Vector, unit
 from limpet.memory.meaning.embedding import Embedder
 from limpet.memory.meaning.spoken import is_short, passages, text_of
 from limpet.memory.meaning.vectors import VectorStore
+from limpet.runtime import projections, state_cache
 from limpet.stores import port
 
 _BEFORE: Final = 4
@@ -79,9 +79,9 @@ class EmbedTask:
         added = [stored for stored in page if _holds_message(stored)]
         owners = self._owners(tenant, {stored.stream for stored in added})
         owned = [stored for stored in added if stored.stream in owners]
-        texts = states.texts_of(owned, partial(self._store.blobs, tenant))
+        texts = state_cache.referenced_texts(owned, partial(self._store.blobs, tenant))
         for stored in owned:
-            said = states.recorded(stored, texts)
+            said = state_cache.decode_session_event(stored, texts)
             assert isinstance(said.event, MessageAddedEvent)
             text = text_of(said.event.message)
             answered = self._answered(tenant, stored) if is_short(text) else ""
@@ -90,7 +90,11 @@ class EmbedTask:
 
     def _owners(self, tenant: str, streams: set[str]) -> Mapping[str, str]:
         found = {
-            stream: self._store.find(tenant, listed.KIND, stream.removeprefix(states.PREFIX))
+            stream: self._store.find(
+                tenant,
+                projections.SESSION_KIND,
+                stream.removeprefix(state_cache.SESSION_STREAM_PREFIX),
+            )
             for stream in streams
         }
         return {stream: row.owner for stream, row in found.items() if row is not None}
@@ -101,7 +105,7 @@ class EmbedTask:
             tenant, stored.stream, until=stored.version - 1, limit=_BEFORE, newest=True
         )
         there = [event for event in before if _holds_message(event)]
-        for message in reversed(states.messages_of(self._store, tenant, there)):
+        for message in reversed(state_cache.messages_of(self._store, tenant, there)):
             if text := text_of(message):
                 return text
         return ""

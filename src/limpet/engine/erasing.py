@@ -22,14 +22,15 @@ from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.events import FramePushedEvent
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
-from limpet.engine import deriving, salvaging, stand_ins, tracing, trees
-from limpet.engine.engine import Engine
+from limpet.engine import stand_ins, tracing
 from limpet.engine.lineage import Lineage
-from limpet.engine.listed import DELETED, KIND, rows
 from limpet.engine.openings import Goes, Openings, session_of
 from limpet.engine.pending import Todo, encoded, todos, unfinished
-from limpet.engine.states import stream_of
 from limpet.engine.telling import Elsewhere, Heard, Hook, Telling
+from limpet.runtime import event_reader, projections, state_cache
+from limpet.runtime.engine import Engine
+from limpet.runtime.projections import DELETED_KIND, SESSION_KIND, iter_rows
+from limpet.runtime.state_cache import session_stream
 from limpet.stores import port, store_copy
 from limpet.stores.erasure import Erasure, ErasureCounts, RedactedPayload, StreamErasure
 
@@ -165,8 +166,8 @@ class Erasing:
         return openings.prompts
 
     def _of_user(self, user_id: str) -> Wish:
-        living = {row.id for row in self._rows(port.Query(kind=KIND, owner=user_id))}
-        hidden = {row.lookup for row in self._rows(port.Query(kind=DELETED, owner=user_id))}
+        living = {row.id for row in self._rows(port.Query(kind=SESSION_KIND, owner=user_id))}
+        hidden = {row.lookup for row in self._rows(port.Query(kind=DELETED_KIND, owner=user_id))}
         todo = (Todo(self._tenant, user_id),)
         return Wish(
             what="user", whole=frozenset(living), earlier=frozenset(hidden - living), todo=todo
@@ -182,7 +183,7 @@ class Erasing:
         try:
             state = self._engine.states.current(self._tenant, session_id)
         except errors.Corrupt:
-            return salvaging.owner(self._store, self._tenant, session_id)
+            return event_reader.salvage_owner(self._store, self._tenant, session_id)
         if state is None:
             raise rules.unknown_session_error(session_id)
         return state.user_id
@@ -195,7 +196,7 @@ class Erasing:
     def _of_deleted(self, limit: int | None, waiting: Collection[str]) -> Wish:
         found: dict[str, set[str]] = {}
         self._looked_at.clear()
-        for row in self._rows(port.Query(kind=DELETED)):
+        for row in self._rows(port.Query(kind=DELETED_KIND)):
             if limit is not None and len(found) >= limit and row.lookup not in found:
                 break
             if row.id not in waiting or self._can_go(row.lookup):
@@ -208,7 +209,7 @@ class Erasing:
     def waiting(self, known: Collection[str]) -> set[str]:
         """Return the rows of deleted sessions that are still there, of those `known` and of those looked at last."""
         asked = {*known, *self._looked_at}
-        return {row.id for row in self._rows(port.Query(kind=DELETED)) if row.id in asked}
+        return {row.id for row in self._rows(port.Query(kind=DELETED_KIND)) if row.id in asked}
 
     def _can_go(self, session_id: str) -> bool:
         lineage = Lineage(self._engine, self._tenant, (), (session_id,))
@@ -223,7 +224,7 @@ class Erasing:
             for owner in sorted(owners):
                 if lives and state is not None and owner == (state.user_id or ""):
                     # By its names alone it can't be told apart from the one that has them now.
-                    gone = earlier.get(stream_of(session_id), ())
+                    gone = earlier.get(session_stream(session_id), ())
                     yield from (
                         Todo(self._tenant, owner, session_id, each.position) for each in gone
                     )
@@ -240,7 +241,7 @@ class Erasing:
         return None
 
     def _rows(self, query: port.Query) -> Iterator[port.Projection]:
-        return rows(self._store, self._tenant, query)
+        return iter_rows(self._store, self._tenant, query)
 
     def _begin(self) -> None:
         self._engine.check()
@@ -259,7 +260,7 @@ class Erasing:
             gone = tuple(lineage.going)
             roots = self._roots({*gone, *(wish.whole if wish.hide else ())})
             shares = [*map(self._session, gone)]
-            shares += map(self._whole, map(trees.stream_of, roots))
+            shares += map(self._whole, map(state_cache.tree_stream, roots))
             left, told_of = self._left(wish, lineage)
             shares += self._shares(left)
             shares += self._mentions({*gone, *waiting}, roots)
@@ -311,24 +312,24 @@ class Erasing:
 
     def _session(self, session_id: str) -> StreamErasure:
         """Return a session as what goes whole, with its rows: its events may be damaged."""
-        hidden = self._rows(port.Query(kind=DELETED, lookup=session_id))
-        rows = ((KIND, session_id), *((row.kind, row.id) for row in hidden))
-        return msgspec.structs.replace(self._whole(stream_of(session_id)), rows=rows)
+        hidden = self._rows(port.Query(kind=DELETED_KIND, lookup=session_id))
+        rows = ((SESSION_KIND, session_id), *((row.kind, row.id) for row in hidden))
+        return msgspec.structs.replace(self._whole(session_stream(session_id)), rows=rows)
 
     def _roots(self, sessions: set[str]) -> list[str]:
         """Return the trees in which any frame is about one of the sessions."""
         found: dict[str, None] = {}
         for session_id in sorted(sessions):
             term = f"session:{session_id}"
-            for row in self._rows(port.Query(kind=trees.TREE, terms=(term,))):
+            for row in self._rows(port.Query(kind=state_cache.TREE_KIND, terms=(term,))):
                 found[row.id] = None
-            for row in self._rows(port.Query(kind=trees.FRAME, lookup=term)):
+            for row in self._rows(port.Query(kind=state_cache.FRAME_KIND, lookup=term)):
                 found[codec.decode_frame(row.document).root_id] = None
         return list(found)
 
     def _frames(self, root_id: str) -> int:
         found, after = 0, 0
-        stream = trees.stream_of(root_id)
+        stream = state_cache.tree_stream(root_id)
         while page := self._store.read(self._tenant, stream, after=after, limit=limits.READ_CHUNK):
             found += sum(event.kind == FramePushedEvent.kind for event in page)
             after = page[-1].version
@@ -336,8 +337,10 @@ class Erasing:
 
     def _mentions(self, sessions: set[str], roots: Sequence[str]) -> Iterator[StreamErasure]:
         """Give what other trees hold of the sessions: packs and handles."""
-        if sessions and self._store.query(self._tenant, port.Query(kind=trees.TREE, limit=1)):
-            known = frozenset(map(trees.stream_of, roots))
+        if sessions and self._store.query(
+            self._tenant, port.Query(kind=state_cache.TREE_KIND, limit=1)
+        ):
+            known = frozenset(map(state_cache.tree_stream, roots))
             yield from self._shares(tracing.mentions(self._store, self._tenant, sessions, known))
 
     def _erase(
@@ -349,7 +352,7 @@ class Erasing:
             todo=encoded(todo),
         )  # fmt: skip
         streams = {share.stream for share in shares}
-        outcome = self._store.erase(erasure, deriving.derived)
+        outcome = self._store.erase(erasure, projections.derive_stream)
         for _ in range(limits.RETRIES_MAX):
             if isinstance(outcome, ErasureCounts) or outcome.stream:
                 break
@@ -357,7 +360,7 @@ class Erasing:
             if passed is None:
                 break
             erasure = msgspec.structs.replace(erasure, head=passed)
-            outcome = self._store.erase(erasure, deriving.derived)
+            outcome = self._store.erase(erasure, projections.derive_stream)
         return outcome
 
     def _receipt(self, what: str, gone: ErasureCounts) -> Receipt:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from limpet import limits
-from limpet.engine.engine import Engine
 from limpet.engine.index import StateIndex
 from limpet.engine.requests import Settings
 from limpet.engine.sessions import Sessions
 from limpet.engine.tasks import Beat, Task
+from limpet.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from limpet.engine.retaining import Place, Retaining

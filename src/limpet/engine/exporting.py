@@ -18,10 +18,10 @@ from limpet.core.rules import session_rules as rules
 from limpet.core.values import events as e
 from limpet.core.values.context import WindowSelection
 from limpet.core.values.session_state import SessionState
-from limpet.engine import listed
-from limpet.engine.engine import Engine
-from limpet.engine.finding import Log
-from limpet.engine.states import facts, stream_of
+from limpet.runtime import projections
+from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.state_cache import decode_session_events, session_stream
 from limpet.stores import port
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Exporter:
         numbers: Numbers | None = None
         name = ""
         for page in self._pages(state):
-            recorded = facts(self._engine.store, self._tenant, page)
+            recorded = decode_session_events(self._engine.store, self._tenant, page)
             for stored, fact in zip(page, recorded, strict=True):
                 if numbers is None:
                     numbers = self._numbers[state.id] = Numbers(stored.ordinal)
@@ -121,7 +121,7 @@ class Exporter:
                 yield _portable(event, state.id, numbers), fact.time_us
 
     def _pages(self, state: SessionState) -> Iterator[Sequence[port.StoredEvent]]:
-        stream, end = stream_of(state.id), state.version
+        stream, end = session_stream(state.id), state.version
         low = begin_of(self._engine, self._tenant, state)
         while low < end:
             high = min(low + limits.READ_CHUNK, end)
@@ -200,8 +200,8 @@ def chosen(
 
 
 def _first(engine: Engine, tenant: str, state: SessionState) -> port.StoredEvent:
-    floor = Log(engine.store, tenant, state).floor()
-    stream = stream_of(state.id)
+    floor = SessionEventSearch(engine.store, tenant, state).floor()
+    stream = session_stream(state.id)
     (first,) = engine.store.read(tenant, stream, after=floor, limit=1, at=state.version)
     return first
 
@@ -242,7 +242,7 @@ def _ids(store: port.Store, tenant: str, user_id: str | None) -> Iterable[str]:
         after: tuple[int, str] | None = None
         while True:
             query = port.Query(
-                kind=listed.KIND, owner=user_id, since_us=since, after=after, limit=limits.PAGE_SIZE_MAX
+                kind=projections.SESSION_KIND, owner=user_id, since_us=since, after=after, limit=limits.PAGE_SIZE_MAX
             )  # fmt: skip
             rows = store.query(tenant, query)
             found.update(dict.fromkeys(row.id for row in rows))

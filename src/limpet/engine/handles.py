@@ -9,8 +9,8 @@ import msgspec
 
 from limpet.core.values.json_values import EMPTY, Json, thaw
 from limpet.core.values.session_state import SessionState, SessionStatus, WindowPolicy
-from limpet.engine.engine import Engine
 from limpet.engine.messages import Reader
+from limpet.runtime.engine import Engine
 
 T = TypeVar("T")
 

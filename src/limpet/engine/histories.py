@@ -9,8 +9,8 @@ from limpet.core.values import events as e
 from limpet.core.values.memory_records import History, Said, Who
 from limpet.core.values.session_state import SessionState
 from limpet.engine.jobs import Job
-from limpet.engine.states import facts, stream_of
 from limpet.engine.tasks import Beat
+from limpet.runtime.state_cache import decode_session_events, session_stream
 from limpet.stores import port
 
 
@@ -29,7 +29,7 @@ def history(tenant: str, job: Job, state: SessionState) -> History:
 
 def said(store: port.Store, tenant: str, state: SessionState, beat: Beat) -> Iterator[list[Said]]:
     """Yield the messages of a generation in chunks; those that were carried over were said elsewhere."""
-    stream, after, number = stream_of(state.id), state.began, 0
+    stream, after, number = session_stream(state.id), state.began, 0
     while after < state.version:
         beat()
         page = store.read(
@@ -53,7 +53,7 @@ def said(store: port.Store, tenant: str, state: SessionState, beat: Beat) -> Ite
                 time_us=fact.time_us,
                 message=fact.event.message,
             )
-            for fact in facts(store, tenant, whole)
+            for fact in decode_session_events(store, tenant, whole)
             if isinstance(fact.event, e.MessageAddedEvent) and fact.event.message.origin is None
         ]
         if chunk:

@@ -31,13 +31,14 @@ from limpet.core.values.frame_state import (
 )
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import checked_id
-from limpet.engine import asking, trees
-from limpet.engine.commits import Answer
+from limpet.engine import asking
 from limpet.engine.contexts import Contexts
-from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings, When, microseconds
 from limpet.engine.resolving import bound
 from limpet.engine.resuming import checked_limit, checked_scope
+from limpet.runtime import state_cache
+from limpet.runtime.commit_queue import CommandResult
+from limpet.runtime.engine import Engine
 
 UNSET = msgspec.UNSET
 
@@ -51,7 +52,7 @@ class StateIndex(Contexts):
         super().__init__(engine, settings)
         self._asking = asking.Asking(factory)
 
-    def _run(self, command: c.FrameCommand, key: str | None = None) -> Answer:
+    def _run(self, command: c.FrameCommand, key: str | None = None) -> CommandResult:
         if key is not None:
             key = checked_id("an idempotency key", key)
         return self._engine.run(CommandRequest(tenant=self._tenant, command=command, key=key))
@@ -86,7 +87,7 @@ class StateIndex(Contexts):
         self._engine.check()
         found = self._engine.trees.find(self._tenant, checked_id("a frame's id", frame_id))
         if found is None:
-            raise trees.unknown(frame_id)
+            raise state_cache.unknown_frame_error(frame_id)
         return found
 
     def update_frame(
@@ -275,7 +276,7 @@ class StateIndex(Contexts):
         return found
 
     def _suspension(self, suspension_id: str) -> Suspension | None:
-        row = self._engine.store.find(self._tenant, trees.SUSPENSION, suspension_id)
+        row = self._engine.store.find(self._tenant, state_cache.SUSPENSION_KIND, suspension_id)
         return wire.decode_suspension(row.document) if row else None
 
     def list_suspensions(
@@ -286,8 +287,8 @@ class StateIndex(Contexts):
         checked_limit(limit)
         checked_scope(scope, optional=True)
         rows = self._rows(
-            trees.SUSPENSION,
-            lookup=trees.WAITING if waiting else None,
+            state_cache.SUSPENSION_KIND,
+            lookup=state_cache.ROW_WAITING if waiting else None,
             owner=scope.actor_id if scope else None,
         )
         every = (wire.decode_suspension(row.document) for row in rows)

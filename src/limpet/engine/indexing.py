@@ -14,14 +14,14 @@ from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.engine import cursors
-from limpet.engine.engine import Engine
-from limpet.engine.states import facts
 from limpet.engine.tasks import Beat
 from limpet.memory.archive import forgetting, text
 from limpet.memory.archive.index import FORMAT, Cursor, Index
 from limpet.memory.archive.indexing import Batch
 from limpet.memory.archive.terms import counted
 from limpet.memory.shelf import Shelf
+from limpet.runtime.engine import Engine
+from limpet.runtime.state_cache import decode_session_events
 from limpet.stores.port import StoredEvent
 
 _NEEDED: Final = frozenset(
@@ -135,7 +135,7 @@ class IndexTask:
     def _read(self, tenant: str, new: Sequence[StoredEvent]) -> list[_Said]:
         """Return the events that matter to the archive; those that were erased do not."""
         kept = [stored for stored in new if stored.kind in _NEEDED and stored.payload is not None]
-        read = facts(self._engine.store, tenant, kept)
+        read = decode_session_events(self._engine.store, tenant, kept)
         return [
             _Said(fact.session_id, stored.position, stored.ordinal, stored.version, fact.event)
             for stored, fact in zip(kept, read, strict=True)

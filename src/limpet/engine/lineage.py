@@ -8,10 +8,10 @@ from limpet import errors, limits
 from limpet.core.values.events import SessionForkedEvent, SessionResetEvent, WindowCutEvent
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import stand_ins
-from limpet.engine.engine import Engine
-from limpet.engine.finding import Log
-from limpet.engine.listed import KIND
-from limpet.engine.states import stream_of
+from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.projections import SESSION_KIND
+from limpet.runtime.state_cache import session_stream
 from limpet.stores import port
 from limpet.stores.erasure import RedactedPayload, is_erased_stream, is_notice
 
@@ -56,12 +56,14 @@ class Lineage:
     def _deleted(self, session_id: str) -> bool:
         state = self._state(session_id)
         if session_id in self._damaged:
-            return self._store.find(self._tenant, KIND, session_id) is None
+            return self._store.find(self._tenant, SESSION_KIND, session_id) is None
         return state is not None and state.status is SessionStatus.DELETED
 
     def _forks(self, session_id: str) -> list[tuple[str, int]]:
-        found = self._store.forks(self._tenant, stream_of(session_id))
-        return [(n.removeprefix(stream_of("")), at) for n, at in found if not is_erased_stream(n)]
+        found = self._store.forks(self._tenant, session_stream(session_id))
+        return [
+            (n.removeprefix(session_stream("")), at) for n, at in found if not is_erased_stream(n)
+        ]
 
     def _closed(self, wanted: set[str]) -> set[str]:
         """Return sessions with those deleted ones that they are forked from, or that are forked from them."""
@@ -84,7 +86,7 @@ class Lineage:
 
     def earlier(self) -> dict[str, list[RedactedPayload]]:
         """Return what stands in for what was deleted before a session that has the id again now, by stream."""
-        found = {stream_of(each): self._before(each) for each in self._recreated}
+        found = {session_stream(each): self._before(each) for each in self._recreated}
         return {stream: gone for stream, gone in found.items() if gone}
 
     def _before(self, session_id: str) -> list[RedactedPayload]:
@@ -92,13 +94,13 @@ class Lineage:
         if session_id in self._damaged:
             raise self._damaged[session_id]
         assert state is not None, "it was there when it was looked for"
-        floor = Log(self._store, self._tenant, state).floor()
+        floor = SessionEventSearch(self._store, self._tenant, state).floor()
         going = set(self.going)
         read = [at for name, at in self._forks(session_id) if name not in going]
         kept = max(read, default=0)
         return [
             stand_ins.made(event, event, self._blobs)
-            for event in own_events(self._store, self._tenant, stream_of(session_id), floor)
+            for event in own_events(self._store, self._tenant, session_stream(session_id), floor)
             if event.version > kept and not event.erased and event.kind not in _TEXTLESS
         ]
 

@@ -14,12 +14,12 @@ from limpet.core.values.memory_records import Fact, Hit, Profile, Recalled, Sour
 from limpet.core.values.messages import checked_id
 from limpet.engine import cursors
 from limpet.engine.archive import Archive
-from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing
 from limpet.engine.jobs import TASK, Jobs, QueuedOffload
 from limpet.memory.facts.finding import terms
 from limpet.memory.meaning.fusion import Ranking
 from limpet.memory.port import MemoryEngine
+from limpet.runtime.engine import Engine
 
 
 class Memory:

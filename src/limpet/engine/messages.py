@@ -9,8 +9,8 @@ from limpet import errors, limits
 from limpet.core.values.events import MessageAddedEvent
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
-from limpet.engine.engine import Engine
-from limpet.engine.states import cut_short, messages_of, stream_of
+from limpet.runtime.engine import Engine
+from limpet.runtime.state_cache import messages_of, session_stream, truncated_stream_error
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class Reader:
         self._engine = engine
         self._tenant = tenant
         self._state = state
-        self._stream = stream_of(state.id)
+        self._stream = session_stream(state.id)
 
     @property
     def session_id(self) -> str:
@@ -61,7 +61,7 @@ class Reader:
                 self._tenant, self._stream, after=after, until=until, limit=limit, at=until
             )
             if not stored:
-                raise cut_short(self._engine.store, self._tenant, self._stream, until)
+                raise truncated_stream_error(self._engine.store, self._tenant, self._stream, until)
             added = [event for event in stored if event.kind == MessageAddedEvent.kind]
             wanted = added[: limit - len(found)]
             found += messages_of(self._engine.store, self._tenant, wanted)
@@ -79,7 +79,9 @@ class Reader:
 
     def ended(self) -> errors.Error:
         """Return the error for a session whose log has fewer messages than its state."""
-        return cut_short(self._engine.store, self._tenant, self._stream, self._state.version)
+        return truncated_stream_error(
+            self._engine.store, self._tenant, self._stream, self._state.version
+        )
 
     def start(self) -> int:
         """Return the version to read the first chunk after."""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from limpet import errors, limits
-from limpet.engine import deriving, leases
+from limpet.engine import leases
 from limpet.engine.pending import encoded, todos
+from limpet.runtime import projections
 from limpet.stores import chain, store_copy
 from limpet.stores.erasure import is_notice
 from limpet.stores.port import RawEvent, Report, Store
@@ -174,7 +175,7 @@ def give_up(target: Store, tenants: Iterable[str], progress: Progress) -> list[s
     every = dict.fromkeys((*target.tenants(), *tenants))
     closed = [tenant for tenant in every if store_copy.is_copy_incomplete(target, tenant)]
     if closed:
-        deriving.rebuild(target, lambda done: progress(done, done))
+        projections.rebuild_store(target, lambda done: progress(done, done))
         if (pending := target.pending()) is not None:
             target.scrub(pending, encoded(todos(pending)))
         verify(target, progress)
@@ -266,7 +267,7 @@ class _Moving:
 
     def _rebuild(self) -> None:
         before = self._done
-        deriving.rebuild(self._target, lambda done: self._tell(before + done))
+        projections.rebuild_store(self._target, lambda done: self._tell(before + done))
         self._scrub()
 
     def _scrub(self) -> None:

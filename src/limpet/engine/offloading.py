@@ -24,12 +24,12 @@ from limpet.core.values.session_state import EndReason, SessionState, SessionSta
 from limpet.engine import engines, histories
 from limpet.engine.attempts import Failed, attempt
 from limpet.engine.cursors import Follower
-from limpet.engine.engine import Engine
-from limpet.engine.finding import Log
 from limpet.engine.jobs import TASK, Job, Jobs, Noted
-from limpet.engine.states import PREFIX, facts, stream_of
 from limpet.engine.tasks import Beat, Task
 from limpet.memory.port import MemoryEngine
+from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, decode_session_events, session_stream
 from limpet.stores import port
 
 _ENDS = (e.SessionEndedEvent.kind, e.SessionResetEvent.kind)
@@ -125,11 +125,11 @@ class Offloading:
 
     def _job(self, tenant: str, stored: port.StoredEvent) -> Job | None:
         """Return the job of an event that ended a generation; None if nobody owns it, or it is to be forgotten."""
-        session_id = stored.stream.removeprefix(PREFIX)
+        session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
         state = self._engine.states.current(tenant, session_id)
         if state is None or state.user_id is None or stored.payload is None:
             return None
-        (fact,) = facts(self._store, tenant, [stored])
+        (fact,) = decode_session_events(self._store, tenant, [stored])
         if isinstance(fact.event, e.SessionEndedEvent) and fact.event.reason is EndReason.DELETED:
             return None
         ended = self._ended(tenant, state, stored)
@@ -146,14 +146,14 @@ class Offloading:
 
     def _lost(self, tenant: str, stored: port.StoredEvent, kept: Kept) -> Job | None:
         """Return the job of a generation that was taken, and is not there any more."""
-        session_id = stored.stream.removeprefix(PREFIX)
+        session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
         now = self._engine.states.current(tenant, session_id)
         if now is None or now.status is SessionStatus.DELETED or stored.payload is None:
             return None
-        (fact,) = facts(self._store, tenant, [stored])
+        (fact,) = decode_session_events(self._store, tenant, [stored])
         if not isinstance(fact.event, e.SessionOffloadedEvent):
             return None
-        if stored.version <= Log(self._store, tenant, now).floor():
+        if stored.version <= SessionEventSearch(self._store, tenant, now).floor():
             # Another had the id then, and was deleted.
             return None
         state = self._engine.states.at(tenant, session_id, stored.version - 1)
@@ -184,7 +184,7 @@ class Offloading:
         forked = state.forked_from[1] if state.forked_from else 0
         after = max(state.began - 1, forked)
         found = self._store.read(
-            tenant, stream_of(state.id), after=after, until=state.version, limit=1,
+            tenant, session_stream(state.id), after=after, until=state.version, limit=1,
             at=state.version,
         )  # fmt: skip
         if not found:

@@ -8,10 +8,15 @@ from limpet.core.values.events import MessageAddedEvent, WindowRecordedEvent
 from limpet.core.values.memory_records import MEMORY_METADATA_KEY, source_messages, source_positions
 from limpet.core.values.messages import Message
 from limpet.engine import stand_ins
-from limpet.engine.engine import Engine
 from limpet.engine.lineage import all_events, own_events
-from limpet.engine.listed import DELETED, KIND, rows
-from limpet.engine.states import PREFIX, recorded, stream_of, texts_of
+from limpet.runtime.engine import Engine
+from limpet.runtime.projections import DELETED_KIND, SESSION_KIND, iter_rows
+from limpet.runtime.state_cache import (
+    SESSION_STREAM_PREFIX,
+    decode_session_event,
+    referenced_texts,
+    session_stream,
+)
 from limpet.stores import port
 from limpet.stores.erasure import RedactedPayload
 
@@ -44,16 +49,16 @@ class Openings:
             before = len(told)
             for name in sessions:
                 if made := dict(self._in(name, told)):
-                    found[stream_of(name)] = made
+                    found[session_stream(name)] = made
             # A fork shows what its source was told.
             if len(told) == before:
                 return {stream: list(made.values()) for stream, made in found.items()}
 
     def _sessions(self, user_id: str) -> list[str]:
         found: dict[str, None] = {}
-        for kind in (KIND, DELETED):
-            for row in rows(self._store, self._tenant, port.Query(kind=kind, owner=user_id)):
-                found[row.lookup if kind == DELETED else row.id] = None
+        for kind in (SESSION_KIND, DELETED_KIND):
+            for row in iter_rows(self._store, self._tenant, port.Query(kind=kind, owner=user_id)):
+                found[row.lookup if kind == DELETED_KIND else row.id] = None
         return list(found)
 
     def _in(
@@ -64,7 +69,9 @@ class Openings:
             return
         source = state.forked_from[0] if state.forked_from else ""
         cause = told.get(session_id) or told.get(source)
-        for event in own_events(self._store, self._tenant, stream_of(session_id), state.version):
+        for event in own_events(
+            self._store, self._tenant, session_stream(session_id), state.version
+        ):
             if event.payload is None or event.erased:
                 continue
             if event.kind == MessageAddedEvent.kind and (found := self._cause(event)):
@@ -80,7 +87,7 @@ class Openings:
         """Return a message that goes, and that a prompt was made from."""
         if f'"{MEMORY_METADATA_KEY}"'.encode() not in (event.payload or b"") or self._goes(event):
             return None
-        said = recorded(event, texts_of((event,), self._blobs)).event
+        said = decode_session_event(event, referenced_texts((event,), self._blobs)).event
         if not isinstance(said, MessageAddedEvent) or said.message.role != "system":
             return None
         return next(filter(self._goes, self._sources(said.message)), None)
@@ -104,14 +111,16 @@ class Openings:
         state = self._engine.states.current(self._tenant, session_id) if session_id else None
         if state is None:
             return
-        for event in all_events(self._store, self._tenant, stream_of(session_id), state.version):
+        for event in all_events(
+            self._store, self._tenant, session_stream(session_id), state.version
+        ):
             if self._goes(event) and (name := self._name(event)):
                 yield name, event
 
     def _name(self, event: port.StoredEvent) -> str | None:
         if event.kind != MessageAddedEvent.kind or event.payload is None or event.erased:
             return None
-        said = recorded(event, texts_of((event,), self._blobs)).event
+        said = decode_session_event(event, referenced_texts((event,), self._blobs)).event
         return said.message.id if isinstance(said, MessageAddedEvent) else None
 
     def _at(self, position: int) -> port.StoredEvent | None:
@@ -128,4 +137,4 @@ class Openings:
 
 def session_of(event: port.StoredEvent) -> str:
     """Return the session that an event is of."""
-    return event.stream.removeprefix(PREFIX)
+    return event.stream.removeprefix(SESSION_STREAM_PREFIX)

@@ -30,11 +30,11 @@ from limpet.core.windows.compaction import CompactionPlan
 from limpet.core.windows.fitter import ContextItem
 from limpet.core.windows.pack import ContextPack, ConversationMoment
 from limpet.core.windows.pack_assembly import PackInput
-from limpet.engine import trees
-from limpet.engine.engine import Engine
-from limpet.engine.parts import Measure, Parts
 from limpet.engine.resolving import Moments, Resolvers, Resolving, living
 from limpet.engine.windows import Asked, Spoken
+from limpet.runtime import state_cache
+from limpet.runtime.engine import Engine
+from limpet.runtime.window_input import CorrectedCounter, WindowInput
 from limpet.stores import port
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Packing:
             return tree
         frame = self._engine.trees.find(self._tenant, frame_id)
         if frame is None:
-            raise trees.unknown(frame_id)
+            raise state_cache.unknown_frame_error(frame_id)
         raise errors.InvalidTransition(
             f"the frame {frame_id!r} is {frame.status}: no context is assembled for it.",
             hint="pack_of gives back what was recorded.",
@@ -145,7 +145,9 @@ class Packing:
             raise insufficient_tokens_error(asked, free)
         return asked
 
-    def _measure(self, request: PackRequest, state: SessionState | None, budget: int) -> Measure:
+    def _measure(
+        self, request: PackRequest, state: SessionState | None, budget: int
+    ) -> CorrectedCounter:
         """Return the counter at work: the caller's, the session's own, or the default one."""
         model, counter = request.model, request.counter
         policy = state.policy if state else None
@@ -172,11 +174,11 @@ class Packing:
         return None
 
     def _talk(
-        self, state: SessionState | None, measure: Measure, budget: int
+        self, state: SessionState | None, measure: CorrectedCounter, budget: int
     ) -> tuple[tuple[ContextItem, ...], ConversationMoment | None]:
         if state is None or not state.message_count:
             return (), None
-        parts = Parts(self._engine.tails.of(self._tenant, state), state, measure, budget)
+        parts = WindowInput(self._engine.tails.of(self._tenant, state), state, measure, budget)
         items = windows.window_items(parts.upto(stable=False), known=parts.known)
         return tuple(items), ConversationMoment(state.id, state.version, state.ordinal_began)
 
@@ -296,7 +298,7 @@ def recorded(
             "version is that of an event in the frame's tree: an int from 1 on."
         )
     wanted = frame.context_hash if context_hash is None and version is None else context_hash
-    stream = trees.stream_of(frame.root_id)
+    stream = state_cache.tree_stream(frame.root_id)
     high = store.version(tenant, stream) if version is None else version
     while high > 0:
         low = max(0, high - limits.READ_CHUNK) if version is None else high - 1
@@ -304,7 +306,7 @@ def recorded(
         for stored in reversed(page):
             if stored.kind != e.FrameUpdatedEvent.kind:
                 continue
-            event = trees.recorded(stored).event
+            event = state_cache.decode_tree_event(stored).event
             if not isinstance(event, e.FrameUpdatedEvent) or event.pack is None:
                 continue
             if event.frame_id == frame.frame_id and wanted in (None, event.pack.digest):

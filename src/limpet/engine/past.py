@@ -15,14 +15,15 @@ from limpet.core.values.messages import Message, checked_id
 from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.core.windows.pack import ContextPack
 from limpet.core.windows.window import Window
-from limpet.engine import forking, past_frames
-from limpet.engine.engine import Engine
+from limpet.engine import past_frames
 from limpet.engine.handles import PendingCall, pending
 from limpet.engine.messages import Messages, Reader
 from limpet.engine.past_frames import FrameDifference
 from limpet.engine.recordings import Recalling
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
-from limpet.engine.states import PREFIX, stream_of
+from limpet.runtime import event_reader
+from limpet.runtime.engine import Engine
+from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, session_stream
 
 if TYPE_CHECKING:
     from limpet.engine.session import Session
@@ -42,7 +43,7 @@ def at_version(engine: Engine, tenant: str, state: SessionState, version: int) -
     engine.check()
     if type(cast("object", version)) is not int or version < 1:
         raise errors.InvalidRequest("a version is a whole number from 1 on.")
-    return forking.past(engine.store, engine.states, tenant, state, version)
+    return event_reader.fold_at_version(engine.store, engine.states, tenant, state, version)
 
 
 def at_position(engine: Engine, tenant: str, session_id: str, position: int) -> SessionState:
@@ -50,7 +51,7 @@ def at_position(engine: Engine, tenant: str, session_id: str, position: int) -> 
     engine.check()
     named = checked_id("a session's id", session_id)
     state = rules.existing_state(engine.states.current(tenant, named), named)
-    version = engine.store.version(tenant, stream_of(named), position=position)
+    version = engine.store.version(tenant, session_stream(named), position=position)
     try:
         return at_version(engine, tenant, state, version)
     except (errors.NotFound, errors.InvalidRequest) as error:
@@ -180,7 +181,7 @@ def _common(engine: Engine, tenant: str, before: SessionState, after: SessionSta
     """Return how many messages two states of a session begin with alike, which are the same events."""
     if before.began != after.began:
         return 0
-    seek, stream = engine.store.seek, stream_of(before.id)
+    seek, stream = engine.store.seek, session_stream(before.id)
     low, high = 0, min(before.message_count, after.message_count)
     while low < high:
         middle = (low + high + 1) // 2
@@ -209,8 +210,8 @@ class Between:
         found: dict[str, None] = {}
         while page := self._engine.store.feed(self._tenant, after=after, limit=limits.READ_CHUNK):
             for event in page:
-                if event.position <= until and event.stream.startswith(PREFIX):
-                    found[event.stream.removeprefix(PREFIX)] = None
+                if event.position <= until and event.stream.startswith(SESSION_STREAM_PREFIX):
+                    found[event.stream.removeprefix(SESSION_STREAM_PREFIX)] = None
             after = page[-1].position
             if after >= until:
                 break

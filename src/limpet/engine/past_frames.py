@@ -11,8 +11,9 @@ from limpet.core.values.frame_state import Frame, TreeState
 from limpet.core.values.messages import checked_id
 from limpet.core.values.pack_parts import PackSelection
 from limpet.core.windows.pack import ContextPack
-from limpet.engine import packs, trees
-from limpet.engine.engine import Engine
+from limpet.engine import packs
+from limpet.runtime import state_cache
+from limpet.runtime.engine import Engine
 
 
 class FrameDifference(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ def tree_at(engine: Engine, tenant: str, frame_id: str, position: int) -> PastTr
     """
     engine.check()
     root = engine.trees.root(tenant, checked_id("a frame's id", frame_id))
-    stream = trees.stream_of(root or "")
+    stream = state_cache.tree_stream(root or "")
     until = engine.store.version(tenant, stream, position=position) if root else 0
     tree, after = None, 0
     closed: dict[str, Frame] = {}
@@ -63,7 +64,7 @@ def tree_at(engine: Engine, tenant: str, frame_id: str, position: int) -> PastTr
         page = engine.store.read(tenant, stream, after=after, until=until, limit=limits.READ_CHUNK)
         if not page:
             raise errors.Corrupt(f"the log of {stream} ends before version {until:,}.")
-        for fact in map(trees.recorded, page):
+        for fact in map(state_cache.decode_tree_event, page):
             tree = rules.evolve(tree, fact.event, version=fact.version, time_us=fact.time_us)
             if isinstance(fact.event, e.FramePoppedEvent):
                 closed[fact.event.frame_id] = tree.closed[-1]

@@ -15,9 +15,9 @@ import msgspec
 from limpet import errors
 from limpet.core.values.messages import checked_id
 from limpet.engine import exporting, foreign, importing
-from limpet.engine.engine import Engine
 from limpet.engine.exporting import Exported, Sink
 from limpet.engine.foreign import Notes, Skipped
+from limpet.runtime.engine import Engine
 from limpet.stores import urls
 
 if TYPE_CHECKING:

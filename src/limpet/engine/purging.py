@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet import limits
-from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing
 from limpet.engine.pending import todos, unfinished
 from limpet.engine.tasks import Beat
 from limpet.engine.telling import Elsewhere, Hook
+from limpet.runtime.engine import Engine
 
 
 class PurgeTask:

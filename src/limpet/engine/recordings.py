@@ -11,10 +11,10 @@ from limpet.core.values import ids
 from limpet.core.values.context import CompactionLevel
 from limpet.core.values.events import MessageAddedEvent, WindowRecordedEvent
 from limpet.core.values.session_state import SessionState
-from limpet.engine.engine import Engine
-from limpet.engine.finding import Log
-from limpet.engine.states import facts
 from limpet.engine.windows import AsyncWindowed, Windowed
+from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.state_cache import decode_session_events
 
 
 class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
         return self.version + 1
 
 
-class _Log(Log):
+class _Log(SessionEventSearch):
     """One session's events, looked through for recorded windows."""
 
     def at(self, version: int) -> RecordedWindow | None:
@@ -53,7 +53,9 @@ class _Log(Log):
         found = self.read(version - 1, version + 1)
         if len(found) < 2 or found[0].kind != WindowRecordedEvent.kind:
             return None
-        window, said = (fact.event for fact in facts(self._store, self._tenant, found))
+        window, said = (
+            fact.event for fact in decode_session_events(self._store, self._tenant, found)
+        )
         if not isinstance(window, WindowRecordedEvent) or not isinstance(said, MessageAddedEvent):
             return None
         chosen, answer = window.selection, found[1]

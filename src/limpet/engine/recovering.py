@@ -27,10 +27,10 @@ from limpet.core.values.events import (
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import EndReason, SessionState
-from limpet.engine import deriving, salvaging
-from limpet.engine.engine import Engine
 from limpet.engine.session import Session
-from limpet.engine.states import facts, stream_of
+from limpet.runtime import event_reader, projections
+from limpet.runtime.engine import Engine
+from limpet.runtime.state_cache import decode_session_events, session_stream
 from limpet.stores.port import StoredEvent
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Recovering:
         if self._files is None:
             return False
         try:
-            deriving.rebuild(self._engine.store)
+            projections.rebuild_store(self._engine.store)
         except errors.Corrupt:
             return False
         return True
@@ -127,7 +127,7 @@ class Recovering:
         return self._sessions.get_or_create_session(
             made,
             # Whoever erases all of a user has to find it.
-            user_id=salvaging.owner(self._engine.store, self._tenant, session_id),
+            user_id=event_reader.salvage_owner(self._engine.store, self._tenant, session_id),
             title=title,
             system=notice,
             metadata={"recovered_from": session_id},
@@ -146,8 +146,10 @@ class Recovering:
     def _log(self, session_id: str) -> _Log:
         """Return what the log still says of a session's present generation."""
         found = _Log()
-        for event in salvaging.events(self._engine.store, self._tenant, stream_of(session_id)):
-            if isinstance(event, salvaging.Damage):
+        for event in event_reader.salvage_stream(
+            self._engine.store, self._tenant, session_stream(session_id)
+        ):
+            if isinstance(event, event_reader.UnreadableEvent):
                 found.damaged += 1
             else:
                 self._take(found, event)
@@ -156,7 +158,7 @@ class Recovering:
     def _take(self, found: _Log, stored: StoredEvent) -> None:
         found.erased += stored.erased
         try:
-            (fact,) = facts(self._engine.store, self._tenant, (stored,))
+            (fact,) = decode_session_events(self._engine.store, self._tenant, (stored,))
         except errors.Corrupt:
             found.damaged += 1
         except errors.Erased:

@@ -15,9 +15,9 @@ from limpet.core.values.memory_records import History, Said
 from limpet.core.values.session_state import SessionStatus
 from limpet.engine import histories
 from limpet.engine.attempts import Failed, attempt
-from limpet.engine.engine import Engine
 from limpet.engine.jobs import Job, Jobs
 from limpet.engine.tasks import Beat, Task
+from limpet.runtime.engine import Engine
 
 
 class Redoes(Protocol):

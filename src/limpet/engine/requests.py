@@ -30,7 +30,7 @@ from limpet.core.values.session_state import (
 )
 from limpet.core.windows import recorded_selection
 from limpet.core.windows.window import Window
-from limpet.engine import listed, policies
+from limpet.runtime import projections, window_input
 from limpet.stores import port
 
 MessageLike = intake.MessageLike
@@ -78,7 +78,7 @@ def checked_policy(policy: WindowPolicy | None) -> WindowPolicy | None:
             f"a policy is a WindowPolicy, not {type(policy).__name__}.",
             hint="For example WindowPolicy(budget=8_000).",
         )
-    measure = policies.measure_of(policy, ())
+    measure = window_input.policy_counter(policy, ())
     if measure.counted.overhead >= policy.budget:
         raise errors.InvalidRequest(
             f"the policy's budget of {policy.budget:,} leaves nothing beside the {measure.counted.overhead:,} that a reply takes.",
@@ -300,7 +300,7 @@ class Requests:
         if status is not None and status not in (SessionStatus.ACTIVE, SessionStatus.ENDED):
             raise errors.InvalidRequest("status is 'active' or 'ended'.")
         return port.Query(
-            kind=listed.KIND,
+            kind=projections.SESSION_KIND,
             owner=user_id,
             status=status,
             since_us=microseconds(active_after),
@@ -325,7 +325,7 @@ def _message(at: str | int) -> str | int:
 
 def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     frozen = freeze_object("a metadata filter", metadata)
-    made = listed.terms(frozen)
+    made = projections.metadata_terms(frozen)
     if len(made) != len(frozen):
         raise errors.InvalidRequest(
             "a metadata filter compares text, numbers, booleans or None of at most 500 bytes."
@@ -364,7 +364,7 @@ def cutoff(now: When | None, clock: Callable[[], int], idle_s: float) -> int:
 def idle(before_us: int) -> port.Query:
     """A page of active sessions whose last activity is not after a moment."""
     return port.Query(
-        kind=listed.KIND,
+        kind=projections.SESSION_KIND,
         status=SessionStatus.ACTIVE,
         until_us=before_us,
         limit=limits.PAGE_SIZE_MAX,

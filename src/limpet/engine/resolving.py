@@ -19,12 +19,12 @@ from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
 from limpet.core.windows.pack_assembly import HandleContent
 from limpet.core.windows.summary import message_text
-from limpet.engine import forking, trees
-from limpet.engine.engine import Engine
-from limpet.engine.finding import Log
 from limpet.engine.messages import Reader
-from limpet.engine.states import facts, messages_of, stream_of
-from limpet.engine.tails import Said
+from limpet.runtime import event_reader, state_cache
+from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.message_cache import LoggedMessage
+from limpet.runtime.state_cache import decode_session_events, messages_of, session_stream
 from limpet.stores import port
 from limpet.stores.erasure import is_notice
 
@@ -41,7 +41,9 @@ def living(
     state = engine.states.current(tenant, session_id)
     if state is None or state.gone:
         return None
-    gone = version is not None and version <= Log(engine.store, tenant, state).floor()
+    gone = (
+        version is not None and version <= SessionEventSearch(engine.store, tenant, state).floor()
+    )
     return None if gone else state
 
 
@@ -87,7 +89,9 @@ class Moments:
         if state is None or at is None or max(state.began, state.rebased) <= at <= state.version:
             return state
         try:
-            return forking.past(self._engine.store, self._engine.states, self._tenant, state, at)
+            return event_reader.fold_at_version(
+                self._engine.store, self._engine.states, self._tenant, state, at
+            )
         except errors.NotFound:
             return None
 
@@ -98,7 +102,7 @@ class _Known:
     def __init__(self, blobs: Mapping[bytes, bytes], moments: Moments) -> None:
         self.blobs = blobs
         self.moments = moments
-        self.tails: dict[tuple[str, int], list[Said]] = {}
+        self.tails: dict[tuple[str, int], list[LoggedMessage]] = {}
 
 
 class Resolving:
@@ -178,15 +182,15 @@ class Resolving:
             raise unresolved(handle, f"the log has no event at position {position:,}")
         if is_notice(found[0].kind):
             raise unresolved(handle, f"an event of kind {found[0].kind} has no text")
-        if found[0].stream.startswith(trees.PREFIX):
-            event = trees.recorded(found[0]).event
+        if found[0].stream.startswith(state_cache.TREE_STREAM_PREFIX):
+            event = state_cache.decode_tree_event(found[0]).event
             if isinstance(event, e.HandleAddedEvent):
                 return self._followed(handle, event.handle, known, steps)
             return self._of_frame(handle, event)
-        event = facts(self._store, self._tenant, found)[0].event
+        event = decode_session_events(self._store, self._tenant, found)[0].event
         if not isinstance(event, MessageAddedEvent):
             raise unresolved(handle, f"an event of kind {event.kind} has no text")
-        session_id = found[0].stream.removeprefix(stream_of(""))
+        session_id = found[0].stream.removeprefix(session_stream(""))
         if living(self._engine, self._tenant, session_id, found[0].version) is None:
             raise unresolved(handle, f"the session of event {position:,} was deleted")
         return HandleContent(spoken([event.message]), session=(session_id, found[0].version))
@@ -248,10 +252,10 @@ class Resolving:
         root = self._engine.trees.root(self._tenant, frame_id)
         if root is None:
             raise unresolved(handle, f"there is no frame {frame_id!r}")
-        stream = trees.stream_of(root)
+        stream = state_cache.tree_stream(root)
         version = self._store.find_claim(self._tenant, stream, f"end:{tool_id}")
         found = self._read(stream, version)
-        event = trees.recorded(found).event if found is not None else None
+        event = state_cache.decode_tree_event(found).event if found is not None else None
         if not isinstance(event, e.FrameUpdatedEvent) or event.frame_id != frame_id:
             raise unresolved(handle, f"the frame has no finished tool {tool_id!r}")
         return self._ended(handle, event)
@@ -269,7 +273,7 @@ class Resolving:
         if event.recorded_in is None:
             return HandleContent(_plain(event.output))
         session_id, message_id = event.recorded_in
-        stream = stream_of(session_id)
+        stream = session_stream(session_id)
         version = self._store.find_claim(self._tenant, stream, message_id)
         alive = living(self._engine, self._tenant, session_id, version) is not None
         found = self._read(stream, version) if alive else None

@@ -26,9 +26,9 @@ from limpet.core.values.frame_state import (
     TreeState,
 )
 from limpet.core.values.session_state import SessionState, SessionStatus
-from limpet.engine import trees
-from limpet.engine.engine import Engine
 from limpet.engine.requests import Settings
+from limpet.runtime import state_cache
+from limpet.runtime.engine import Engine
 from limpet.stores import port
 
 
@@ -69,7 +69,7 @@ class Resuming:
         """Whether a suspension waits, and is the one that a command with this key began."""
         used = None if key is None else self._engine.store.find_key(self._tenant, key)
         made = used and self._engine.store.feed(self._tenant, after=used.last - 1, limit=1)
-        began = trees.recorded(made[0]).event if made else None
+        began = state_cache.decode_tree_event(made[0]).event if made else None
         return (
             isinstance(began, e.FrameSuspendedEvent)
             and began.suspension_id == standing.suspension_id
@@ -97,15 +97,15 @@ class Resuming:
 
     def _shelved(self, scope: Scope | None) -> Iterator[Frame]:
         """Yield the closed frames of a scope that have rows of their own, the newest first."""
-        for row in self._rows(trees.FRAME, owner=scope.actor_id if scope else None):
+        for row in self._rows(state_cache.FRAME_KIND, owner=scope.actor_id if scope else None):
             frame = wire.decode_frame(row.document)
             if not frame.open and _covers(scope, frame):
                 yield frame
 
     def _open_trees(self, scope: Scope | None) -> Iterator[TreeState]:
         """Yield the trees that are open and have work of a scope."""
-        terms = trees.terms_of(scope) if scope else ()
-        for row in self._rows(trees.TREE, lookup=trees.OPEN, terms=terms):
+        terms = state_cache.scope_terms(scope) if scope else ()
+        for row in self._rows(state_cache.TREE_KIND, lookup=state_cache.ROW_OPEN, terms=terms):
             tree = self._engine.trees.current(self._tenant, row.id)
             if tree is not None:
                 yield tree
@@ -171,7 +171,7 @@ class Resuming:
         found: list[str] = []
         seen: set[str] = set()
         while True:
-            rows = self._engine.store.query(self._tenant, trees.alarms(now_us))
+            rows = self._engine.store.query(self._tenant, state_cache.overdue_trees_query(now_us))
             fresh = [row.id for row in rows if row.id not in seen]
             if not fresh:
                 break
@@ -184,7 +184,7 @@ class Resuming:
 
     def _orphans(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield trees with frames whose sessions take no more messages, and those sessions."""
-        for row in self._rows(trees.TREE, lookup=trees.OPEN):
+        for row in self._rows(state_cache.TREE_KIND, lookup=state_cache.ROW_OPEN):
             tree = self._engine.trees.current(self._tenant, row.id)
             open_frames = tree.frames.values() if tree else ()
             named = {frame.scope.session_id for frame in open_frames} - {None}
@@ -215,15 +215,19 @@ class Resuming:
             self._engine.run(CommandRequest(tenant=self._tenant, command=command))
         except (errors.InvalidTransition, errors.FrameNotFound):
             return []
-        stream, after = trees.stream_of(root_id), tree.version if tree else 0
+        stream, after = state_cache.tree_stream(root_id), tree.version if tree else 0
         found: list[str] = []
         while page := self._engine.store.read(self._tenant, stream, after=after):
-            found += [fact.event.frame_id for fact in map(trees.recorded, page) if _expired(fact)]
+            found += [
+                fact.event.frame_id
+                for fact in map(state_cache.decode_tree_event, page)
+                if _expired(fact)
+            ]
             after = page[-1].version
         return found
 
 
-def _expired(fact: trees.TreeEvent) -> bool:
+def _expired(fact: state_cache.TreeEvent) -> bool:
     match fact.event:
         case e.FramePoppedEvent(reason=reason):
             return reason in (

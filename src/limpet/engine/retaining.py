@@ -16,12 +16,13 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.rules import session_rules
 from limpet.core.values.session_state import SessionState, SessionStatus
-from limpet.engine import engines, trees
-from limpet.engine.engine import Engine
+from limpet.engine import engines
 from limpet.engine.erasing import Done, Erasing
-from limpet.engine.listed import KIND, rows
-from limpet.engine.states import stream_of
 from limpet.engine.tasks import Beat
+from limpet.runtime import state_cache
+from limpet.runtime.engine import Engine
+from limpet.runtime.projections import SESSION_KIND, iter_rows
+from limpet.runtime.state_cache import session_stream
 from limpet.stores import port
 from limpet.stores.erasure import is_erased_stream
 
@@ -92,10 +93,12 @@ class Retaining:
         for _, state in self._ended(look.cutoff_us):
             if state.id not in look.going:
                 staying.note(look.verdict(state))
-        active = port.Query(kind=KIND, status=SessionStatus.ACTIVE)
-        young = port.Query(kind=KIND, status=SessionStatus.ENDED, since_us=look.cutoff_us + 1)
+        active = port.Query(kind=SESSION_KIND, status=SessionStatus.ACTIVE)
+        young = port.Query(
+            kind=SESSION_KIND, status=SessionStatus.ENDED, since_us=look.cutoff_us + 1
+        )
         for query, why in ((active, Stays.ACTIVE), (young, Stays.YOUNG)):
-            found = (row.id for row in rows(self._store, self._tenant, query))
+            found = (row.id for row in iter_rows(self._store, self._tenant, query))
             if count := sum(each not in look.going for each in found):
                 staying.count[why.value] = count
         gone, events, keys = look.going, 0, 0
@@ -166,8 +169,10 @@ class Retaining:
     def _ended(
         self, cutoff_us: int, after: Place | None = None
     ) -> Iterator[tuple[Place, SessionState]]:
-        query = port.Query(kind=KIND, status=SessionStatus.ENDED, until_us=cutoff_us, after=after)
-        for row in rows(self._store, self._tenant, query):
+        query = port.Query(
+            kind=SESSION_KIND, status=SessionStatus.ENDED, until_us=cutoff_us, after=after
+        )
+        for row in iter_rows(self._store, self._tenant, query):
             state = self._engine.states.current(self._tenant, row.id)
             if state is not None:
                 yield (row.time_us, row.id), state
@@ -241,14 +246,20 @@ class _Look:
         if self._taken and not _handed_over(state):
             return Stays.NOT_TAKEN
         term = f"session:{state.id}"
-        query = port.Query(kind=trees.TREE, status=trees.OPEN, terms=(term,), limit=1)
+        query = port.Query(
+            kind=state_cache.TREE_KIND, status=state_cache.ROW_OPEN, terms=(term,), limit=1
+        )
         return Stays.FRAMES if self._engine.store.query(self._tenant, query) else None
 
     def _after(self, state: SessionState) -> Iterator[tuple[SessionState, Stays]]:
         """Yield the sessions that go on from one."""
-        stream = stream_of(state.id)
+        stream = session_stream(state.id)
         for name, _ in self._engine.store.forks(self._tenant, stream):
-            fork = None if is_erased_stream(name) else self.state(name.removeprefix(stream_of("")))
+            fork = (
+                None
+                if is_erased_stream(name)
+                else self.state(name.removeprefix(session_stream("")))
+            )
             if fork is not None:
                 yield fork, Stays.FORKED
         for session_id in state.continuations:

@@ -11,12 +11,12 @@ from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import SessionState
 from limpet.core.windows.window import Window
 from limpet.engine import handles
-from limpet.engine.engine import Engine
 from limpet.engine.handles import PendingCall
 from limpet.engine.messages import Messages, Reader
 from limpet.engine.past import PastSession, at_version
 from limpet.engine.recordings import Recalling
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
+from limpet.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from limpet.engine.sessions import Sessions

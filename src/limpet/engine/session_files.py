@@ -20,10 +20,10 @@ from limpet import errors
 from limpet.core.values.json_values import Json, thaw
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
-from limpet.engine import salvaging
-from limpet.engine.engine import Engine
 from limpet.engine.messages import Messages, Reader
-from limpet.engine.states import PREFIX, stream_of
+from limpet.runtime import event_reader
+from limpet.runtime.engine import Engine
+from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, session_stream
 from limpet.stores.port import ReadableDocuments
 
 _log = logging.getLogger("limpet.files")
@@ -122,15 +122,15 @@ class SessionFiles:
 
     def _changed(self, tenant: str, after: int) -> tuple[list[str], int]:
         found: dict[str, None] = {}
-        for event in salvaging.feed(self._engine.store, tenant, after=after):
-            if isinstance(event, salvaging.Damage):
+        for event in event_reader.salvage_feed(self._engine.store, tenant, after=after):
+            if isinstance(event, event_reader.UnreadableEvent):
                 # Whose it is can't be told; a session that rests on it is met when it is written.
                 self._tell(tenant, event.error)
                 after = event.at
             else:
                 after = event.position
-                if event.stream.startswith(PREFIX):
-                    found[event.stream.removeprefix(PREFIX)] = None
+                if event.stream.startswith(SESSION_STREAM_PREFIX):
+                    found[event.stream.removeprefix(SESSION_STREAM_PREFIX)] = None
         return list(found), after
 
     def _write_what_can_be(self, tenant: str, session_id: str) -> None:
@@ -212,7 +212,7 @@ class SessionFiles:
         return None
 
     def _document(self, tenant: str, state: SessionState) -> dict[str, Json]:
-        store, stream = self._engine.store, stream_of(state.id)
+        store, stream = self._engine.store, session_stream(state.id)
         last = store.read(tenant, stream, after=state.version - 1, until=state.version)
         messages = Messages(Reader(self._engine, tenant, state))
         return {

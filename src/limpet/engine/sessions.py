@@ -18,12 +18,13 @@ from limpet.core.values.json_values import Json
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
 from limpet.core.windows.window import Window
-from limpet.engine import deferred, forking, requests
-from limpet.engine.commits import Answer
-from limpet.engine.engine import Engine
+from limpet.engine import deferred, requests
 from limpet.engine.handles import PendingCall
 from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Settings, When
 from limpet.engine.session import Session, checked_session
+from limpet.runtime import event_reader
+from limpet.runtime.commit_queue import CommandResult
+from limpet.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from limpet.engine.bootstrapping import Bootstrap
@@ -150,7 +151,7 @@ class Sessions:
             self._deferred.settle(session_id)
         return session
 
-    def _run(self, request: CommandRequest) -> Answer:
+    def _run(self, request: CommandRequest) -> CommandResult:
         self._deferred.wait(request.session_id)
         return self._engine.run(request)
 
@@ -305,7 +306,7 @@ class Sessions:
         """Return the request of a fork or a rewind with what can be found out before its turn."""
         self._engine.check()
         self._deferred.wait(request.session_id)
-        return forking.ahead(self._engine.store, self._engine.states, request)
+        return event_reader.prefetch_source_state(self._engine.store, self._engine.states, request)
 
     def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
         """Delete the session: no verb finds it any more. False if there was none."""

@@ -15,9 +15,9 @@ from limpet.core.values.json_values import checked_text
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SUMMARY_LANGUAGES, SessionState, Summary, WindowPolicy
 from limpet.core.windows import summary as summaries
-from limpet.engine import policies
 from limpet.engine.messages import Reader
 from limpet.engine.requests import checked_policy
+from limpet.runtime import window_input
 
 Summarizer = Callable[[Sequence[Message], str | None], str]
 """Makes one text of some messages and the summary before them."""
@@ -115,7 +115,7 @@ class Out(msgspec.Struct, frozen=True):
             author="" if text is None else author,
             recall=score,
         )
-        measure = policies.measure_of(policy, self.state.corrections)
+        measure = window_input.policy_counter(policy, self.state.corrections)
         summary = msgspec.structs.replace(summary, tokens=measure.plain(summary.message()))
         most = int(self._budget * limits.SUMMARY_SHARE_MAX)
         if summary.tokens > most:

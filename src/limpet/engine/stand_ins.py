@@ -15,9 +15,9 @@ from limpet.core.values.events import (
     TreeErasedEvent,
 )
 from limpet.core.values.messages import Message
-from limpet.engine import deriving, trees
 from limpet.engine.pending import Todo, encoded
-from limpet.engine.states import recorded, texts_of
+from limpet.runtime import projections, state_cache
+from limpet.runtime.state_cache import decode_session_event, referenced_texts
 from limpet.stores.erasure import RedactedPayload
 from limpet.stores.port import BlobLoader, StoredEvent
 
@@ -29,28 +29,32 @@ def name_of(cause: StoredEvent) -> str:
 
 def notice_kind(stream: str) -> str:
     """Return the kind of a stream's notice."""
-    return TreeErasedEvent.kind if stream.startswith(trees.PREFIX) else SessionErasedEvent.kind
+    return (
+        TreeErasedEvent.kind
+        if stream.startswith(state_cache.TREE_STREAM_PREFIX)
+        else SessionErasedEvent.kind
+    )
 
 
 def made(stored: StoredEvent, cause: StoredEvent, fetch: BlobLoader) -> RedactedPayload:
     """Return what stands in for an event that goes because of another, or for itself."""
-    if stored.stream.startswith(trees.PREFIX):
+    if stored.stream.startswith(state_cache.TREE_STREAM_PREFIX):
         return _of_frame(stored, cause)
     own = cause.position == stored.position
     said = None if own else _message(cause, fetch)
-    event = recorded(stored, texts_of((stored,), fetch)).event
+    event = decode_session_event(stored, referenced_texts((stored,), fetch)).event
     return _stored(stored, redaction.redacted_session_event(event, name_of(cause), said), cause)
 
 
 def _message(cause: StoredEvent, fetch: BlobLoader) -> Message:
-    event = recorded(cause, texts_of((cause,), fetch)).event
+    event = decode_session_event(cause, referenced_texts((cause,), fetch)).event
     if not isinstance(event, MessageAddedEvent):
         raise errors.Corrupt("what an erasure is said to be because of is no message.")
     return event.message
 
 
 def _of_frame(stored: StoredEvent, cause: StoredEvent) -> RedactedPayload:
-    event, texts = redaction.redacted_frame_event(trees.recorded(stored).event)
+    event, texts = redaction.redacted_frame_event(state_cache.decode_tree_event(stored).event)
     return RedactedPayload(
         stored.position,
         parting.encode_frame_event(event),
@@ -70,7 +74,7 @@ class Again:
     """Erases again in a copy of the log what was erased since it was made."""
 
     now_us = staticmethod(ids.SYSTEM_FACTORY.now_us)
-    derive = staticmethod(deriving.derived)
+    derive = staticmethod(projections.derive_stream)
     kind = staticmethod(notice_kind)
 
     def todo(self, tenant: str) -> bytes:

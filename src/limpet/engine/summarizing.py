@@ -18,12 +18,12 @@ from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.engine import attempts, shrinking
 from limpet.engine.attempts import Failed, attempt
 from limpet.engine.cursors import Follower
-from limpet.engine.engine import Engine
 from limpet.engine.jobs import digest
 from limpet.engine.messages import Reader
 from limpet.engine.shrinking import Summarizer
-from limpet.engine.states import PREFIX
 from limpet.engine.tasks import Beat, Task
+from limpet.runtime.engine import Engine
+from limpet.runtime.state_cache import SESSION_STREAM_PREFIX
 from limpet.stores import port
 
 WANTED = "summary/todo/"
@@ -93,7 +93,7 @@ class Summarizing:
     def _look(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
         """Note the sessions that a part of the log leaves without a written summary."""
         touched = {
-            stored.stream.removeprefix(PREFIX): stored.position
+            stored.stream.removeprefix(SESSION_STREAM_PREFIX): stored.position
             for stored in page
             if stored.kind in _KINDS
         }

@@ -13,9 +13,9 @@ from limpet.core.values import ids
 from limpet.core.values.events import MessageAddedEvent, SessionCreatedEvent, SessionResetEvent
 from limpet.core.values.memory_records import Said
 from limpet.core.values.session_state import SessionState
-from limpet.engine.engine import Engine
-from limpet.engine.finding import Log
-from limpet.engine.states import facts, stream_of
+from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.state_cache import decode_session_events, session_stream
 from limpet.stores.port import StoredEvent
 
 _BOUNDARIES: Final = frozenset({SessionCreatedEvent.kind, SessionResetEvent.kind})
@@ -49,8 +49,8 @@ class _Around:
         self._engine = engine
         self._tenant = tenant
         self._state = state
-        self._stream = stream_of(state.id)
-        self._floor = Log(engine.store, tenant, state).floor()
+        self._stream = session_stream(state.id)
+        self._floor = SessionEventSearch(engine.store, tenant, state).floor()
 
     def read(self, message_id: str, count: int) -> list[Said]:
         line, version = self._find(message_id)
@@ -129,7 +129,9 @@ class _Around:
         self, found: Sequence[StoredEvent]
     ) -> Iterator[tuple[StoredEvent, MessageAddedEvent]]:
         kept = [stored for stored in found if stored.payload is not None]
-        for stored, fact in zip(kept, facts(self._engine.store, self._tenant, kept), strict=True):
+        for stored, fact in zip(
+            kept, decode_session_events(self._engine.store, self._tenant, kept), strict=True
+        ):
             if isinstance(fact.event, MessageAddedEvent):
                 yield stored, fact.event
 
@@ -137,7 +139,7 @@ class _Around:
         """Return the generation that an event is in, and the ordinal that it began at."""
         if line == self._state.version and version > self._state.began:
             return self._state.generation, self._state.ordinal_began
-        log = Log(
+        log = SessionEventSearch(
             self._engine.store, self._tenant, msgspec.structs.replace(self._state, version=line)
         )
         begun = [at for kind in _BOUNDARIES for at in log.versions(kind, 0, version, newest=True)]

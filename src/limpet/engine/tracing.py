@@ -20,11 +20,17 @@ from limpet.core.values.messages import Message
 from limpet.core.values.pack_parts import PackSelection
 from limpet.core.values.session_state import SessionState
 from limpet.core.windows.pack import SOURCE_MESSAGE, SOURCE_SUMMARY, ConversationMoment
-from limpet.engine import planning, stand_ins, trees
-from limpet.engine.engine import Engine
-from limpet.engine.finding import Log
+from limpet.engine import stand_ins
 from limpet.engine.lineage import own_events
-from limpet.engine.states import PREFIX, recorded, stream_of, texts_of
+from limpet.runtime import planner, state_cache
+from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.state_cache import (
+    SESSION_STREAM_PREFIX,
+    decode_session_event,
+    referenced_texts,
+    session_stream,
+)
 from limpet.stores import port
 from limpet.stores.erasure import RedactedPayload, is_erased_stream
 
@@ -63,7 +69,7 @@ class Trees:
 
     def concerns(self, stored: port.StoredEvent) -> bool:
         """Whether an event holds some of it."""
-        event = trees.recorded(stored).event
+        event = state_cache.decode_tree_event(stored).event
         match event:
             case s.FrameUpdatedEvent(pack=pack) if pack is not None and pack.digest:
                 return self._in_pack(pack)
@@ -126,9 +132,9 @@ def mentions(
 
 
 def _trees(store: port.Store, tenant: str) -> Iterator[str]:
-    query = port.Query(kind=trees.TREE, limit=limits.PAGE_SIZE_MAX)
+    query = port.Query(kind=state_cache.TREE_KIND, limit=limits.PAGE_SIZE_MAX)
     while page := store.query(tenant, query):
-        yield from (trees.stream_of(row.id) for row in page)
+        yield from (state_cache.tree_stream(row.id) for row in page)
         query = msgspec.structs.replace(query, after=(page[-1].time_us, page[-1].id))
 
 
@@ -186,13 +192,15 @@ def _events_of(
     store: port.Store, tenant: str, state: SessionState, message_id: str
 ) -> Iterator[port.StoredEvent]:
     """Give the events of a message in a session, erased or not, where they really are: a rewind may have left some out."""
-    stream = stream_of(state.id)
-    floor = Log(store, tenant, state).floor()
+    stream = session_stream(state.id)
+    floor = SessionEventSearch(store, tenant, state).floor()
     version = store.find_claim(tenant, stream, message_id, at=state.version)
     found = {version} if version > floor else set[int]()
     for event in own_events(store, tenant, stream, state.version):
         if event.kind == s.MessageAddedEvent.kind and event.version > floor and event.payload:
-            said = recorded(event, texts_of((event,), lambda hashes: store.blobs(tenant, hashes)))
+            said = decode_session_event(
+                event, referenced_texts((event,), lambda hashes: store.blobs(tenant, hashes))
+            )
             if isinstance(said.event, s.MessageAddedEvent) and said.event.message.id == message_id:
                 found.add(event.version)
     for each in sorted(found):
@@ -217,7 +225,7 @@ class Trace:
         self._said = self._message(self.cause)
         self._reach: dict[str, Reach] = {}
         for event in causes:
-            owner = event.stream.removeprefix(PREFIX)
+            owner = event.stream.removeprefix(SESSION_STREAM_PREFIX)
             there = engine.states.at(tenant, owner, event.version)
             began = there.ordinal_began if there else 0
             known = self._reach.setdefault(owner, Reach(event.version, set(), began))
@@ -226,7 +234,7 @@ class Trace:
         self._found: dict[int, port.StoredEvent] = dict(self._causes)
 
     def _message(self, stored: port.StoredEvent) -> Message:
-        event = recorded(stored, texts_of((stored,), self._blobs)).event
+        event = decode_session_event(stored, referenced_texts((stored,), self._blobs)).event
         assert isinstance(event, s.MessageAddedEvent), "a claim is made by a message"
         return event.message
 
@@ -243,7 +251,7 @@ class Trace:
             self._after = stored.position
             if stored.payload is None or is_erased_stream(stored.stream) or stored.erased:
                 continue
-            if stored.stream.startswith(trees.PREFIX):
+            if stored.stream.startswith(state_cache.TREE_STREAM_PREFIX):
                 if self._trees.concerns(stored):
                     self._found[stored.position] = stored
             elif self._concerns(stored):
@@ -252,7 +260,7 @@ class Trace:
     def copies(self) -> dict[int, str]:
         """Return by their positions which sessions have it as a message."""
         said = (each for each in self._found.values() if each.kind == s.MessageAddedEvent.kind)
-        return {each.position: each.stream.removeprefix(PREFIX) for each in said}
+        return {each.position: each.stream.removeprefix(SESSION_STREAM_PREFIX) for each in said}
 
     def stand_ins(self) -> dict[str, list[RedactedPayload]]:
         """Return what stands in for all of it, by stream."""
@@ -264,14 +272,14 @@ class Trace:
         return made
 
     def _concerns(self, stored: port.StoredEvent) -> bool:
-        session_id = stored.stream.removeprefix(PREFIX)
+        session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
         reach = self._reach.get(session_id)
         begins = stored.kind in (s.SessionCreatedEvent.kind, s.SessionForkedEvent.kind)
         if reach is None and not begins and stored.kind != s.MessageAddedEvent.kind:
             return False
         if stored.kind == s.MessageAddedEvent.kind and not self._may_be_a_copy(stored):
             return False
-        event = recorded(stored, texts_of((stored,), self._blobs)).event
+        event = decode_session_event(stored, referenced_texts((stored,), self._blobs)).event
         match event:
             case s.MessageAddedEvent():
                 return self._is_a_copy(event.message, stored)
@@ -301,9 +309,9 @@ class Trace:
     def _is_a_copy(self, message: Message, stored: port.StoredEvent) -> bool:
         if message.id != self._said.id or message.origin is None:
             return False
-        if not planning.same_message(message, self._said):
+        if not planner.is_same_message(message, self._said):
             return False
-        session_id = stored.stream.removeprefix(PREFIX)
+        session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
         reach = self._reach.setdefault(session_id, Reach(stored.version, set()))
         reach.ordinals.add(stored.ordinal)
         return True

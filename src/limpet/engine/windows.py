@@ -19,12 +19,12 @@ from limpet.core.windows import window as windows
 from limpet.core.windows.pack import ConversationMoment
 from limpet.core.windows.window import Window
 from limpet.engine import shrinking
-from limpet.engine.engine import Engine
-from limpet.engine.finding import Log
 from limpet.engine.handles import Handle
-from limpet.engine.parts import Measure, Parts, counter_of
 from limpet.engine.shrinking import AsyncSummarizer, Summarizer
-from limpet.engine.states import messages_of, stream_of
+from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.state_cache import messages_of, session_stream
+from limpet.runtime.window_input import CorrectedCounter, WindowInput, counter_of
 from limpet.stores import port
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         if type(cast("object", self.stable)) is not bool:
             raise errors.InvalidRequest("stable is True or False.")
 
-    def measure(self, corrections: Sequence[CounterCorrection] = ()) -> Measure:
+    def measure(self, corrections: Sequence[CounterCorrection] = ()) -> CorrectedCounter:
         """Return the counter at work."""
         counter = self.counter
         if counter is None or isinstance(counter, str):
             counter = counter_of(self.model, counter)
-        return Measure(
+        return CorrectedCounter(
             counter, tools=self.tools, reserve=self.reserve, within=self.within, corrections=corrections
         )  # fmt: skip
 
@@ -134,7 +134,7 @@ def of_session(engine: Engine, tenant: str, state: SessionState, wish: Wish) -> 
     engine.check()
     asked = wish.by(state.policy)
     measure = asked.measure(state.corrections)
-    parts = Parts(engine.tails.of(tenant, state), state, measure, asked.budget)
+    parts = WindowInput(engine.tails.of(tenant, state), state, measure, asked.budget)
     made = windows.fit_window(
         parts.upto(stable=asked.stable, shared=bool(asked.shares)), asked.budget, count=measure.count, counted=measure.counted,
         least=asked.least, shares=asked.shares, known=parts.known,
@@ -148,10 +148,10 @@ def of_session(engine: Engine, tenant: str, state: SessionState, wish: Wish) -> 
 def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str) -> Window:
     """Return the window that was recorded with a message of a session."""
     engine.check()
-    stream = stream_of(state.id)
+    stream = session_stream(state.id)
     named = checked_id("a message's id", message_id)
     version = engine.store.find_claim(tenant, stream, named, at=state.version)
-    log = Log(engine.store, tenant, state)
+    log = SessionEventSearch(engine.store, tenant, state)
     if version <= log.floor():
         raise errors.MessageNotFound(f"there is no message {message_id!r} in the session.")
     found = log.recorded_for(version)
@@ -174,7 +174,7 @@ class Spoken:
     ) -> None:
         self._store = store
         self._tenant = tenant
-        self._stream = stream_of(chosen.session_id)
+        self._stream = session_stream(chosen.session_id)
         self._chosen = chosen
 
     def count(self) -> int:

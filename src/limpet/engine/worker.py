@@ -18,9 +18,9 @@ from limpet import errors, limits
 from limpet.core.values.json_values import EMPTY, Json
 from limpet.engine import cursors, leases
 from limpet.engine.attempts import Failed, attempt, backoff_us
-from limpet.engine.engine import Engine
 from limpet.engine.leases import Held, Keeper, Leases
 from limpet.engine.tasks import Lazy, LeaseLost, Task, Telling
+from limpet.runtime.engine import Engine
 from limpet.stores import store_copy
 
 _log = logging.getLogger("limpet.worker")

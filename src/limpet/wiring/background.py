@@ -18,7 +18,6 @@ from limpet import errors, limits
 from limpet.core.values import messages
 from limpet.core.values.memory_records import Who
 from limpet.engine.bonding import BondedShelf, MendedShelf
-from limpet.engine.engine import Engine
 from limpet.engine.erasing import Erasing, Handles
 from limpet.engine.purging import PurgeTask
 from limpet.engine.shrinking import Summarizer
@@ -28,6 +27,7 @@ from limpet.memory.meaning.embedding import Embedder
 from limpet.memory.port import MemoryEngine
 from limpet.memory.shelf import Shelf
 from limpet.models.port import Model
+from limpet.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from limpet.engine.archive import Archive

@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 from limpet import errors, limits
 from limpet.core.values.session_state import SessionState, WindowPolicy
-from limpet.engine.engine import Engine
 from limpet.engine.recovering import REPLACED, Recovering
 from limpet.engine.requests import Settings, Write
 from limpet.engine.session import Session
 from limpet.engine.sessions import Sessions
 from limpet.memory.port import MemoryEngine
+from limpet.runtime.engine import Engine
 from limpet.stores import urls
 from limpet.wiring.background import Background, Extras
 from limpet.wiring.opened import close_both, files_of, open_engine

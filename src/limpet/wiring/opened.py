@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from limpet import errors, limits
 from limpet.core.values import ids
-from limpet.engine.engine import Engine
 from limpet.memory.shelf import Shelf
+from limpet.runtime.engine import Engine
 from limpet.stores import store_copy, urls
 from limpet.wiring.stores import documents_of, open_shelf, open_store
 

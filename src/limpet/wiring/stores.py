@@ -10,8 +10,9 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from limpet import errors
-from limpet.engine import deriving, stand_ins
+from limpet.engine import stand_ins
 from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.runtime import projections
 from limpet.stores import urls
 from limpet.stores.port import HasReadableDocuments, ReadableDocuments, Store
 
@@ -29,7 +30,7 @@ def _sqlite(url: str) -> Store:
     except errors.Corrupt as error:
         if error.facts.get("checksums") is not False:
             raise
-        mended = sqlite.repair_page_checksums(path, deriving.derived)
+        mended = sqlite.repair_page_checksums(path, projections.derive_stream)
     store = sqlite.open_store(path, again=stand_ins.Again())
     store.remarks = (*mended, *store.remarks)
     return store

@@ -23,7 +23,7 @@ KILLED = """
 import os, signal, sys
 import limpet
 from limpet import limits
-from limpet.engine.engine import Engine
+from limpet.runtime.engine import Engine
 
 limits.IMPORT_STEP_EVENTS = 10
 run, left = Engine.run, int(sys.argv[3])

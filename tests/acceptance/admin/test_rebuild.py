@@ -15,7 +15,7 @@ import pytest
 import limpet
 from limpet import Message, Scope, ToolCallRequest, errors, limits
 from limpet.core.formats import codec
-from limpet.engine.states import stream_of
+from limpet.runtime.state_cache import session_stream
 from limpet.stores.port import Rebuilt, Snapshot
 from limpet.stores.sqlite import SQLiteStore, database, reads
 
@@ -191,7 +191,7 @@ def lie(path: Path) -> None:
     store = limpet.connect(path)
     kept = store._opened.engine.store
     assert isinstance(kept, SQLiteStore)
-    stream = stream_of("long")
+    stream = session_stream("long")
     truth = kept.snapshot("default", stream)
     assert truth is not None
     state = codec.decode_state(truth.state)

@@ -19,8 +19,8 @@ from limpet import Limpet, Message, ToolCallRequest, errors, limits
 from limpet.core.formats import codec
 from limpet.core.values import ids
 from limpet.core.values.session_state import SessionState
-from limpet.engine.commits import Answer, CommitQueue, Ticket
 from limpet.engine.requests import Requests, Settings
+from limpet.runtime.commit_queue import CommandResult, CommitQueue, Ticket
 from limpet.stores import chain, sqlite
 from limpet.stores.sqlite import database, reads
 from limpet.stores.sqlite.shared_file.anchor import HEADS_MAX, SLOT_BYTES
@@ -347,7 +347,7 @@ def test_an_interrupted_leader_leaves_nobody_without_an_answer():
         elif len(rounds) == 2:
             raise KeyboardInterrupt
         for ticket in batch:
-            ticket.succeed(Answer(SessionState(id="s")))
+            ticket.succeed(CommandResult(SessionState(id="s")))
 
     queue, channel = CommitQueue(process), Delivered()
     first = threading.Thread(target=queue.run, args=(Ticket(request),))
@@ -377,7 +377,7 @@ def test_a_full_queue_refuses_more_and_serves_what_it_has(monkeypatch: pytest.Mo
         leading.set()
         release.wait()
         for ticket in batch:
-            ticket.succeed(Answer(SessionState(id="s")))
+            ticket.succeed(CommandResult(SessionState(id="s")))
 
     queue, channel = CommitQueue(process), Delivered()
     tickets = [Ticket(request, channel) for _ in range(3)]

@@ -7,7 +7,7 @@ import pytest
 
 import limpet
 from limpet import FrameStatus, Scope, TokenBudget, errors, limits
-from limpet.engine import trees
+from limpet.runtime import state_cache
 
 SCOPE = Scope("planner", session_id="trip")
 OTHER = Scope("reader")
@@ -30,7 +30,7 @@ def worked(lp: limpet.Limpet, count: int, scope: Scope = SCOPE) -> tuple[str, li
 
 
 def rows(lp: limpet.Limpet) -> list[str]:
-    return [row.id for row in lp.index._rows(trees.FRAME)]
+    return [row.id for row in lp.index._rows(state_cache.FRAME_KIND)]
 
 
 @pytest.mark.parametrize("count", [1, KEPT - 1, KEPT, KEPT + 1, 3 * KEPT + 5])

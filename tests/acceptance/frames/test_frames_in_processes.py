@@ -13,7 +13,7 @@ import pytest
 import limpet
 from limpet import FrameStatus, Scope, TokenBudget
 from limpet.core.values import events as e
-from limpet.engine.trees import TreeEvent
+from limpet.runtime.state_cache import TreeEvent
 from tests.acceptance import frame_workers
 
 PROCESSES, TOTAL = 16, 12_000

@@ -23,7 +23,7 @@ from limpet import (
     errors,
 )
 from limpet.core.values.frame_state import ToolEffect
-from limpet.engine import trees
+from limpet.runtime import state_cache
 from tests.acceptance.conversation_steps import engine_of
 
 
@@ -168,6 +168,6 @@ def readable(lp: Limpet, fed: int) -> int:
     engine = engine_of(lp)
     while page := engine.store.feed("default", after=fed):
         for stored in page:
-            trees.recorded(stored)
+            state_cache.decode_tree_event(stored)
         fed = page[-1].position
     return fed

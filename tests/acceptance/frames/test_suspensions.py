@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from limpet import Limpet, Scope, errors
-from limpet.engine import deriving, trees
+from limpet.runtime import projections, state_cache
 from limpet.stores import port
 from tests.acceptance.conversation_steps import engine_of, set_clock
 
@@ -42,9 +42,11 @@ def test_the_row_of_a_suspension_is_what_the_log_says_after_a_cascade(lp: Limpet
     lp.index.suspend_frame(frame.frame_id, reason="approval")
     lp.index.pop_frame(frame.frame_id, "cancelled", cascade=True)  # pyright: ignore[reportArgumentType]
     store = engine_of(lp).store
-    stream = trees.stream_of(frame.frame_id)
+    stream = state_cache.tree_stream(frame.frame_id)
     log = store.read("default", stream)
-    made = deriving.derived(stream, iter(log), lambda hashes: store.blobs("default", hashes))
+    made = projections.derive_stream(
+        stream, iter(log), lambda hashes: store.blobs("default", hashes)
+    )
     assert made.projections
     for row in made.projections:
         assert store.find("default", row.kind, row.id) == row
@@ -103,6 +105,6 @@ def test_a_token_has_256_random_bits_and_only_its_hash_is_kept(lp: Limpet):
     assert len(secrets) == 50
     store = engine_of(lp).store
     kept = [stored.payload or b"" for stored in store.feed("default", limit=1_000)]
-    rows = store.query("default", port.Query(kind=trees.SUSPENSION, limit=1_000))
+    rows = store.query("default", port.Query(kind=state_cache.SUSPENSION_KIND, limit=1_000))
     kept += [row.document for row in rows]
     assert not any(secret.encode() in one for secret in secrets for one in kept)

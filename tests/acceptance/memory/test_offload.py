@@ -12,12 +12,12 @@ from limpet import Limpet, errors, limits
 from limpet.core.rules.session_rules import is_fully_offloaded
 from limpet.core.values.events import MessageAddedEvent, SessionOffloadedEvent
 from limpet.core.values.memory_records import Who
-from limpet.engine.engine import Engine
 from limpet.engine.jobs import Jobs
 from limpet.engine.offloading import Offloading
 from limpet.engine.requests import Settings
 from limpet.engine.sessions import Sessions
 from limpet.engine.worker import Worker
+from limpet.runtime.engine import Engine
 from limpet.testing.faulty import FaultyStore
 from limpet.testing.scribe import Scribe
 from tests.acceptance.conversation_steps import (

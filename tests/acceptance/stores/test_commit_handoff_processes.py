@@ -15,7 +15,7 @@ import pytest
 
 import limpet
 from limpet import Limpet, Message, Session, ToolCallRequest, WindowPolicy
-from limpet.engine.commits import Ticket
+from limpet.runtime.commit_queue import Ticket
 from limpet.stores.sqlite import SQLiteStore
 from limpet.stores.sqlite.shared_file.commit_handoff import CommitHandoff, HandedOffAppends
 from tests.acceptance.conversation_steps import engine_of, texts, user

@@ -20,7 +20,7 @@ from limpet import (
 )
 from limpet.core.values import messages
 from limpet.core.values.context import Fate
-from limpet.engine import tails
+from limpet.runtime import message_cache
 from tests.acceptance.conversation_steps import Opener, answer, asking, giving, user
 
 COUNTER = "estimate"
@@ -242,7 +242,7 @@ def test_windows_are_the_same_whatever_is_in_memory(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limpet.limits, "MESSAGE_CACHE_MESSAGES_MAX", 30)
-    monkeypatch.setattr(tails, "CHUNK", 7)
+    monkeypatch.setattr(message_cache, "BACKWARD_CHUNK", 7)
     with opener() as lp:
         session = lp.sessions.create_session("s", system="Be brief.")
         for _ in range(30):

@@ -20,7 +20,7 @@ from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
 from limpet.core.values import ids
 from limpet.core.values.events import FramePushedEvent, MessageAddedEvent
-from limpet.engine.trees import TreeEvent
+from limpet.runtime.state_cache import TreeEvent
 
 if TYPE_CHECKING:
     from limpet.core.values.frame_state import Frame

@@ -1,4 +1,4 @@
-"""Pipelined group commit: the leader decides the next batch while earlier commits are in flight."""
+"""Pipelined group commit: the leader decides the next batch while earlier ones are in flight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from limpet import errors, limits
 
 if TYPE_CHECKING:
-    from limpet.engine.commits import Ticket
+    from limpet.runtime.commit_queue import Ticket
 
 T = TypeVar("T")
 

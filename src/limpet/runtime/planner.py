@@ -1,7 +1,8 @@
 """Plans requests: loads the state, decides, evolves and encodes, and returns what to append.
 
-A `Round` plans several requests, each on the state that the previous ones lead to. Nothing of it is
-true until the store has appended it.
+A `Planner` plans the requests of one batch, each on the state that the previous ones lead to. A
+plan takes effect only when the store has appended it. The module also makes the write of imported
+events, and drops a session's opening if a message that it is made from was erased.
 """
 
 from __future__ import annotations
@@ -15,26 +16,77 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.formats import codec
 from limpet.core.rules import continuation, session_rules
-from limpet.core.values import commands as c
-from limpet.core.values import ids
-from limpet.core.values.commands import FrameCommand, FrameCommandBase
+from limpet.core.values import commands, ids
+from limpet.core.values.commands import FrameCommand, FrameCommandBase, ReplaySession
 from limpet.core.values.events import MessageAddedEvent, SessionEvent
 from limpet.core.values.frame_state import Frame, TreeState
+from limpet.core.values.memory_records import positions_in_metadata
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
-from limpet.engine import forking, listed, replaying, sourcing
-from limpet.engine.framing import Framing, Step
-from limpet.engine.policies import NotYet, Policies
-from limpet.engine.states import States, messages_of, stream_of
-from limpet.engine.trees import Trees
+from limpet.runtime import event_reader
+from limpet.runtime import projections as runtime_projections
+from limpet.runtime.frame_planner import FramePlan, FramePlanner
+from limpet.runtime.state_cache import (
+    FrameTreeCache,
+    SessionStateCache,
+    messages_of,
+    session_stream,
+)
+from limpet.runtime.window_input import CutNeedsCommit, PolicyApplier
 from limpet.stores import port
 
 
-class Later(Exception):
+def imported_write(command: ReplaySession) -> port.StreamWrite:
+    """Return the write of imported events, each with its original time."""
+    stream, ordinal = session_stream(command.session_id), command.state.ordinal
+    ordinal -= sum(isinstance(fact, MessageAddedEvent) for fact, _ in command.events)
+    events: list[port.NewEvent] = []
+    claims: list[tuple[str, int]] = []
+    for fact, time_us in command.events:
+        tokens = counter = None
+        if isinstance(fact, MessageAddedEvent):
+            ordinal += 1
+            claims.append((fact.message.id, len(events)))
+            tokens, counter = fact.tokens, fact.counter
+        made = codec.encode_with_blobs(fact)
+        events.append(
+            port.NewEvent(
+                fact.kind, made.schema, time_us, made.payload, ordinal, tokens, counter, made.blobs
+            )
+        )
+    base = None if command.base is None else (stream, command.base)
+    return port.StreamWrite(stream, command.expected, tuple(events), tuple(claims), base)
+
+
+def without_erased_opening(
+    store: port.Store, tenant: str, command: commands.SessionCommand
+) -> commands.SessionCommand:
+    """Return a command without its opening if a message that it was made from is erased; to be called under the turn."""
+    if (
+        not isinstance(command, (commands.CreateSession, commands.ResetSession))
+        or command.opening is None
+    ):
+        return command
+    if any(
+        _is_position_erased(store, tenant, at)
+        for at in positions_in_metadata(command.opening.sources)
+    ):
+        return msgspec.structs.replace(command, opening=None)
+    return command
+
+
+def _is_position_erased(store: port.Store, tenant: str, position: int) -> bool:
+    # An engine elsewhere may name a place that never was.
+    found = store.feed(tenant, after=position - 1, limit=1)
+    there = found[0] if found and found[0].position == position else None
+    return there is not None and (there.erased or there.payload is None)
+
+
+class NeedsCommit(Exception):
     """The request needs events that are planned but not committed: decide it in the next round."""
 
 
-class Plan(msgspec.Struct, frozen=True, gc=False):
+class CommandPlan(msgspec.Struct, frozen=True, gc=False):
     """The plan of a request: the append, the states after it, and the session or frame that answers it."""
 
     append: port.Append | None
@@ -43,15 +95,15 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     tree: TreeState | None = None
 
 
-class Round:
+class Planner:
     """Plans the requests of one batch."""
 
     def __init__(
         self,
         store: port.Store,
-        states: States,
-        trees: Trees,
-        policies: Policies,
+        states: SessionStateCache,
+        trees: FrameTreeCache,
+        policies: PolicyApplier,
         factory: ids.Factory,
     ) -> None:
         self._store = store
@@ -63,20 +115,20 @@ class Round:
         self._drafts: set[tuple[str, str]] = set()
 
     @functools.cached_property
-    def _framing(self) -> Framing:
+    def _framing(self) -> FramePlanner:
         # Made on first use: most rounds have no command on frames.
-        return Framing(self._store, self._trees, self._factory, self._last)
+        return FramePlanner(self._store, self._trees, self._factory, self._last)
 
-    def plan(self, request: c.CommandRequest) -> Plan:
+    def plan(self, request: commands.CommandRequest) -> CommandPlan:
         """Plan a request. Raises the error of the rule, or of the expected version, that refuses it."""
         tenant, command = request.tenant, request.command
-        if isinstance(command, c.AddMessages):
+        if isinstance(command, commands.AddMessages):
             state = self.state(tenant, command.session_id)
             if request.key is None and continuation.is_simple_append(state, command.max_messages):
                 return self.plan_plain_append(request, command, state)
         elif isinstance(command, FrameCommandBase):
             return self._framed(request, command)
-        elif isinstance(command, c.ReplaySession):
+        elif isinstance(command, commands.ReplaySession):
             return self._replayed(tenant, command)
         else:
             state = self.state(tenant, command.session_id)
@@ -84,12 +136,12 @@ class Round:
             _check_version(request.expected_version, state)
         writings = self._decided(tenant, state, command)
         if isinstance(writings, SessionState):
-            return Plan(None, (), writings)
+            return CommandPlan(None, (), writings)
         return self._planned(request, writings)
 
     def plan_plain_append(
-        self, request: c.CommandRequest, command: c.AddMessages, state: SessionState
-    ) -> Plan:
+        self, request: commands.CommandRequest, command: commands.AddMessages, state: SessionState
+    ) -> CommandPlan:
         """Plan messages without a key for a session that `continuation.is_plain`, as most requests are.
 
         The result is that of `_decided` and `_planned`; leaving out their other cases saves a seventh of a commit.
@@ -103,15 +155,15 @@ class Round:
         append = port.Append(
             tenant=tenant,
             writes=(write,),
-            projections=(listed.projection(after),),
-            snapshots=(_snapshot(after),) if _is_due(after, write) else (),
+            projections=(runtime_projections.session_row(after),),
+            snapshots=(_session_snapshot(after),) if _is_snapshot_due(after, write) else (),
             time_us=after.active_us,
         )
         # Noted last: from here on nothing of the request can be refused.
         self._note(tenant, after)
-        return Plan(append, (after,), after)
+        return CommandPlan(append, (after,), after)
 
-    def _replayed(self, tenant: str, command: c.ReplaySession) -> Plan:
+    def _replayed(self, tenant: str, command: commands.ReplaySession) -> CommandPlan:
         """Plan the append of imported events, if the session has not changed since they were checked."""
         _check_version(command.expected, self.state(tenant, command.session_id))
         after = command.state
@@ -119,19 +171,19 @@ class Round:
         self._states.forget_tails()
         append = port.Append(
             tenant=tenant,
-            writes=(replaying.write_of(command),),
-            projections=(listed.projection(after),) if command.whole else (),
-            snapshots=(_snapshot(after),),
+            writes=(imported_write(command),),
+            projections=(runtime_projections.session_row(after),) if command.whole else (),
+            snapshots=(_session_snapshot(after),),
             time_us=after.active_us,
         )
-        return Plan(append, (after,), after)
+        return CommandPlan(append, (after,), after)
 
-    def _framed(self, request: c.CommandRequest, command: FrameCommand) -> Plan:
+    def _framed(self, request: commands.CommandRequest, command: FrameCommand) -> CommandPlan:
         """Plan a command on a frame, with the messages that it adds to sessions."""
         tenant = request.tenant
         step = self._framing.plan(tenant, command)
         if step.write is None:
-            return Plan(None, (), step.frame)
+            return CommandPlan(None, (), step.frame)
         writings: list[session_rules.SessionWrite] = []
         for adding in step.saying:
             made = self._decided(tenant, self.state(tenant, adding.session_id), adding)
@@ -141,43 +193,45 @@ class Round:
 
     def _last(self, tenant: str, session_id: str) -> SessionState | None:
         state = self.state(tenant, session_id)
-        return self.tail(tenant, state) if _exists(state) else None
+        return self.tail(tenant, state) if _is_present(state) else None
 
     def _decided(
-        self, tenant: str, state: SessionState | None, command: c.SessionCommand
+        self, tenant: str, state: SessionState | None, command: commands.SessionCommand
     ) -> Sequence[session_rules.SessionWrite] | SessionState:
         """Return the events that a command makes; the session itself if it makes none."""
-        if isinstance(command, c.AddMessages) and state is not None:
+        if isinstance(command, commands.AddMessages) and state is not None:
             if state.continuations or state.continued_from is not None:
                 *earlier, state = self.reach(tenant, state.id)
                 for session in earlier:
                     self._refuse_repeats(tenant, session, command.messages)
             command = self._continued(tenant, state, command)
-            if state.policy is None and isinstance(command, c.AddMessages):
+            if state.policy is None and isinstance(command, commands.AddMessages):
                 # Without a policy no counts are added and no window is cut.
                 return session_rules.decide(state, command)
-        elif isinstance(command, c.CreateSession) and command.or_get and _exists(state):
+        elif isinstance(command, commands.CreateSession) and command.or_get and _is_present(state):
             if self.tail(tenant, state).status is SessionStatus.ACTIVE:
                 return state
-            command = c.ResetSession(
+            command = commands.ResetSession(
                 session_id=state.id, messages=command.messages, opening=command.opening
             )
-        elif isinstance(command, c.EndSession) and state and command.reason is EndReason.ENDED:
+        elif (
+            isinstance(command, commands.EndSession) and state and command.reason is EndReason.ENDED
+        ):
             state = self.tail(tenant, state)
             command = msgspec.structs.replace(command, session_id=state.id)
-        elif isinstance(command, c.ContinueSession):
+        elif isinstance(command, commands.ContinueSession):
             source = session_rules.active_state(state, command.session_id)
             carry = continuation.carry_on_request(source, command.max_messages)
             command = self.continuing(tenant, source, carry)
-        elif isinstance(command, c.TrimSession):
+        elif isinstance(command, commands.TrimSession):
             command = self._trimming(
                 tenant, session_rules.active_state(state, command.session_id), command
             )
-        elif isinstance(command, forking.Going):
+        elif isinstance(command, event_reader.ForkOrRewind):
             command = self._placed(
                 tenant, session_rules.existing_state(state, command.session_id), command
             )
-        writings = session_rules.decide(state, sourcing.sound(self._store, tenant, command))
+        writings = session_rules.decide(state, without_erased_opening(self._store, tenant, command))
         if not writings:
             return session_rules.existing_state(state, command.session_id)
         return [self._windowed(tenant, each) for each in writings]
@@ -189,24 +243,31 @@ class Round:
         drafted = (tenant, writing.session_id) in self._drafts
         try:
             return self._policies.applied(tenant, state, writing, drafted=drafted)
-        except NotYet:
-            raise Later from None
+        except CutNeedsCommit:
+            raise NeedsCommit from None
 
-    def _placed(self, tenant: str, state: SessionState, command: forking.Going) -> forking.Going:
-        if isinstance(command, c.ForkSession) and self.state(tenant, command.fork_id) is not None:
+    def _placed(
+        self, tenant: str, state: SessionState, command: event_reader.ForkOrRewind
+    ) -> event_reader.ForkOrRewind:
+        if (
+            isinstance(command, commands.ForkSession)
+            and self.state(tenant, command.fork_id) is not None
+        ):
             # A fork begins a stream, and the stream of a deleted session can't be begun again.
             raise session_rules.duplicate_session_error(command.fork_id)
         if (tenant, state.id) in self._drafts:
-            raise Later
-        return forking.placed(self._store, self._states, tenant, state, command)
+            raise NeedsCommit
+        return event_reader.with_source_state(self._store, self._states, tenant, state, command)
 
-    def _trimming(self, tenant: str, state: SessionState, command: c.TrimSession) -> c.TrimSession:
+    def _trimming(
+        self, tenant: str, state: SessionState, command: commands.TrimSession
+    ) -> commands.TrimSession:
         if (tenant, state.id) in self._drafts:
-            raise Later
+            raise NeedsCommit
         cut, summary = self._policies.trimmed(tenant, state, command.policy)
         return msgspec.structs.replace(command, cut=cut, summary=summary)
 
-    def command_hash(self, request: c.CommandRequest) -> bytes:
+    def command_hash(self, request: commands.CommandRequest) -> bytes:
         """Return the hash by which a repetition of a command is recognised.
 
         It is the same for every session of a conversation that a caller may name.
@@ -214,8 +275,8 @@ class Round:
         command = request.command
         if isinstance(command, FrameCommandBase):
             return codec.digest(codec.frame_command_bytes(command))
-        assert not isinstance(command, c.ReplaySession), "an import has no key"
-        if isinstance(command, c.AddMessages):
+        assert not isinstance(command, commands.ReplaySession), "an import has no key"
+        if isinstance(command, commands.AddMessages):
             state = self.state(request.tenant, command.session_id)
             root = (state.root_id if state else None) or command.session_id
             command = msgspec.structs.replace(command, session_id=root)
@@ -268,13 +329,13 @@ class Round:
     ) -> None:
         # A claim makes an id unique in one stream; a conversation can have several.
         for message in messages:
-            version = self._store.find_claim(tenant, stream_of(session.id), message.id)
+            version = self._store.find_claim(tenant, session_stream(session.id), message.id)
             if version > session.began:
-                raise duplicate(message.id)
+                raise duplicate_message_error(message.id)
 
     def _continued(
-        self, tenant: str, state: SessionState, command: c.AddMessages
-    ) -> c.SessionCommand:
+        self, tenant: str, state: SessionState, command: commands.AddMessages
+    ) -> commands.SessionCommand:
         here = command
         if command.session_id != state.id:
             here = msgspec.structs.replace(command, session_id=state.id)
@@ -292,12 +353,12 @@ class Round:
         tenant: str,
         state: SessionState,
         carry: continuation.CarriedVersions,
-        adding: c.AddMessages | None = None,
-    ) -> c.ContinueSession:
+        adding: commands.AddMessages | None = None,
+    ) -> commands.ContinueSession:
         """Return the command that continues a conversation in a new session, with the messages carried over."""
         if (tenant, state.id) in self._drafts:
-            raise Later
-        stream = stream_of(state.id)
+            raise NeedsCommit
+        stream = session_stream(state.id)
         singles = [self._event(tenant, stream, version) for version in carry.singles]
         standing = messages_of(self._store, tenant, singles)
         kept = [message for message in standing if continuation.is_carried(message)]
@@ -312,7 +373,7 @@ class Round:
         opening = continuation.first_messages(
             state, kept, turn, continuation.transition_marker(state)
         )
-        return c.ContinueSession(
+        return commands.ContinueSession(
             session_id=state.id,
             next_id=ids.new_session_id(self._factory),
             carried=opening,
@@ -332,10 +393,10 @@ class Round:
 
     def _planned(
         self,
-        request: c.CommandRequest,
+        request: commands.CommandRequest,
         writings: Sequence[session_rules.SessionWrite],
-        step: Step | None = None,
-    ) -> Plan:
+        step: FramePlan | None = None,
+    ) -> CommandPlan:
         tenant, key = request.tenant, None
         if request.key is not None:
             key = port.KeyUse(request.key, self.command_hash(request))
@@ -351,12 +412,12 @@ class Round:
             states.append(state)
             deleted = state.status is SessionStatus.DELETED
             if deleted:
-                drops.append((listed.KIND, state.id))
-                projections.append(listed.deleted_row(state))
+                drops.append((runtime_projections.SESSION_KIND, state.id))
+                projections.append(runtime_projections.deleted_session_row(state))
             else:
-                projections.append(listed.projection(state))
-            if _is_due(state, write):
-                snapshots.append(_snapshot(state))
+                projections.append(runtime_projections.session_row(state))
+            if _is_snapshot_due(state, write):
+                snapshots.append(_session_snapshot(state))
             if deleted or write.base or (state.generation and state.began > write.expected):
                 # The session leaves its chain.
                 self._states.forget_tails()
@@ -382,7 +443,7 @@ class Round:
             key=key,
             time_us=time_us,
         )
-        return Plan(append, tuple(states), answer, tree)
+        return CommandPlan(append, tuple(states), answer, tree)
 
     def _note(self, tenant: str, state: SessionState) -> None:
         """Have later requests of this round see a state that is not in the log yet."""
@@ -415,18 +476,18 @@ class Round:
                 )
             )  # fmt: skip
         assert state is not None
-        origin = base and (stream_of(base[0]), base[1])
+        origin = base and (session_stream(base[0]), base[1])
         write = port.StreamWrite(
-            stream_of(session_id), before, tuple(events), tuple(claims), origin
+            session_stream(session_id), before, tuple(events), tuple(claims), origin
         )
         return state, write
 
 
-def _exists(state: SessionState | None) -> TypeGuard[SessionState]:
+def _is_present(state: SessionState | None) -> TypeGuard[SessionState]:
     return state is not None and not state.gone
 
 
-def _is_due(state: SessionState, write: port.StreamWrite) -> bool:
+def _is_snapshot_due(state: SessionState, write: port.StreamWrite) -> bool:
     """Return whether a write comes with a snapshot."""
     every = limits.SNAPSHOT_EVERY
     return write.base is not None or state.version // every > write.expected // every
@@ -442,7 +503,7 @@ def _check_version(expected: int, state: SessionState | None) -> None:
         )
 
 
-def duplicate(message_id: str) -> errors.DuplicateMessage:
+def duplicate_message_error(message_id: str) -> errors.DuplicateMessage:
     """Return the error for a message id that is taken."""
     return errors.DuplicateMessage(
         f"another message of the session has the id {message_id!r}.",
@@ -451,13 +512,16 @@ def duplicate(message_id: str) -> errors.DuplicateMessage:
     )
 
 
-def _snapshot(state: SessionState) -> port.Snapshot:
+def _session_snapshot(state: SessionState) -> port.Snapshot:
     return port.Snapshot(
-        stream_of(state.id), state.version, codec.SESSION_FOLD_VERSION, codec.encode_state(state)
+        session_stream(state.id),
+        state.version,
+        codec.SESSION_FOLD_VERSION,
+        codec.encode_state(state),
     )
 
 
-def same_message(one: Message, other: Message) -> bool:
+def is_same_message(one: Message, other: Message) -> bool:
     """Return whether two messages have the same content; their timestamps do not count."""
     return codec.canonical_json(codec.comparable_message(one)) == codec.canonical_json(
         codec.comparable_message(other)

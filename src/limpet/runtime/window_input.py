@@ -1,18 +1,36 @@
-"""What a window of a session is made from: the newest messages, what stays from before, gaps, the summary."""
+"""Selects what a session's window is fitted from: messages, gaps, the summary, their tokens.
+
+It also applies window policies. Appended messages are counted by the policy's counter. The append
+that exceeds the high-water mark records a cut, so every process makes the same window.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from limpet import errors, limits
+from limpet.core.rules import session_rules
+from limpet.core.rules.session_rules import SessionWrite
+from limpet.core.values import events as e
 from limpet.core.values.context import priority_of_metadata
 from limpet.core.values.json_values import Json, freeze
 from limpet.core.values.messages import Message, MessageCategory
-from limpet.core.values.session_state import CounterCorrection, SessionState
+from limpet.core.values.session_state import (
+    CounterCorrection,
+    Cut,
+    SessionState,
+    Summary,
+    WindowPolicy,
+)
+from limpet.core.windows import cuts
 from limpet.core.windows import summary as summaries
+from limpet.core.windows.cuts import CutInput
 from limpet.core.windows.window import (
     CounterInfo,
     WindowGap,
@@ -20,7 +38,7 @@ from limpet.core.windows.window import (
     WindowPart,
     WindowSummary,
 )
-from limpet.engine.tails import Said, Tail
+from limpet.runtime.message_cache import LoggedMessage, MessageCache, RecentMessages
 
 if TYPE_CHECKING:
     from limpet import tokens
@@ -28,7 +46,7 @@ if TYPE_CHECKING:
 
 DEFAULT_COUNTER = "o200k_base"
 
-NEWEST, NEWEST_MAX = 256, 4_096
+NEWEST_MIN, NEWEST_MAX = 256, 4_096
 """Messages that are looked at first, at least and at most."""
 
 
@@ -42,7 +60,7 @@ def counter_of(model: str | None, counter: str | None) -> tokens.Counter:
     return tokens.named(DEFAULT_COUNTER if counter is None else counter)
 
 
-def _is_known(counter: tokens.Counter) -> bool:
+def _is_registered(counter: tokens.Counter) -> bool:
     """Whether a counter is the one that its name stands for."""
     from limpet import tokens  # noqa: PLC0415
 
@@ -52,7 +70,7 @@ def _is_known(counter: tokens.Counter) -> bool:
         return False
 
 
-class Measure:
+class CorrectedCounter:
     """A counter at work: corrected by what was reported, and with its margin, so that what fits by it fits."""
 
     def __init__(
@@ -67,7 +85,7 @@ class Measure:
         """`within`: the reserve is for tools and reply too, which otherwise come on top of it."""
         self._counter = counter
         self.key = self.name = counter.name
-        self.shared = _is_known(counter)
+        self.shared = _is_registered(counter)
         self._factor = 1.0
         for known in corrections:
             if known.counter == counter.name and not counter.exact:
@@ -104,10 +122,12 @@ class Measure:
         return self.sized(self.plain(message))
 
 
-class Parts:
+class WindowInput:
     """What a window of one session is made from, at one state."""
 
-    def __init__(self, tail: Tail, state: SessionState, measure: Measure, budget: int) -> None:
+    def __init__(
+        self, tail: RecentMessages, state: SessionState, measure: CorrectedCounter, budget: int
+    ) -> None:
         self._state = state
         self._measure = measure
         self._own: dict[int, dict[str, int]] = {}
@@ -128,7 +148,7 @@ class Parts:
         self._budget = budget
         # As many as there is room for, if they are of the usual size; a few more, so that it is enough.
         usual = max(1, state.tokens // max(1, state.message_count))
-        self._newest = max(NEWEST, min(budget // usual * 3 // 2, NEWEST_MAX))
+        self._newest = max(NEWEST_MIN, min(budget // usual * 3 // 2, NEWEST_MAX))
         way = (measure.name, self._stubs, self.cut and self.cut.asked)
         self.known = tail.items(way) if measure.shared else None
 
@@ -160,7 +180,7 @@ class Parts:
         question = [s for s in self._stay if s.number == asked]
         return [self._piece(one) for one in [*question, *newest]], fixed
 
-    def _said(self) -> list[Said]:
+    def _said(self) -> list[LoggedMessage]:
         return self._tail.upto(self._state, self._newest)
 
     def _more(self) -> bool:
@@ -183,20 +203,20 @@ class Parts:
             size = self._measure.count(message)
         return WindowSummary(summary.first, summary.last, message, size)
 
-    def _with_marks(self, said: list[Said], start: int) -> tuple[list[Said], int]:
+    def _with_marks(self, said: list[LoggedMessage], start: int) -> tuple[list[LoggedMessage], int]:
         """Read on until the marks after an index can be told, whatever was in memory."""
-        while not _both_speak(said, start):
+        while not _has_question_and_answer(said, start):
             if not self._more():
                 break
             before, said = len(said), self._said()
             start += len(said) - before
         return said, start
 
-    def _newest_within(self, room: float) -> tuple[list[Said], int | None]:
+    def _newest_within(self, room: float) -> tuple[list[LoggedMessage], int | None]:
         """Return the newest messages, and where those begin that there is room for; None if there is for all."""
         said, start = self._said(), None
         spare = room
-        rest: Sequence[Said] = said
+        rest: Sequence[LoggedMessage] = said
         while True:
             start, room, spare = self._start(said, rest, room, spare)
             seen = len(said)
@@ -206,7 +226,11 @@ class Parts:
             rest = said[: len(said) - seen]
 
     def _start(
-        self, said: Sequence[Said], rest: Sequence[Said], room: float, spare: float
+        self,
+        said: Sequence[LoggedMessage],
+        rest: Sequence[LoggedMessage],
+        room: float,
+        spare: float,
     ) -> tuple[int | None, float, float]:
         """Return where the newest begin that there is room for, None if all of the rest goes in, and what is left."""
         count, key, turn = self._count, self._key, self._state.turn
@@ -222,7 +246,7 @@ class Parts:
                 if message.role == "tool":
                     # A large result of the current turn is shortened rather than left out.
                     room -= min(size, limits.LIGHT_CHARS // 3) if version > turn else size
-                elif message.category is output and _low(message):
+                elif message.category is output and _is_low_priority(message):
                     # It goes before anything of the conversation does, so it takes no room from that.
                     spare -= size
                 else:
@@ -235,7 +259,7 @@ class Parts:
         return None, room, spare
 
     @staticmethod
-    def _whole(said: Sequence[Said], at: int) -> int | None:
+    def _whole(said: Sequence[LoggedMessage], at: int) -> int | None:
         """Return where the first group begins after an index; the newest group is looked at in any case."""
         for index in range(at + 1, len(said)):
             if said[index].message.role != "tool":
@@ -244,7 +268,7 @@ class Parts:
             at -= 1
         return at if said[at].message.role != "tool" else None
 
-    def _mark_after(self, said: Sequence[Said], start: int, step: float) -> int:
+    def _mark_after(self, said: Sequence[LoggedMessage], start: int, step: float) -> int:
         """Return the first mark of the conversation at or after an index, where a stable window may begin.
 
         A window that loses one message for each new one shares no beginning with the one before, and a
@@ -275,16 +299,16 @@ class Parts:
                 return mark if kept >= first[1] * (1 - 2 * limits.WINDOW_STEP_SHARE) else first[0]
         return start
 
-    def _count(self, said: Said) -> int:
+    def _count(self, said: LoggedMessage) -> int:
         if said.number < self._stubs and said.message.role == "tool":
             return min(self._count_stub(said), self._count_whole(said))
         return self._count_whole(said)
 
-    def _counts(self, said: Said) -> dict[str, int]:
+    def _counts(self, said: LoggedMessage) -> dict[str, int]:
         # Two counters of callers' own may have one name, so theirs are kept for this window only.
         return said.counts if self._measure.shared else self._own.setdefault(said.version, {})
 
-    def _count_whole(self, said: Said) -> int:
+    def _count_whole(self, said: LoggedMessage) -> int:
         measure = self._measure
         counts = said.counts if measure.shared else self._counts(said)
         plain = counts.get(measure.key)
@@ -292,14 +316,14 @@ class Parts:
             plain = counts[measure.key] = measure.plain(said.message)
         return plain if measure.ratio == 1.0 else measure.sized(plain)
 
-    def _count_stub(self, said: Said) -> int:
+    def _count_stub(self, said: LoggedMessage) -> int:
         counts, key = self._counts(said), f"{self._measure.key} stub"
         plain = counts.get(key)
         if plain is None:
             plain = counts[key] = self._measure.plain(self._tail.stub(said))
         return self._measure.sized(plain)
 
-    def _piece(self, said: Said) -> WindowMessage:
+    def _piece(self, said: LoggedMessage) -> WindowMessage:
         size = said.counts.get(self._key)
         if size is not None:
             return WindowMessage(said.number, said.message, size)
@@ -310,21 +334,25 @@ class Parts:
         asked = self.cut is not None and said.number == self.cut.asked
         return WindowMessage(said.number, said.message, self._count_whole(said), asked=asked)
 
-    def _before(self, newest: Sequence[Said]) -> list[Said]:
+    def _before(self, newest: Sequence[LoggedMessage]) -> list[LoggedMessage]:
         first = newest[0].version if newest else self._state.version + 1
         stay = dict(self._always)
         if self._tail.began < self._state.turn < first:
             stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
         return [stay[version] for version in sorted(stay) if version < first]
 
-    def _with_gaps(self, said: Iterable[Said], told: WindowSummary | None) -> list[WindowPart]:
+    def _with_gaps(
+        self, said: Iterable[LoggedMessage], told: WindowSummary | None
+    ) -> list[WindowPart]:
         parts: list[WindowPart] = []
         found, number, key = list(said), 0, self._key
         for one in found:
             if one.number > number + 1:
                 missing = self._state.message_count - len(found)
                 size = self._state.tokens - sum([one.tokens for one in found])
-                parts += _gaps(number + 1, one.number - 1, max(0, size) / max(1, missing), told)
+                parts += _split_gap(
+                    number + 1, one.number - 1, max(0, size) / max(1, missing), told
+                )
             number = one.number
             known = one.counts.get(key)
             parts.append(
@@ -339,12 +367,12 @@ class Parts:
         return parts
 
 
-def _low(message: Message) -> bool:
+def _is_low_priority(message: Message) -> bool:
     """Whether output is less important than the conversation: it answers no call, and nobody said otherwise."""
     return not message.tool_calls and priority_of_metadata(message.metadata) is None
 
 
-def _both_speak(said: Sequence[Said], before: int) -> bool:
+def _has_question_and_answer(said: Sequence[LoggedMessage], before: int) -> bool:
     """Whether there are a question and an answer before an index."""
     missing = {"user", "assistant"}
     for at in range(before - 1, -1, -1):
@@ -354,7 +382,7 @@ def _both_speak(said: Sequence[Said], before: int) -> bool:
     return False
 
 
-def _gaps(first: int, last: int, each: float, told: WindowSummary | None) -> list[WindowPart]:
+def _split_gap(first: int, last: int, each: float, told: WindowSummary | None) -> list[WindowPart]:
     """Return the gap between two messages, in pieces where the summary begins and ends."""
     cuts = {first, last + 1}
     if told:
@@ -365,3 +393,175 @@ def _gaps(first: int, last: int, each: float, told: WindowSummary | None) -> lis
         WindowGap(a, b - a, int(each * (b - a)), bool(told and told.first <= a <= told.last))
         for a, b in pairwise(edges)
     ]
+
+
+replace = msgspec.structs.replace
+
+
+class CutNeedsCommit(Exception):
+    """A cut is due of messages that are decided but not in the log yet."""
+
+
+def policy_counter(
+    policy: WindowPolicy, corrections: tuple[CounterCorrection, ...]
+) -> CorrectedCounter:
+    """Return the counter of a policy at work; raise UnknownModel or UnknownCounter if there is none."""
+    return _cached_policy_counter(policy.model, policy.counter, policy.reserve, corrections)
+
+
+@lru_cache(maxsize=256)
+def _cached_policy_counter(
+    model: str | None, counter: str | None, reserve: int, corrections: tuple[CounterCorrection, ...]
+) -> CorrectedCounter:
+    return CorrectedCounter(
+        counter_of(model, counter), reserve=reserve, within=True, corrections=corrections
+    )
+
+
+class PolicyApplier:
+    """The policies of one engine's sessions at work."""
+
+    def __init__(self, tails: MessageCache) -> None:
+        self._tails = tails
+
+    def applied(
+        self, tenant: str, state: SessionState | None, writing: SessionWrite, *, drafted: bool
+    ) -> SessionWrite:
+        """Return what is written, counted by the session's policy, and with the cut that is due.
+
+        Raises NotYet if that takes messages of which there are only drafts.
+        """
+        policy, fresh = _policy_after(state, writing.events)
+        adds = any(isinstance(fact, e.MessageAddedEvent) for fact in writing.events)
+        anew = _sets_policy(writing.events)
+        if policy is None or not (adds or anew):
+            return writing
+        measure = policy_counter(policy, _corrections_after(state, writing.events))
+        events = tuple(_recounted(fact, measure) for fact in writing.events)
+        made = _AppliedEvents(state, events, measure)
+        room = policy.budget - measure.counted.overhead
+        left = measure.sized(max(0, made.after.cut.tokens)) if made.after.cut else 0
+        due = anew or cuts.is_cut_due(_live_tokens_max(made.after, measure), room, policy, left)
+        if not due or policy.shares:
+            return SessionWrite(writing.session_id, events)
+        if drafted:
+            raise CutNeedsCommit
+        cut, summary = self._cut(tenant, None if fresh else state, made, policy)
+        was = made.after.cut or Cut(1)
+        if not anew and (cut.first, cut.stubs) == (was.first, was.stubs):
+            return SessionWrite(writing.session_id, events)
+        # The messages of this append count after the cut, as any others do.
+        cut = replace(cut, tokens=cut.tokens - made.tokens)
+        at = _cut_index(events)
+        cutting_events = session_rules.cut_events(cut, summary)
+        return SessionWrite(writing.session_id, (*events[:at], *cutting_events, *events[at:]))
+
+    def trimmed(
+        self, tenant: str, state: SessionState, policy: WindowPolicy
+    ) -> tuple[Cut, Summary | None]:
+        """Return the cut of a session down to the budget of a policy, whether or not one is due."""
+        whole = replace(policy, low=1 - 1e-9, high=1.0)
+        made = _AppliedEvents(state, (), policy_counter(policy, state.corrections))
+        cut, summary = self._cut(tenant, state, made, whole)
+        # What is trimmed is so for the session's own windows too.
+        most = max(policy.budget, state.policy.budget if state.policy else 0)
+        return replace(cut, budget=most), summary
+
+    def _cut(
+        self, tenant: str, before: SessionState | None, made: _AppliedEvents, policy: WindowPolicy
+    ) -> tuple[Cut, Summary | None]:
+        after, measure = made.after, made.measure
+        room = policy.budget - measure.counted.overhead
+        pieces, fixed, cut = list[WindowMessage](), 0, None
+        if before is not None:
+            parts = WindowInput(self._tails.of(tenant, before), before, measure, policy.budget)
+            pieces, fixed = parts.live(2 * room + measure.sized(made.tokens))
+            cut = parts.cut
+        live = CutInput([*pieces, *made.pieces], fixed + made.fixed, room, cut, after.summary)
+        found = cuts.plan_cut(live, policy, measure.count)
+        if found is None:
+            size = live.fixed + sum(piece.tokens for piece in live.pieces)
+            size += after.summary.tokens if after.summary else 0
+            found = replace(cut or Cut(1), budget=policy.budget, tokens=size), None
+        cut, summary = found
+        if summary is not None:
+            summary = replace(summary, tokens=measure.unsized(summary.tokens))
+        return replace(cut, tokens=measure.unsized(cut.tokens)), summary
+
+
+class _AppliedEvents:
+    """What some events lead to: the state after them, and their messages, with those that stay apart."""
+
+    def __init__(
+        self,
+        state: SessionState | None,
+        events: Iterable[e.SessionEvent],
+        measure: CorrectedCounter,
+    ) -> None:
+        self.measure = measure
+        self.pieces: list[WindowMessage] = []
+        self.fixed = self.tokens = 0
+        for fact in events:
+            before = state
+            state = session_rules.evolve_one(before, fact, time_us=0)
+            if isinstance(fact, e.MessageAddedEvent) and before is not None:
+                self.tokens += fact.tokens
+                size = measure.sized(fact.tokens)
+                if (state.kept, state.pins) == (before.kept, before.pins):
+                    self.pieces.append(WindowMessage(state.message_count, fact.message, size))
+                else:
+                    self.fixed += size
+        assert state is not None, "what has no session has no policy"
+        self.after = state
+
+
+def _policy_after(
+    state: SessionState | None, events: Iterable[e.SessionEvent]
+) -> tuple[WindowPolicy | None, bool]:
+    """Return the policy that is in force after some events, and whether they begin a generation."""
+    policy, fresh = (state.policy if state else None), False
+    for fact in events:
+        if isinstance(fact, e.SessionCreatedEvent):
+            policy, fresh = fact.policy, True
+        elif isinstance(fact, e.SessionResetEvent):
+            fresh = True
+        elif isinstance(fact, e.SessionUpdatedEvent) and fact.policy is not msgspec.UNSET:
+            policy = fact.policy
+    return policy, fresh
+
+
+def _corrections_after(
+    state: SessionState | None, events: Iterable[e.SessionEvent]
+) -> tuple[CounterCorrection, ...]:
+    """Return the corrections that a session has, or begins with."""
+    begun = (fact.corrections for fact in events if isinstance(fact, e.SessionCreatedEvent))
+    return next(begun, state.corrections if state else ())
+
+
+def _sets_policy(events: Iterable[e.SessionEvent]) -> bool:
+    return any(
+        isinstance(fact, e.SessionUpdatedEvent) and fact.policy is not msgspec.UNSET
+        for fact in events
+    )
+
+
+def _recounted(fact: e.SessionEvent, measure: CorrectedCounter) -> e.SessionEvent:
+    if not isinstance(fact, e.MessageAddedEvent):
+        return fact
+    return e.MessageAddedEvent(fact.message, measure.plain(fact.message), measure.key)
+
+
+def _live_tokens_max(state: SessionState, measure: CorrectedCounter) -> int:
+    """Return what the live window has at most: each message's size was rounded up."""
+    if measure.ratio == 1.0:
+        return state.live
+    count = state.message_count - (state.cut.first - 1 if state.cut else 0) + len(state.kept)
+    return measure.sized(state.live) + count
+
+
+def _cut_index(events: Sequence[e.SessionEvent]) -> int:
+    """Return where a cut goes: before what a model saw and said, which belong together."""
+    for at, fact in enumerate(events):
+        if isinstance(fact, (e.MessageAddedEvent, e.WindowRecordedEvent)):
+            return at
+    return len(events)

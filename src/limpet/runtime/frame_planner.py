@@ -1,6 +1,6 @@
-"""From a command about a frame to an append: load its tree, decide, evolve, encode.
+"""Plans commands on frames: loads the tree, decides, evolves and encodes.
 
-What a tool's result means to a conversation is appended in the same step as what it means to its frame.
+A tool's result changes its frame and its conversation. Both changes are in one append.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from limpet.core.values import ids
 from limpet.core.values.frame_state import Frame, FrameStatus, ToolRun, TreeState
 from limpet.core.values.messages import Message, ToolCallResult
 from limpet.core.values.session_state import SessionState, SessionStatus
-from limpet.engine import trees
-from limpet.engine.trees import Trees
+from limpet.runtime import state_cache
+from limpet.runtime.state_cache import FrameTreeCache
 from limpet.stores import port
 
 replace = msgspec.structs.replace
 
 
-class Step(msgspec.Struct, frozen=True):
+class FramePlan(msgspec.Struct, frozen=True):
     """What a command makes of a tree: the write, the tree after it, and the frame that answers."""
 
     write: port.StreamWrite | None
@@ -37,13 +37,13 @@ class Step(msgspec.Struct, frozen=True):
     saying: tuple[c.AddMessages, ...] = ()
 
 
-class Framing:
+class FramePlanner:
     """Commands about frames decided together, each on the trees that those before it lead to."""
 
     def __init__(
         self,
         store: port.Store,
-        known: Trees,
+        known: FrameTreeCache,
         factory: ids.Factory,
         last: Callable[[str, str], SessionState | None],
     ) -> None:
@@ -56,12 +56,12 @@ class Framing:
         self._roots: dict[tuple[str, str], str] = {}
         self._closed: dict[tuple[str, str], Frame] = {}
 
-    def plan(self, tenant: str, command: c.FrameCommand) -> Step:
+    def plan(self, tenant: str, command: c.FrameCommand) -> FramePlan:
         """Decide a command; raise what the rules say against it. Nothing is kept before `accept`."""
         if isinstance(command, c.PushFrame):
             present = self._find(tenant, command.frame_id) if command.named else None
             if present is not None:
-                return Step(None, None, self._pushed_before(tenant, command, present))
+                return FramePlan(None, None, self._pushed_before(tenant, command, present))
             tree = self._parent_tree(tenant, command)
             command = replace(command, frame_id=self._id(command, tree))
         else:
@@ -72,7 +72,7 @@ class Framing:
             self._check_new(tenant, tree, command, made)
         if not made:
             assert tree is not None, "a push always makes something"
-            return Step(None, None, tree.frames[command.frame_id])
+            return FramePlan(None, None, tree.frames[command.frame_id])
         saying: tuple[c.AddMessages, ...] = ()
         if isinstance(command, c.EndTool) and tree is not None:
             made, saying = self._answered(tenant, tree.frames[command.frame_id], command, made[0])
@@ -86,7 +86,7 @@ class Framing:
             return command.frame_id
         return f"{tree.root_id}.{tree.version + 1}" if tree else ids.new_id("frm", self._factory)
 
-    def accept(self, tenant: str, step: Step) -> None:
+    def accept(self, tenant: str, step: FramePlan) -> None:
         """Have later commands decided on what this one leads to, now that nothing of it is refused."""
         if step.tree is not None:
             self._trees[tenant, step.tree.root_id] = step.tree
@@ -127,7 +127,7 @@ class Framing:
             return tree
         frame = self._find(tenant, frame_id)
         if frame is None:
-            raise trees.unknown(frame_id)
+            raise state_cache.unknown_frame_error(frame_id)
         if isinstance(command, c.EndSuspension) and command.token_hash is not None:
             raise errors.InvalidSuspensionToken
         raise frame_rules.invalid_transition_error(frame, "change any more", "Push a new one.")
@@ -153,11 +153,11 @@ class Framing:
     def _pushed_before(self, tenant: str, command: c.PushFrame, present: Frame) -> Frame:
         """Return the frame of a push that was made before; raise DuplicateFrame if it was another."""
         pushed = None
-        stream, claim = trees.stream_of(present.root_id), f"frame:{present.frame_id}"
+        stream, claim = state_cache.tree_stream(present.root_id), f"frame:{present.frame_id}"
         version = self._store.find_claim(tenant, stream, claim)
         if version:
             found = self._store.read(tenant, stream, after=version - 1, until=version, limit=1)
-            pushed = trees.recorded(found[0]).event if found else None
+            pushed = state_cache.decode_tree_event(found[0]).event if found else None
         wanted = frame_rules.decide(None, replace(command, parent_frame_id=None), now_us=0)[0].event
         if (
             not isinstance(pushed, e.FramePushedEvent)
@@ -179,7 +179,7 @@ class Framing:
         if tree is None or frame is None or not made or frame.tool(command.tool_id):
             return
         self._check_call(tenant, frame, command)
-        stream, claim = trees.stream_of(tree.root_id), f"tool:{command.tool_id}"
+        stream, claim = state_cache.tree_stream(tree.root_id), f"tool:{command.tool_id}"
         if self._store.find_claim(tenant, stream, claim):
             raise errors.InvalidTransition(
                 f"the tool {command.tool_id!r} is through already.",
@@ -192,7 +192,7 @@ class Framing:
         if command.call_id is None or frame.scope.session_id is None:
             return
         session = self._last(tenant, frame.scope.session_id)
-        if session is not None and not _waits(session, command):
+        if session is not None and not _waits_for_call(session, command):
             raise errors.CallNotFound(
                 f"no open call of the session has the id {command.call_id!r} and that message.",
                 hint="Add the assistant's message first, and take both ids from it.",
@@ -231,7 +231,7 @@ class Framing:
         session = self._last(tenant, frame.scope.session_id)
         if session is None or session.status is not SessionStatus.ACTIVE:
             return None
-        return session if _waits(session, tool) else None
+        return session if _waits_for_call(session, tool) else None
 
     def _given_up(
         self, tenant: str, tree: TreeState, made: Iterable[FrameWrite]
@@ -271,7 +271,7 @@ class Framing:
         made: Sequence[FrameWrite],
         saying: tuple[c.AddMessages, ...],
         time_us: int,
-    ) -> Step:
+    ) -> FramePlan:
         tree = before
         after: list[TreeState] = []
         facts: list[e.FrameEvent] = []
@@ -279,7 +279,7 @@ class Framing:
         claims: list[tuple[str, int]] = []
         for one in made:
             fact = one.event
-            for claim in trees.claims_of(fact, tree):
+            for claim in state_cache.tree_event_claims(fact, tree):
                 claims.append((claim, len(events)))
             tree = evolve_one(tree, fact, time_us=time_us)
             after.append(tree)
@@ -290,7 +290,7 @@ class Framing:
                 port.NewEvent(fact.kind, wire.FRAME_EVENT_SCHEMA, time_us, payload, blobs=blobs)
             )
         assert tree is not None, "something was made"
-        stream = trees.stream_of(tree.root_id)
+        stream = state_cache.tree_stream(tree.root_id)
         write = port.StreamWrite(
             stream, before.version if before else 0, tuple(events), tuple(claims)
         )
@@ -301,11 +301,11 @@ class Framing:
             )
         frame = tree.frames.get(frame_id) or tree.closed_frame(frame_id)
         assert frame is not None, "a frame that is not open any more was closed here"
-        rows = trees.rows(before, facts, after)
-        return Step(write, tree, frame, tuple(rows), snapshots, saying)
+        rows = state_cache.changed_tree_rows(before, facts, after)
+        return FramePlan(write, tree, frame, tuple(rows), snapshots, saying)
 
 
-def _waits(session: SessionState, of: ToolRun | c.BeginTool) -> bool:
+def _waits_for_call(session: SessionState, of: ToolRun | c.BeginTool) -> bool:
     """Whether a session waits for the result of that very call."""
     return any(
         call.call_id == of.call_id and of.message_id in (None, call.message_id)

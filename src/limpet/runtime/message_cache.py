@@ -1,4 +1,8 @@
-"""The newest messages of sessions, kept in memory: a window costs what is in it, not what came before."""
+"""Caches the newest messages of recently used sessions.
+
+Making a window costs the messages that it holds, not the length of the history. A commit adds its
+messages to the cache. A rebuild of the tenant clears it.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,14 @@ from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
 from limpet.core.windows import short_forms
 from limpet.core.windows.fitter import ContextItem
-from limpet.engine.states import cut_short, messages_of, stream_of
+from limpet.runtime.state_cache import messages_of, session_stream, truncated_stream_error
 from limpet.stores import port
 
-CHUNK = 64
+BACKWARD_CHUNK = 64
 """Events read at a time on the way back."""
 
 
-class Said(msgspec.Struct, frozen=True, gc=False):
+class LoggedMessage(msgspec.Struct, frozen=True, gc=False):
     """A message in the log: its version, its number in the present generation, its stored tokens.
 
     `counts` holds its tokens by the names of Limpet's counters, once they have counted it. A counter of a
@@ -36,24 +40,26 @@ class Said(msgspec.Struct, frozen=True, gc=False):
     counts: dict[str, int]
 
 
-class Tail:
+class RecentMessages:
     """Messages of one generation of a session from some point on, without a gap up to `until`."""
 
     def __init__(self, store: port.Store, tenant: str, state: SessionState) -> None:
         self._store = store
         self._tenant = tenant
-        self._stream = stream_of(state.id)
+        self._stream = session_stream(state.id)
         self._ordinal_began = state.ordinal_began
         self.began = state.began
         self.after = self.until = state.version
-        self.said: list[Said] = []  # changed in place: whoever reads gets a copy of its end
-        self._groups: dict[int, list[Said]] = {}
+        self.said: list[
+            LoggedMessage
+        ] = []  # changed in place: whoever reads gets a copy of its end
+        self._groups: dict[int, list[LoggedMessage]] = {}
         self._stubs: dict[int, Message] = {}
         self._versions: dict[int, int] = {}
         self._items: tuple[object, dict[int, ContextItem]] = (None, {})
         self._lock = threading.Lock()
 
-    def upto(self, state: SessionState, newest: int) -> list[Said]:
+    def upto(self, state: SessionState, newest: int) -> list[LoggedMessage]:
         """Bring it up to a state and return the newest that it holds of it, so many at most, oldest first."""
         with self._lock:
             if state.version > self.until:
@@ -69,7 +75,7 @@ class Tail:
         if version - self.until > limits.MESSAGE_CACHE_MESSAGES_MAX:
             self.said, self.after, self.until = [], version, version
             return
-        fresh, until = list[Said](), self.until
+        fresh, until = list[LoggedMessage](), self.until
         while until < version:
             found = self._events(until, version, limits.READ_CHUNK, at=version)
             until = found[-1].version
@@ -77,7 +83,7 @@ class Tail:
         # All at once: a read that fails leaves all as it was.
         self._extend(fresh, until)
 
-    def _extend(self, fresh: Sequence[Said], until: int) -> None:
+    def _extend(self, fresh: Sequence[LoggedMessage], until: int) -> None:
         self.said += fresh
         self.until = until
         over = len(self.said) - limits.MESSAGE_CACHE_MESSAGES_MAX
@@ -95,15 +101,15 @@ class Tail:
             at=at or self.until, newest=newest,
         )  # fmt: skip
         if not found:
-            raise cut_short(self._store, self._tenant, self._stream, until)
+            raise truncated_stream_error(self._store, self._tenant, self._stream, until)
         return found
 
-    def _said(self, page: Sequence[port.StoredEvent]) -> list[Said]:
+    def _said(self, page: Sequence[port.StoredEvent]) -> list[LoggedMessage]:
         """Return the messages among stored events, with their numbers."""
         added = [stored for stored in page if stored.kind == MessageAddedEvent.kind]
         messages = messages_of(self._store, self._tenant, added)
         return [
-            Said(
+            LoggedMessage(
                 stored.version,
                 stored.ordinal - self._ordinal_began,
                 message,
@@ -113,7 +119,7 @@ class Tail:
             for stored, message in zip(added, messages, strict=True)
         ]
 
-    def add(self, version: int, fresh: Sequence[Said]) -> None:
+    def add(self, version: int, fresh: Sequence[LoggedMessage]) -> None:
         """Take what was just appended, if it follows on what is here; else it is read when it is needed."""
         # Whoever commits must not wait for somebody who reads.
         if not self._lock.acquire(blocking=False):
@@ -124,7 +130,7 @@ class Tail:
         finally:
             self._lock.release()
 
-    def stub(self, said: Said) -> Message:
+    def stub(self, said: LoggedMessage) -> Message:
         """Return a tool's message with its results named by their size."""
         found = self._stubs.get(said.version)
         if found is None:
@@ -151,7 +157,7 @@ class Tail:
             found = self._versions[number]
         return found
 
-    def group(self, version: int, until: int) -> list[Said]:
+    def group(self, version: int, until: int) -> list[LoggedMessage]:
         """Return the group of one message from before, by its version; it is read once."""
         found = self._groups.get(version)
         if found is None:
@@ -163,14 +169,14 @@ class Tail:
                 self._groups[version] = found
         return [said for said in found if said.version <= until]
 
-    def _read_group(self, version: int, until: int) -> tuple[list[Said], bool]:
+    def _read_group(self, version: int, until: int) -> tuple[list[LoggedMessage], bool]:
         """Return a group, and whether it is whole."""
         (said,) = self._said(self._events(version - 1, version, 1, at=until))
         if said.message.role != "tool" and not said.message.tool_calls:
             return [said], True
-        stored = self._events(self.began, version, CHUNK, newest=True, at=until)
+        stored = self._events(self.began, version, BACKWARD_CHUNK, newest=True, at=until)
         if version < until:
-            stored += self._events(version, until, CHUNK, at=until)
+            stored += self._events(version, until, BACKWARD_CHUNK, at=until)
         near = self._said(stored)
         for group in messages.group_messages([one.message for one in near]):
             members = near[group.first : group.last + 1]
@@ -184,19 +190,19 @@ class Tail:
             if self.after <= self.began:
                 return False
             # Versions that a rewind has left out are not there: the newest are asked for, not a range.
-            found = self._events(self.began, self.after, CHUNK, newest=True)
-            low = found[0].version - 1 if len(found) == CHUNK else self.began
+            found = self._events(self.began, self.after, BACKWARD_CHUNK, newest=True)
+            low = found[0].version - 1 if len(found) == BACKWARD_CHUNK else self.began
             self.said[:0], self.after = self._said(found), low
             return True
 
 
-class Tails:
+class MessageCache:
     """The tails of one engine's sessions, those used last kept."""
 
     def __init__(self, store: port.Store) -> None:
         self._store = store
         self._mutex = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str, int, int], Tail] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, int, int], RecentMessages] = OrderedDict()
         self._rebuilt: dict[str, int] = {}
 
     def appended(
@@ -207,11 +213,13 @@ class Tails:
         if tail is None:
             return
         behind = len(messages)
-        fresh: list[Said] = []
+        fresh: list[LoggedMessage] = []
         for event, message in zip(write.events[-behind:], messages, strict=True):
             behind -= 1
             number = event.ordinal - state.ordinal_began
-            fresh.append(Said(state.version - behind, number, message, event.tokens or 0, {}))
+            fresh.append(
+                LoggedMessage(state.version - behind, number, message, event.tokens or 0, {})
+            )
         tail.add(write.expected, fresh)
 
     def clear(self) -> None:
@@ -219,7 +227,7 @@ class Tails:
         with self._mutex:
             self._kept.clear()
 
-    def of(self, tenant: str, state: SessionState) -> Tail:
+    def of(self, tenant: str, state: SessionState) -> RecentMessages:
         """Return the tail of a session's present generation."""
         place = (tenant, state.id, state.began, state.rebased)
         rebuilt = self._store.rebuilt(tenant)
@@ -230,7 +238,7 @@ class Tails:
                 self._rebuilt[tenant] = rebuilt
             tail = self._kept.get(place)
             if tail is None or tail.after > state.version:
-                tail = self._kept[place] = Tail(self._store, tenant, state)
+                tail = self._kept[place] = RecentMessages(self._store, tenant, state)
             self._kept.move_to_end(place)
             if len(self._kept) > limits.MESSAGE_CACHE_SESSIONS:
                 self._kept.popitem(last=False)

@@ -1,8 +1,8 @@
-"""Group commit: a caller that finds no commit running becomes the leader and commits for all that wait.
+"""Group commit: a caller that finds no commit running leads and commits for all that wait.
 
-Blocking callers lead in turn, which saves a switch to another thread. A background thread leads only for
-callers that cannot block (async tasks, deferred writes). The leader takes the queued tickets, has them
-processed as one batch, wakes their owners and passes the lead on.
+Blocking callers lead in turn, which saves a switch to another thread. A background thread leads
+only for callers that cannot block (async tasks, deferred writes). The leader takes the queued
+tickets, has them processed as one batch, wakes their owners and passes the lead on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from limpet import errors, limits
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.frame_state import Frame
 from limpet.core.values.session_state import SessionState
-from limpet.engine.coming import CommitPipeline, WakeupPipe, drop_done
+from limpet.runtime.commit_pipeline import CommitPipeline, WakeupPipe, drop_done
 
 LEADER_CHECK_S = 1.0
 """How often a waiting caller checks that the leader is still alive."""
@@ -30,7 +30,7 @@ GATHER_S_MAX = 0.005
 """The longest time that a leader waits for callers that were just answered to submit again."""
 
 
-class Answer:
+class CommandResult:
     """The result of a command: the session or frame after it, and whether an earlier execution was found."""
 
     __slots__ = ("replayed", "value")
@@ -52,7 +52,7 @@ class Answer:
         return self.value
 
 
-class Channel(Protocol):
+class TicketChannel(Protocol):
     """Receives the finished tickets of non-blocking callers, a batch at a time."""
 
     def deliver(self, tickets: Sequence[Ticket]) -> None:
@@ -76,17 +76,17 @@ class Ticket(Leader):
         "_wake", "abandoned", "answer", "channel", "done", "error", "follower", "leads", "request",
     )  # fmt: skip
 
-    def __init__(self, request: CommandRequest, channel: Channel | None = None) -> None:
+    def __init__(self, request: CommandRequest, channel: TicketChannel | None = None) -> None:
         self.alive = True
         self.request = request
         self.channel = channel
-        self.answer: Answer | None = None
+        self.answer: CommandResult | None = None
         self.error: BaseException | None = None
         self.done = self.leads = self.abandoned = False
         self.follower: Ticket | None = None
         self._wake: threading.Lock | None = None
 
-    def succeed(self, answer: Answer) -> None:
+    def succeed(self, answer: CommandResult) -> None:
         """Set the answer. The owner is woken at the end of its batch."""
         self.answer = answer
 
@@ -130,7 +130,7 @@ class Ticket(Leader):
         if self._wake is not None and self._wake.locked():
             self._wake.release()
 
-    def result(self) -> Answer:
+    def result(self) -> CommandResult:
         """Return the answer or raise the error. The ticket must be settled."""
         if self.error is not None:
             raise self.error
@@ -170,7 +170,7 @@ class CommitQueue:
         self._expected, self._gather_until = 1, 0.0
         self._complete: threading.Lock | None = None
 
-    def run(self, ticket: Ticket) -> Answer:
+    def run(self, ticket: Ticket) -> CommandResult:
         """Submit a ticket and wait for its result; become the leader if there is none."""
         leads = False
         try:
@@ -310,7 +310,7 @@ class CommitQueue:
         except BaseException as error:
             for ticket in batch:
                 if not ticket.settled:
-                    ticket.fail(own_error(error))
+                    ticket.fail(copy_error(error))
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -332,7 +332,7 @@ class CommitQueue:
                 self._wake_owners(batch)
             batch[0].done = True
             return
-        channels: dict[Channel, list[Ticket]] = {}
+        channels: dict[TicketChannel, list[Ticket]] = {}
         owners: list[Ticket] = []
         for ticket in batch:
             channel = ticket.channel
@@ -423,7 +423,7 @@ class CommitQueue:
         self._wakeup.close()
 
 
-def own_error(error: BaseException) -> errors.Error:
+def copy_error(error: BaseException) -> errors.Error:
     """Return a copy of an error for one of several callers, so that none sees another's traceback."""
     if isinstance(error, errors.Error):
         made = type(error)(error.message, hint=error.hint, facts=error.facts)

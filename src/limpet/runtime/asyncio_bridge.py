@@ -1,4 +1,8 @@
-"""Commands of asyncio tasks on their way to the commit queue and back."""
+"""Submits requests of asyncio tasks to the commit queue and resolves their futures.
+
+Requests that are submitted within one step of an event loop start together. A batch of results is
+delivered with one wake-up of the loop.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,21 @@ from collections.abc import Sequence
 
 from limpet import limits
 from limpet.core.values.commands import CommandRequest
-from limpet.engine.commits import Answer, Ticket
-from limpet.engine.engine import Engine
+from limpet.runtime.commit_queue import CommandResult, Ticket
+from limpet.runtime.engine import Engine
 
 
-class _Awaited(Ticket):
+class _AwaitedTicket(Ticket):
     """A ticket whose owner awaits a future."""
 
     __slots__ = ("future",)
 
-    def __init__(self, request: CommandRequest, channel: Loop) -> None:
+    def __init__(self, request: CommandRequest, channel: AsyncioChannel) -> None:
         super().__init__(request, channel)
-        self.future: asyncio.Future[Answer] = channel.loop.create_future()
+        self.future: asyncio.Future[CommandResult] = channel.loop.create_future()
 
 
-class Loop:
+class AsyncioChannel:
     """Tickets of one event loop. Whatever its tasks hand in within one step of the loop starts together,
     and a whole batch is delivered with one wake-up.
     """
@@ -32,9 +36,9 @@ class Loop:
         self._engine = engine
         self._fresh = 0
 
-    def submit(self, request: CommandRequest) -> asyncio.Future[Answer]:
+    def submit(self, request: CommandRequest) -> asyncio.Future[CommandResult]:
         """Hand a request in; return the future of its answer."""
-        ticket = _Awaited(request, self)
+        ticket = _AwaitedTicket(request, self)
         self._engine.submit(ticket)
         self._fresh += 1
         if self._fresh == 1:
@@ -56,7 +60,7 @@ class Loop:
     @staticmethod
     def _resolve(tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
-            assert isinstance(ticket, _Awaited), "only such are handed in here"
+            assert isinstance(ticket, _AwaitedTicket), "only such are handed in here"
             future = ticket.future
             if future.done():
                 continue

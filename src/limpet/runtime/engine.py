@@ -1,7 +1,7 @@
-"""The engine: carries every request to the log. It loads state, decides, appends and answers.
+"""The engine executes every request: it loads state, decides, appends and answers.
 
-All changes go through `run` or `submit`; reads use `states`, `trees` and the store. The rules are pure
-and in `limpet.history`; what a store promises is in `limpet.stores.port`.
+All changes go through `run` or `submit`; reads use the state caches and the store. The rules are
+pure and in `limpet.core.rules`. What a store promises is in `limpet.stores.port`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,22 @@ from limpet.core.values import ids
 from limpet.core.values.commands import FrameCommandBase, PushFrame
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
-from limpet.engine import planning
-from limpet.engine.coming import CommitPipeline, in_flight_error
-from limpet.engine.commits import Answer, CommitQueue, Ticket, own_error
-from limpet.engine.planning import Later, Plan, Round
-from limpet.engine.policies import Policies
-from limpet.engine.states import States, messages_of, stream_of
-from limpet.engine.tails import Tails
-from limpet.engine.trees import Trees, recorded
+from limpet.runtime import planner
+from limpet.runtime.commit_pipeline import CommitPipeline, in_flight_error
+from limpet.runtime.commit_queue import CommandResult, CommitQueue, Ticket, copy_error
+from limpet.runtime.message_cache import MessageCache
+from limpet.runtime.planner import CommandPlan, NeedsCommit, Planner
+from limpet.runtime.state_cache import (
+    FrameTreeCache,
+    SessionStateCache,
+    decode_tree_event,
+    messages_of,
+    session_stream,
+)
+from limpet.runtime.window_input import PolicyApplier
 from limpet.stores import port
 
-FORGET_EVERY_US = 3_600_000_000
+FORGET_KEYS_EVERY_US = 3_600_000_000
 """The shortest time between two deletions of expired idempotency keys."""
 
 CONTENDED_REQUESTS = 100
@@ -41,10 +46,10 @@ IN_FLIGHT_MAX = 2
 IDLE_MAX, IDLE_TIMES, PIPELINE_PAUSE_S = 0.7, 3, 1.0
 """A leader that was idle for more than IDLE_MAX of its time, IDLE_TIMES in a row, does not pipeline for PIPELINE_PAUSE_S."""
 
-Known = Callable[[str, str], SessionState | None]
+StateLookup = Callable[[str, str], SessionState | None]
 """Returns the known state of a tenant's session."""
 
-Planned = tuple[Ticket, Plan, port.Append]
+PlannedCommit = tuple[Ticket, CommandPlan, port.Append]
 
 _forks = 0
 
@@ -71,10 +76,10 @@ class Engine:
         self.store = store
         self.factory = factory
         self.now_us = factory.now_us
-        self.tails = Tails(store)
-        self.states = States(store, cached_sessions, self.tails.clear)
-        self.trees = Trees(store, cached_trees)
-        self._policies = Policies(self.tails)
+        self.tails = MessageCache(store)
+        self.states = SessionStateCache(store, cached_sessions, self.tails.clear)
+        self.trees = FrameTreeCache(store, cached_trees)
+        self._policies = PolicyApplier(self.tails)
         self._commits = CommitQueue(self._process, self._commit_pipelined)
         self._born = _forks
         self._closed = False
@@ -82,7 +87,7 @@ class Engine:
         self._contended: dict[tuple[str, str], int] = {}
         self._pipeline_from, self._idle_times = 0.0, 0
 
-    def run(self, request: c.CommandRequest) -> Answer:
+    def run(self, request: c.CommandRequest) -> CommandResult:
         """Execute a request; return once it is durable. Raises the error that refuses it."""
         self.check()
         return self._commits.run(Ticket(request))
@@ -166,8 +171,8 @@ class Engine:
             self._idle_times, self._pipeline_from = 0, time.monotonic() + PIPELINE_PAUSE_S
 
     def _send_commits(self, sending: port.StorePipeline, queue: CommitPipeline) -> None:
-        in_flight: deque[list[Planned]] = deque()
-        asked: list[Planned] = []
+        in_flight: deque[list[PlannedCommit]] = deque()
+        asked: list[PlannedCommit] = []
         try:
             with sending:
                 while True:
@@ -207,7 +212,7 @@ class Engine:
         else:
             return
         now = self.now_us()
-        if now - self._forgot_us > FORGET_EVERY_US:
+        if now - self._forgot_us > FORGET_KEYS_EVERY_US:
             self._forgot_us = now
             for tenant in {ticket.request.tenant for ticket in batch}:
                 before = now - limits.IDEMPOTENCY_KEEP_S * 1_000_000
@@ -217,17 +222,17 @@ class Engine:
     def _round(self, tickets: list[Ticket]) -> tuple[list[Ticket], bool]:
         """Decide and commit; return the tickets to decide again, and whether a race was lost."""
         deciding = self._deciding()
-        planned: list[Planned] = []
-        unchanged: list[tuple[Ticket, Plan | errors.Error]] = []
+        planned: list[PlannedCommit] = []
+        unchanged: list[tuple[Ticket, CommandPlan | errors.Error]] = []
         again: list[Ticket] = []
         for index, ticket in enumerate(tickets):
             try:
-                verdict = _verdict(self._plan, deciding, ticket)
-            except Later:
+                verdict = _plan_or_error(self._plan, deciding, ticket)
+            except NeedsCommit:
                 # The tickets behind it wait too: requests are decided in the order of submission.
                 again = tickets[index:]
                 break
-            if isinstance(verdict, Plan) and verdict.append is not None:
+            if isinstance(verdict, CommandPlan) and verdict.append is not None:
                 planned.append((ticket, verdict, verdict.append))
             elif verdict is not None:
                 unchanged.append((ticket, verdict))
@@ -237,8 +242,8 @@ class Engine:
             # planned. It stands only if it was decided on what is in the log.
             if planned or not self._is_current(ticket.request.tenant):
                 again.append(ticket)
-            elif isinstance(verdict, Plan):
-                ticket.succeed(Answer(verdict.answer))
+            elif isinstance(verdict, CommandPlan):
+                ticket.succeed(CommandResult(verdict.answer))
             else:
                 ticket.fail(verdict)
         return sorted(again + lost, key=tickets.index) if again or lost else [], bool(lost)
@@ -250,7 +255,7 @@ class Engine:
             self._begin_turn(alone=False)
         return held
 
-    def _decided_early(self, batch: Sequence[Ticket]) -> list[Planned]:
+    def _decided_early(self, batch: Sequence[Ticket]) -> list[PlannedCommit]:
         """Decide requests without the write lock, on cached state; return nothing unless all can be.
 
         Only plain messages can, each to another session: such a request depends on one version of one
@@ -265,10 +270,13 @@ class Engine:
         return planned if len(planned) == len(batch) else []
 
     def _plan_appends(
-        self, known: Known, tickets: Sequence[Ticket], in_flight: Iterable[Sequence[Planned]] = ()
-    ) -> list[Planned]:
+        self,
+        known: StateLookup,
+        tickets: Sequence[Ticket],
+        in_flight: Iterable[Sequence[PlannedCommit]] = (),
+    ) -> list[PlannedCommit]:
         """Decide requests up to the first that is no plain append to a session without a commit in flight."""
-        planned: list[Planned] = []
+        planned: list[PlannedCommit] = []
         deciding = self._deciding()
         busy = {state.id for sent in in_flight for _, plan, _ in sent for state in plan.states}
         for ticket in tickets:
@@ -281,8 +289,8 @@ class Engine:
             state = known(tenant, session_id)
             if not continuation.is_simple_append(state, command.max_messages):
                 break
-            plan = _verdict(deciding.plan_plain_append, request, command, state)
-            if not isinstance(plan, Plan):
+            plan = _plan_or_error(deciding.plan_plain_append, request, command, state)
+            if not isinstance(plan, CommandPlan):
                 break
             assert plan.append is not None, "messages are appended"
             busy.add(session_id)
@@ -305,17 +313,17 @@ class Engine:
             self._contended[tenant, session_id] = left - 1
         return left > 0
 
-    def _commit(self, planned: Sequence[Planned]) -> list[Ticket]:
+    def _commit(self, planned: Sequence[PlannedCommit]) -> list[Ticket]:
         """Append the plans and answer each ticket; return those that lost a race."""
         outcomes = self.store.commit([append for _, _, append in planned])
         for tenant, stream in self.store.served():
-            self.states.forget(tenant, stream.removeprefix(stream_of("")))
+            self.states.forget(tenant, stream.removeprefix(session_stream("")))
         return self._answer(planned, outcomes)
 
     def _answer(
-        self, planned: Sequence[Planned], outcomes: Sequence[port.AppendOutcome | None]
+        self, planned: Sequence[PlannedCommit], outcomes: Sequence[port.AppendOutcome | None]
     ) -> list[Ticket]:
-        others: list[tuple[Ticket, Plan, port.AppendOutcome | None]] = []
+        others: list[tuple[Ticket, CommandPlan, port.AppendOutcome | None]] = []
         for (ticket, plan, append), outcome in zip(planned, outcomes, strict=True):
             if not isinstance(outcome, port.Appended):
                 others.append((ticket, plan, outcome))
@@ -329,14 +337,14 @@ class Engine:
                     self.trees.keep_root(tenant, command.frame_id, tree.root_id)
             elif isinstance(command, c.AddMessages) and len(plan.states) == 1:
                 self.tails.appended(tenant, plan.states[0], append.writes[0], command.messages)
-            ticket.answer = Answer(plan.answer)
+            ticket.answer = CommandResult(plan.answer)
         if not others:
             return []
         return [
             ticket for ticket, plan, outcome in others if not self._settled(ticket, plan, outcome)
         ]
 
-    def _plan(self, deciding: Round, ticket: Ticket) -> Plan | None:
+    def _plan(self, deciding: Planner, ticket: Ticket) -> CommandPlan | None:
         """Return the plan of a ticket; None if it was answered from an earlier execution."""
         request = ticket.request
         if request.key is not None:
@@ -348,11 +356,13 @@ class Engine:
             return deciding.plan(request)
         except (errors.Refused, errors.DuplicateMessage, errors.StaleVersion):
             if self._is_repeat(request):
-                ticket.succeed(Answer(self._tail_state(request), replayed=True))
+                ticket.succeed(CommandResult(self._tail_state(request), replayed=True))
                 return None
             raise
 
-    def _settled(self, ticket: Ticket, plan: Plan, outcome: port.AppendOutcome | None) -> bool:
+    def _settled(
+        self, ticket: Ticket, plan: CommandPlan, outcome: port.AppendOutcome | None
+    ) -> bool:
         """Answer a ticket that was not appended; return False if it must be decided again."""
         try:
             match outcome:
@@ -387,22 +397,22 @@ class Engine:
             return
         made = self.store.feed(request.tenant, after=used.last - 1, limit=1)
         if made and isinstance(request.command, FrameCommandBase):
-            frame = self.trees.find(request.tenant, recorded(made[0]).event.frame_id)
+            frame = self.trees.find(request.tenant, decode_tree_event(made[0]).event.frame_id)
             assert frame is not None, "a frame with an event exists"
-            ticket.succeed(Answer(frame, replayed=True))
+            ticket.succeed(CommandResult(frame, replayed=True))
             return
-        session_id = made[0].stream.removeprefix(stream_of("")) if made else request.session_id
+        session_id = made[0].stream.removeprefix(session_stream("")) if made else request.session_id
         state = self.states.current(request.tenant, session_id)
         if state is None:
             ticket.fail(errors.Corrupt("an idempotency key names events that do not exist."))
         else:
-            ticket.succeed(Answer(state, replayed=True))
+            ticket.succeed(CommandResult(state, replayed=True))
 
     def _clash(self, ticket: Ticket, taken: port.ClaimTaken) -> None:
         if self._is_repeat(ticket.request):
-            ticket.succeed(Answer(self._tail_state(ticket.request), replayed=True))
+            ticket.succeed(CommandResult(self._tail_state(ticket.request), replayed=True))
         else:
-            ticket.fail(planning.duplicate(taken.claim))
+            ticket.fail(planner.duplicate_message_error(taken.claim))
 
     def _is_repeat(self, request: c.CommandRequest) -> bool:
         """Return whether the request only adds messages that the conversation already has, unchanged.
@@ -417,28 +427,30 @@ class Engine:
 
     def _holds(self, tenant: str, reach: Sequence[SessionState], message: Message) -> bool:
         for state in reach:
-            stream = stream_of(state.id)
+            stream = session_stream(state.id)
             version = self.store.find_claim(tenant, stream, message.id)
             if version > state.began:
                 found = self.store.read(tenant, stream, after=version - 1, until=version)
                 (stored,) = messages_of(self.store, tenant, found)
-                return planning.same_message(stored, message)
+                return planner.is_same_message(stored, message)
         return False
 
     def _tail_state(self, request: c.CommandRequest) -> SessionState:
         return self._deciding().reach(request.tenant, request.session_id)[-1]
 
-    def _deciding(self) -> Round:
-        return Round(self.store, self.states, self.trees, self._policies, self.factory)
+    def _deciding(self) -> Planner:
+        return Planner(self.store, self.states, self.trees, self._policies, self.factory)
 
 
-def _verdict(plan: Callable[..., Plan | None], *asked: object) -> Plan | errors.Error | None:
+def _plan_or_error(
+    plan: Callable[..., CommandPlan | None], *asked: object
+) -> CommandPlan | errors.Error | None:
     """Return the plan or the error of one request: its defect must not fail the others of the batch."""
     try:
         return plan(*asked)
-    except Later:
+    except NeedsCommit:
         raise
     except errors.Error as error:
         return error
     except Exception as error:  # noqa: BLE001 - see the docstring
-        return own_error(error)
+        return copy_error(error)
