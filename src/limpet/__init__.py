@@ -48,12 +48,6 @@ from limpet.core.values.pack_parts import ContextSegment, SegmentType
 from limpet.core.values.session_state import SessionState, SessionStatus, WindowPolicy
 from limpet.core.windows.pack import ContextPack
 from limpet.core.windows.window import Window
-from limpet.engine.handles import PendingCall
-from limpet.engine.index import StateIndex
-from limpet.engine.past import Moment, PastSession
-from limpet.engine.recordings import RecordedWindow
-from limpet.engine.session import Session
-from limpet.engine.state_manager import StateManager
 from limpet.errors import (
     AlreadyDecided,
     AlreadySuspended,
@@ -126,10 +120,16 @@ from limpet.errors import (
     WrongRole,
     WrongTokenizer,
 )
+from limpet.frames.state_index import StateIndex
+from limpet.sessions.session import Session
+from limpet.sessions.session_view import PendingCall
+from limpet.sessions.stateless import StateManager
+from limpet.sessions.time_travel import Moment, PastSession
+from limpet.sessions.windows import RecordedWindow
 from limpet.wiring import Limpet, SessionManager, connect, connect_async
 
 if _typing.TYPE_CHECKING:
-    from limpet.engine.aio import AsyncSession
+    from limpet.sessions.async_sessions import AsyncSession
     from limpet.wiring.async_client import AsyncLimpet
 
 __version__ = "0.1.0"
@@ -264,7 +264,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # Async names load asyncio, which takes longer to import than all of Limpet.
     if name == "AsyncSession":
-        from limpet.engine.aio import AsyncSession  # noqa: PLC0415 - as said
+        from limpet.sessions.async_sessions import AsyncSession  # noqa: PLC0415 - as said
 
         return AsyncSession
     if name == "AsyncLimpet":

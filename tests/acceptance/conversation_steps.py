@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from limpet import Limpet, Message, Session, SessionManager, ToolCallRequest, ToolCallResult
 from limpet.core.values import ids
 from limpet.core.values.events import MessageAddedEvent, RecordedEvent
-from limpet.engine.requests import Settings
 from limpet.runtime.engine import Engine
+from limpet.sessions.requests import Settings
 
 
 class Opener(Protocol):

@@ -9,9 +9,9 @@ import pytest
 
 from limpet import errors
 from limpet.core.values import ids
-from limpet.engine.aio import AsyncSession, AsyncSessions
-from limpet.engine.requests import Settings
 from limpet.runtime.engine import IDLE_TIMES, Engine
+from limpet.sessions.async_sessions import AsyncSession, AsyncSessions
+from limpet.sessions.requests import Settings
 from limpet.stores.server.driver import ChangeResult, TenantChange
 from limpet.stores.server.store import ServerStore
 from tests.contract.ram_driver import RamDriver, Server

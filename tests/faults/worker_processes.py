@@ -21,11 +21,11 @@ from limpet import Message, StateManager, WindowPolicy, limits  # noqa: E402 - f
 from limpet.core.values import ids  # noqa: E402
 from limpet.core.values.memory_records import History  # noqa: E402
 from limpet.engine.offloading import Offloading  # noqa: E402
-from limpet.engine.requests import Settings  # noqa: E402
-from limpet.engine.sessions import Sessions  # noqa: E402
 from limpet.engine.summarizing import Summarizing  # noqa: E402
 from limpet.engine.worker import Worker  # noqa: E402
 from limpet.runtime.engine import Engine  # noqa: E402
+from limpet.sessions.manager import Sessions  # noqa: E402
+from limpet.sessions.requests import Settings  # noqa: E402
 from limpet.stores import sqlite  # noqa: E402
 from limpet.stores.sqlite.store import SQLiteStore  # noqa: E402
 from tests.faults import step_kills  # noqa: E402

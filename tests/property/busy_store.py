@@ -9,8 +9,8 @@ from typing import Any
 from limpet import Message, Session, WindowPolicy, errors
 from limpet.core.formats import intake
 from limpet.engine.exporting import begin_of
-from limpet.engine.recordings import RecordedWindow
 from limpet.runtime.engine import Engine
+from limpet.sessions.windows import RecordedWindow
 from tests.property import random_messages
 
 USERS = ("ada", "bo", None)

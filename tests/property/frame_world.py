@@ -20,9 +20,9 @@ from limpet.core.rules.frame_fold import TRANSITIONS
 from limpet.core.values import ids
 from limpet.core.values.frame_state import Frame, FrameStatus
 from limpet.engine.admin import Admin
-from limpet.engine.requests import Settings
 from limpet.runtime import projections, state_cache
 from limpet.runtime.engine import Engine
+from limpet.sessions.requests import Settings
 from limpet.stores import port
 from limpet.stores.volatile import VolatileStore
 from limpet.wiring.stores import open_store

@@ -10,8 +10,8 @@ import limpet
 from limpet import SessionManager
 from limpet.core.values import ids
 from limpet.engine.admin import Admin, Events
-from limpet.engine.requests import Settings
 from limpet.runtime.engine import Engine
+from limpet.sessions.requests import Settings
 from limpet.stores.volatile import VolatileStore
 
 

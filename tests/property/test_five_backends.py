@@ -20,11 +20,11 @@ import pytest
 from limpet import FrameStatus, Message, Scope, Session, SuspensionToken, errors
 from limpet.core.values import ids
 from limpet.engine.admin import Admin
-from limpet.engine.index import StateIndex
 from limpet.engine.migrating import migrate
-from limpet.engine.requests import Settings
-from limpet.engine.sessions import Sessions
+from limpet.frames.state_index import StateIndex
 from limpet.runtime.engine import Engine
+from limpet.sessions.manager import Sessions
+from limpet.sessions.requests import Settings
 from limpet.stores.port import Query, Store
 from limpet.stores.volatile import VolatileStore
 from tests.property.backends import OPENERS, opened

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors
-from limpet.engine.requests import Settings
+from limpet.sessions.requests import Settings
 from tests.property.store_homes import SQLiteHome, VolatileHome
 
 AT = st.integers(0, 60)

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from limpet.engine.requests import Settings
+from limpet.sessions.requests import Settings
 from tests.property import random_messages
 from tests.property.store_homes import SQLiteHome, VolatileHome
 from tests.property.world import Talk, World

@@ -13,7 +13,7 @@ import pytest
 
 from limpet import Message
 from limpet.core.values.events import MessageAddedEvent
-from limpet.engine.requests import Settings
+from limpet.sessions.requests import Settings
 from tests.faults import provider_pairing
 from tests.property.store_homes import Home, SQLiteHome, VolatileHome
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.engine.requests import Settings
+from limpet.sessions.requests import Settings
 from tests.property import random_messages
 from tests.property.store_homes import Home, SQLiteHome, VolatileHome
 from tests.property.world import Talk, World

@@ -12,12 +12,12 @@ import pytest
 import limpet
 from limpet.core.values import ids
 from limpet.core.values.session_state import SessionState
-from limpet.engine.requests import Requests, Settings
 from limpet.runtime import commit_queue
 from limpet.runtime.commit_queue import CommandResult, CommitQueue, Ticket
 from limpet.runtime.engine import Engine
+from limpet.sessions.requests import SessionRequests, Settings
 
-REQUEST = Requests(Settings(), ids.SYSTEM_FACTORY).add(
+REQUEST = SessionRequests(Settings(), ids.SYSTEM_FACTORY).add(
     "s", [{"role": "user", "content": "x"}], key=None, expected_version=None
 )
 

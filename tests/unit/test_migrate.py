@@ -9,8 +9,8 @@ import pytest
 from limpet import errors
 from limpet.core.values import ids
 from limpet.engine import migrating
-from limpet.engine.requests import Settings
 from limpet.runtime.engine import Engine
+from limpet.sessions.requests import Settings
 from limpet.stores import store_copy
 from limpet.stores.volatile import VolatileStore
 from limpet.wiring.manager import SessionManager

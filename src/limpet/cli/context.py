@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from limpet.core.values.json_values import Json
     from limpet.core.windows.pack import ContextPack
     from limpet.core.windows.window import Window
-    from limpet.engine.sessions import Session
+    from limpet.sessions.manager import Session
 
 BUDGET = 8_000
 

@@ -13,7 +13,7 @@ from limpet.cli.surface import Face, Surface
 
 if TYPE_CHECKING:
     from limpet.core.values.json_values import Json
-    from limpet.engine.requests import Page
+    from limpet.sessions.requests import Page
 
 COLUMNS = (
     "id", "user_id", "status", "message_count", "total_tokens", "pending_calls", "last_active", "title",

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from limpet.core.values.json_values import Json
     from limpet.core.values.messages import Message
     from limpet.core.windows.window import Window, WindowDifference
-    from limpet.engine.recordings import RecordedWindow
-    from limpet.engine.sessions import Session
+    from limpet.sessions.manager import Session
+    from limpet.sessions.windows import RecordedWindow
 
 _HASH = 12
 _WIDTH_MAX = 78

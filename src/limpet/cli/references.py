@@ -9,7 +9,7 @@ from limpet import errors, limits
 from limpet.cli import exits, figures
 
 if TYPE_CHECKING:
-    from limpet.engine.sessions import Session
+    from limpet.sessions.manager import Session
     from limpet.wiring import Limpet
 
 _LAST = re.compile(r"@last(?:~(\d{1,9}))?")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from limpet.core.values.json_values import Json
     from limpet.core.values.messages import Message
-    from limpet.engine.sessions import Session
+    from limpet.sessions.manager import Session
 
 SCREENFUL = 50
 """Messages that a terminal gets when no number is asked for."""

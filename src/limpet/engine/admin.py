@@ -14,10 +14,10 @@ from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.events import ErasedEvent, RecordedEvent, TreeErasedEvent
 from limpet.core.values.json_values import Json
 from limpet.engine.erasing import Erasing
-from limpet.engine.past import Moment
 from limpet.runtime import projections, state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import decode_session_events
+from limpet.sessions.time_travel import Moment
 from limpet.stores import urls
 from limpet.stores.port import Rebuilt, Report, Store, StoredEvent
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from limpet.engine.migrating import Migrated
     from limpet.engine.porting import Format, Imported
     from limpet.engine.retaining import Retained, Retaining
-    from limpet.engine.sessions import Sessions
+    from limpet.sessions.manager import Sessions
 Fact = RecordedEvent | state_cache.TreeEvent | ErasedEvent
 """An event of the log: of a session, of a frame tree, or one whose content was erased."""
 

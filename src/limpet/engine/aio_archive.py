@@ -12,7 +12,7 @@ from limpet.core.values.memory_records import Found, Said
 from limpet.engine import archive
 from limpet.engine.archive_tool import NAME, ArchiveTool
 from limpet.engine.indexing import IndexTask
-from limpet.engine.requests import When
+from limpet.sessions.requests import When
 
 
 class AsyncArchiveTool:

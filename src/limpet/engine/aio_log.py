@@ -15,22 +15,23 @@ from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.core.windows.pack import ContextPack
 from limpet.core.windows.window import Window
-from limpet.engine import admin, past, past_frames
+from limpet.engine import admin
 from limpet.engine.erasing import Erasing
-from limpet.engine.handles import PendingCall, pending
-from limpet.engine.messages import Reader
-from limpet.engine.recordings import AsyncRecalling
-from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
+from limpet.frames import queries
 from limpet.runtime.engine import Engine
+from limpet.sessions import time_travel
+from limpet.sessions.requests import UNKNOWN_OUTCOME, MessageLike
+from limpet.sessions.session_view import MessageReader, PendingCall, read_pending_calls
+from limpet.sessions.windows import AsyncRecordedWindowVerbs
 from limpet.stores.port import Rebuilt, Report, Store
 
 if TYPE_CHECKING:
-    from limpet.engine.aio import AsyncSession, AsyncSessions
     from limpet.engine.exporting import Exported, Sink
     from limpet.engine.migrating import Migrated
     from limpet.engine.porting import Format, Imported
     from limpet.engine.retaining import Retained, Retaining
-    from limpet.engine.shrinking import AsyncSummarizer, Summarizer
+    from limpet.sessions.async_sessions import AsyncSession, AsyncSessions
+    from limpet.sessions.window_requests import AsyncSummarizer, Summarizer
 
 
 LOOK_FIRST_S: Final = 0.005
@@ -41,7 +42,7 @@ LOOK_LONGEST_S: Final = 0.05
 class AsyncMessages:
     """The same for async callers: `async for`, `await messages.at(i)`, `await messages.slice(i, j)`."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: MessageReader) -> None:
         self._reader = reader
 
     def __len__(self) -> int:
@@ -72,7 +73,7 @@ class AsyncMessages:
         return f"<AsyncMessages {len(self):,}>"
 
 
-class AsyncPastSession(AsyncRecalling):
+class AsyncPastSession(AsyncRecordedWindowVerbs):
     """A session as it was at one of its versions. It is read as any other, and changed never."""
 
     __slots__ = ("_manager",)
@@ -90,7 +91,7 @@ class AsyncPastSession(AsyncRecalling):
 
     async def pending_calls(self) -> list[PendingCall]:
         """Return the tool calls that had no result yet."""
-        return await asyncio.to_thread(pending, self._reader(), self.state)
+        return await asyncio.to_thread(read_pending_calls, self._reader(), self.state)
 
     async def fork(
         self,
@@ -109,7 +110,7 @@ class AsyncPastSession(AsyncRecalling):
 
     async def set_policy(self, policy: WindowPolicy | None) -> NoReturn:
         """Refuse: what was can't be changed."""
-        past.refuse(policy)
+        time_travel.refuse_change(policy)
 
     async def trimmed(
         self,
@@ -120,7 +121,7 @@ class AsyncPastSession(AsyncRecalling):
         summary: str | None = None,
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        past.refuse(budget, model, counter, summary)
+        time_travel.refuse_change(budget, model, counter, summary)
 
     async def summarize(
         self,
@@ -129,7 +130,7 @@ class AsyncPastSession(AsyncRecalling):
         language: str | None = None,
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        past.refuse(summarizer, language)
+        time_travel.refuse_change(summarizer, language)
 
     async def add_message(
         self,
@@ -141,7 +142,7 @@ class AsyncPastSession(AsyncRecalling):
         usage: int | None = None,
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        past.refuse(message, key, expected_version, window, usage)
+        time_travel.refuse_change(message, key, expected_version, window, usage)
 
     async def add_messages(
         self,
@@ -153,36 +154,36 @@ class AsyncPastSession(AsyncRecalling):
         usage: int | None = None,
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        past.refuse(messages, key, expected_version, window, usage)
+        time_travel.refuse_change(messages, key, expected_version, window, usage)
 
     async def close_pending_calls(
         self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        past.refuse(call_ids, outcome)
+        time_travel.refuse_change(call_ids, outcome)
 
     async def rewind(
         self, at: str | int, *, key: str | None = None, expected_version: int | None = None
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        past.refuse(at, key, expected_version)
+        time_travel.refuse_change(at, key, expected_version)
 
 
 class AsyncBetween:
     """What happened between two moments of one log."""
 
-    def __init__(self, between: past.Between) -> None:
+    def __init__(self, between: time_travel.Between) -> None:
         self._between = between
 
     async def sessions(self) -> list[str]:
         """Return the ids of sessions that something happened in, in the order of their first event."""
         return await asyncio.to_thread(self._between.sessions)
 
-    async def session(self, session_id: str) -> past.Difference:
+    async def session(self, session_id: str) -> time_travel.Difference:
         """Return the messages by which a session differs; raise SessionNotFound if it was never there."""
         return await asyncio.to_thread(self._between.session, session_id)
 
-    async def frame(self, frame_id: str) -> past_frames.FrameDifference:
+    async def frame(self, frame_id: str) -> queries.FrameDifference:
         """Return a frame at both moments; raise FrameNotFound if it was there at neither."""
         return await asyncio.to_thread(self._between.frame, frame_id)
 
@@ -196,33 +197,33 @@ class AsyncMoment:
         self._manager = manager
         self._engine = engine
         self._tenant = tenant
-        self.position = past.checked_position(position)
+        self.position = time_travel.checked_position(position)
 
     async def session(self, session_id: str) -> AsyncPastSession:
         """Return a session as it was; raise SessionNotFound if it was not there, or was deleted since."""
         state = await asyncio.to_thread(
-            past.at_position, self._engine, self._tenant, session_id, self.position
+            time_travel.state_at_position, self._engine, self._tenant, session_id, self.position
         )
         return AsyncPastSession(self._manager, self._engine, self._tenant, state)
 
     async def tree(self, frame_id: str) -> TreeState:
         """Return the open frames of a frame's tree as they were; raise FrameNotFound if it was not there."""
         place = (self._engine, self._tenant, frame_id, self.position)
-        return (await asyncio.to_thread(past_frames.tree_at, *place)).tree
+        return (await asyncio.to_thread(queries.tree_at, *place)).tree
 
     async def frame(self, frame_id: str) -> Frame:
         """Return a frame as it was, open or closed; raise FrameNotFound if it was not there."""
         place = (self._engine, self._tenant, frame_id, self.position)
-        return await asyncio.to_thread(past_frames.frame_at, *place)
+        return await asyncio.to_thread(queries.frame_at, *place)
 
     async def pack(self, frame_id: str) -> ContextPack:
         """Return what the model of a frame had seen last by then; raise NotFound if no pack was recorded."""
         place = (self._engine, self._tenant, frame_id, self.position)
-        return await asyncio.to_thread(past_frames.pack_at, *place)
+        return await asyncio.to_thread(queries.pack_at, *place)
 
     def diff(self, other: AsyncMoment) -> AsyncBetween:
         """Return what differs from here to another moment of the same log, be it later or earlier."""
-        between = past.Between(self._engine, self._tenant, self.position, other.position)
+        between = time_travel.Between(self._engine, self._tenant, self.position, other.position)
         return AsyncBetween(between)
 
     def __repr__(self) -> str:

@@ -14,10 +14,9 @@ from limpet.core.values.json_values import checked_text
 from limpet.core.values.memory_records import Found, Hit, Said, Who
 from limpet.core.values.messages import ROLES, checked_id
 from limpet.core.values.session_state import SessionStatus
-from limpet.engine import cursors, requests, surroundings
+from limpet.engine import cursors, surroundings
 from limpet.engine.archive_tool import ArchiveTool
 from limpet.engine.indexing import IndexTask
-from limpet.engine.requests import When
 from limpet.memory.archive import forgetting, passages, searching
 from limpet.memory.archive.held import Kept
 from limpet.memory.archive.index import Index
@@ -28,6 +27,8 @@ from limpet.memory.meaning.fusion import Ranking
 from limpet.memory.shelf import Shelf
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import decode_session_events
+from limpet.sessions import requests
+from limpet.sessions.requests import When
 
 if TYPE_CHECKING:
     from limpet.engine.recalling import Recall
@@ -102,8 +103,8 @@ class Archive:
             k=_checked_k(k),
             roles=_checked_roles(role),
             session_id=None if session_id is None else checked_id("a session's id", session_id),
-            since_us=requests.microseconds(since),
-            until_us=requests.microseconds(until),
+            since_us=requests.moment_us(since),
+            until_us=requests.moment_us(until),
         )
         found = self._ordered(self._who(user_id), sought, words, fresh=fresh)
         del found[k:]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from limpet import limits
-from limpet.engine.index import StateIndex
-from limpet.engine.requests import Settings
-from limpet.engine.sessions import Sessions
 from limpet.engine.tasks import Beat, Task
+from limpet.frames.state_index import StateIndex
 from limpet.runtime.engine import Engine
+from limpet.sessions.manager import Sessions
+from limpet.sessions.requests import Settings
 
 if TYPE_CHECKING:
     from limpet.engine.retaining import Place, Retaining

@@ -23,7 +23,7 @@ from limpet.core.values.json_values import EMPTY, Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import DERIVED_METADATA
 from limpet.engine.exporting import Written
-from limpet.engine.requests import checked_policy
+from limpet.sessions.requests import checked_policy
 
 INDEX: Final = "session_index.json"
 """What Penguin calls the list of its sessions."""

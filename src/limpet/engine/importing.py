@@ -23,8 +23,8 @@ from limpet.core.values.commands import CommandRequest, ReplaySession
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.engine.exporting import Exporter, Timed, begin_of
-from limpet.engine.requests import checked_policy
 from limpet.runtime.engine import Engine
+from limpet.sessions.requests import checked_policy
 
 Passed = Callable[[int], None]
 """Called with the bytes that were gone through since the last time."""

@@ -15,15 +15,16 @@ from limpet import errors, limits
 from limpet.core.values import events as e
 from limpet.core.values.json_values import Json
 from limpet.core.values.session_state import SessionState, SessionStatus
-from limpet.engine import attempts, shrinking
+from limpet.engine import attempts
 from limpet.engine.attempts import Failed, attempt
 from limpet.engine.cursors import Follower
 from limpet.engine.jobs import digest
-from limpet.engine.messages import Reader
-from limpet.engine.shrinking import Summarizer
 from limpet.engine.tasks import Beat, Task
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import SESSION_STREAM_PREFIX
+from limpet.sessions import window_requests
+from limpet.sessions.session_view import MessageReader
+from limpet.sessions.window_requests import Summarizer
 from limpet.stores import port
 
 WANTED = "summary/todo/"
@@ -50,7 +51,7 @@ class Summarizing:
     """The task that has summaries written by a summariser, one for each session that needs one."""
 
     def __init__(self, engine: Engine, summarizer: Summarizer) -> None:
-        shrinking.check_summarizer(summarizer, "en")
+        window_requests.checked_summary_language(summarizer, "en")
         self._engine = engine
         self._store = engine.store
         self._summarizer = summarizer
@@ -118,16 +119,16 @@ class Summarizing:
         state = self._engine.states.current(tenant, session_id)
         if state is None or state.status is not SessionStatus.ACTIVE or state.cut is None:
             return None
-        return state if shrinking.unwritten(state) else None
+        return state if window_requests.needs_written_summary(state) else None
 
     def _summarize(self, tenant: str, session_id: str) -> None:
         state = self._wanted(tenant, session_id)
-        out = shrinking.out(Reader(self._engine, tenant, state), state, written=True) if state else None  # fmt: skip
+        out = window_requests.unsummarized_messages(MessageReader(self._engine, tenant, state), state, written=True) if state else None  # fmt: skip
         if state is None or out is None:
             return
-        language = shrinking.check_summarizer(self._summarizer, None, state.policy)
-        text = shrinking.checked_summary(self._summarizer(out.messages, out.before))
-        author = shrinking.author_of(self._summarizer)
+        language = window_requests.checked_summary_language(self._summarizer, None, state.policy)
+        text = window_requests.checked_summary_text(self._summarizer(out.messages, out.before))
+        author = window_requests.author_of(self._summarizer)
         try:
             self._engine.run(out.summarized(tenant, text, language, author))
         except (errors.SessionEnded, errors.SessionNotFound):

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 from limpet import errors, limits
 from limpet.core.values.session_state import WindowPolicy
 from limpet.engine.admin import Admin, Events
-from limpet.engine.index import StateIndex
-from limpet.engine.requests import Settings, Write
-from limpet.engine.shrinking import Summarizer
+from limpet.frames.state_index import StateIndex
 from limpet.memory.meaning.embedding import Embedder
 from limpet.memory.port import MemoryEngine
 from limpet.models.port import Model
+from limpet.sessions.requests import Settings, Write
+from limpet.sessions.window_requests import Summarizer
 from limpet.wiring.background import Background, Extras
 from limpet.wiring.manager import SessionManager
 from limpet.wiring.opened import Opened

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from limpet import errors
-from limpet.engine.aio import AsyncSessions
-from limpet.engine.aio_index import AsyncStateIndex
 from limpet.engine.aio_log import AsyncAdmin, AsyncEvents
-from limpet.engine.requests import Settings
+from limpet.frames.async_state_index import AsyncStateIndex
+from limpet.sessions.async_sessions import AsyncSessions
+from limpet.sessions.requests import Settings
 from limpet.wiring.background import Background
 from limpet.wiring.opened import Opened
 from limpet.wiring.stores import open_store

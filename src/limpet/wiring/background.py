@@ -20,7 +20,6 @@ from limpet.core.values.memory_records import Who
 from limpet.engine.bonding import BondedShelf, MendedShelf
 from limpet.engine.erasing import Erasing, Handles
 from limpet.engine.purging import PurgeTask
-from limpet.engine.shrinking import Summarizer
 from limpet.engine.telling import Hook
 from limpet.memory.meaning import embedding
 from limpet.memory.meaning.embedding import Embedder
@@ -28,6 +27,7 @@ from limpet.memory.port import MemoryEngine
 from limpet.memory.shelf import Shelf
 from limpet.models.port import Model
 from limpet.runtime.engine import Engine
+from limpet.sessions.window_requests import Summarizer
 
 if TYPE_CHECKING:
     from limpet.engine.archive import Archive

@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 from limpet import errors, limits
 from limpet.core.values.session_state import SessionState, WindowPolicy
-from limpet.engine.recovering import REPLACED, Recovering
-from limpet.engine.requests import Settings, Write
-from limpet.engine.session import Session
-from limpet.engine.sessions import Sessions
 from limpet.memory.port import MemoryEngine
 from limpet.runtime.engine import Engine
+from limpet.sessions.manager import Sessions
+from limpet.sessions.recovery import RECOVERED_TO_KEY, SessionRecovery
+from limpet.sessions.requests import Settings, Write
+from limpet.sessions.session import Session
 from limpet.stores import urls
 from limpet.wiring.background import Background, Extras
 from limpet.wiring.opened import close_both, files_of, open_engine
@@ -27,7 +27,7 @@ from limpet.wiring.stores import open_shelf
 
 if TYPE_CHECKING:
     from limpet.engine.bootstrapping import Bootstrap
-    from limpet.engine.session_files import SessionFiles
+    from limpet.sessions.session_files import SessionFiles
 
 _log = logging.getLogger("limpet.files")
 
@@ -131,13 +131,13 @@ class SessionManager(Sessions):
             state = self._recovered(session_id, error)
         if state is None:
             return None
-        if REPLACED in state.metadata:
+        if RECOVERED_TO_KEY in state.metadata:
             state = self._recovering().replacement(state) or state
         tenant = self._settings.tenant
         return self._remember(Session(self, self._engine, tenant, state, self._recovered))
 
-    def _recovering(self) -> Recovering:
-        return Recovering(self, self._engine, self._settings.tenant, self._files)
+    def _recovering(self) -> SessionRecovery:
+        return SessionRecovery(self, self._engine, self._settings.tenant, self._files)
 
     def _recovered(self, session_id: str, damage: errors.Corrupt) -> SessionState:
         if isinstance(damage, errors.EventsLost):

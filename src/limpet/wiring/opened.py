@@ -20,7 +20,7 @@ from limpet.stores import store_copy, urls
 from limpet.wiring.stores import documents_of, open_shelf, open_store
 
 if TYPE_CHECKING:
-    from limpet.engine.session_files import SessionFiles
+    from limpet.sessions.session_files import SessionFiles
 
 CACHED_TREES_NAME: Final = "LIMPET_CACHED_TREES"
 """The one setting that is read from the environment, as the document of the state index has it."""
@@ -59,7 +59,7 @@ def files_of(engine: Engine, interval_s: float) -> SessionFiles | None:
     documents = documents_of(engine.store)
     if documents is None:
         return None
-    from limpet.engine.session_files import SessionFiles  # noqa: PLC0415 - only who has a folder pays for it
+    from limpet.sessions.session_files import SessionFiles  # noqa: PLC0415 - only who has a folder pays for it
 
     files = SessionFiles(engine, documents)
     files.start(interval_s)

@@ -13,8 +13,8 @@ from limpet import Limpet, errors, limits
 from limpet.core.values import ids
 from limpet.engine import migrating
 from limpet.engine.erasing import Erasing
-from limpet.engine.requests import Settings
 from limpet.runtime.engine import Engine
+from limpet.sessions.requests import Settings
 from limpet.stores import store_copy
 from limpet.stores.port import RawEvent, Store
 from limpet.stores.volatile import VolatileStore

@@ -19,8 +19,8 @@ from limpet import Limpet, Message, ToolCallRequest, errors, limits
 from limpet.core.formats import codec
 from limpet.core.values import ids
 from limpet.core.values.session_state import SessionState
-from limpet.engine.requests import Requests, Settings
 from limpet.runtime.commit_queue import CommandResult, CommitQueue, Ticket
+from limpet.sessions.requests import SessionRequests, Settings
 from limpet.stores import chain, sqlite
 from limpet.stores.sqlite import database, reads
 from limpet.stores.sqlite.shared_file.anchor import HEADS_MAX, SLOT_BYTES
@@ -299,7 +299,7 @@ def test_a_snapshot_of_another_fold_is_not_read(opener: Opener, monkeypatch: pyt
 def test_a_refusal_does_not_rest_on_what_was_itself_refused(lp: Limpet):
     """Two requests of one batch: the calls that would refuse the second never come about."""
     lp.sessions.create_session("s").add_message(Message("user", "first", id="taken"))
-    requests = Requests(Settings(), ids.SYSTEM_FACTORY)
+    requests = SessionRequests(Settings(), ids.SYSTEM_FACTORY)
     calls = msgspec.structs.replace(asking("a", "b"), id="taken")
     tickets = [
         Ticket(requests.add("s", [message], key=None, expected_version=None))
@@ -334,7 +334,7 @@ class Telling(Ticket):
 
 def test_an_interrupted_leader_leaves_nobody_without_an_answer():
     """Control-C reaches the main thread while it commits for others too."""
-    request = Requests(Settings(), ids.SYSTEM_FACTORY).add(
+    request = SessionRequests(Settings(), ids.SYSTEM_FACTORY).add(
         "s", [user()], key=None, expected_version=None
     )
     leading, rounds = threading.Event(), list[int]()
@@ -368,7 +368,7 @@ def test_an_interrupted_leader_leaves_nobody_without_an_answer():
 
 def test_a_full_queue_refuses_more_and_serves_what_it_has(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "QUEUE_MAX", 3)
-    request = Requests(Settings(), ids.SYSTEM_FACTORY).add(
+    request = SessionRequests(Settings(), ids.SYSTEM_FACTORY).add(
         "s", [user()], key=None, expected_version=None
     )
     leading, release = threading.Event(), threading.Event()

@@ -286,19 +286,19 @@ def test_recording_again_costs_references_only(lp: Limpet):
 
 
 def test_a_record_that_does_not_add_up_is_corrupt(lp: Limpet):
-    from limpet.engine import packs
+    from limpet.frames import packs
 
     frame = pushed(lp)
     add(lp, frame, "a", content="Ferry. " * 100)
     lp.index.assemble_context_pack(SCOPE)
     (chosen,) = recorded(lp)
     store = engine_of(lp).store
-    assert packs.rebuilt_pack(store, "default", chosen).context_hash == chosen.digest
+    assert packs.rebuild_pack(store, "default", chosen).context_hash == chosen.digest
     for parts in (chosen.parts[:-1], chosen.parts[1:], ({**chosen.parts[0], "hash": "00" * 32},)):
         with pytest.raises(errors.Corrupt):
-            packs.rebuilt_pack(store, "default", msgspec.structs.replace(chosen, parts=parts))
+            packs.rebuild_pack(store, "default", msgspec.structs.replace(chosen, parts=parts))
     with pytest.raises(errors.Corrupt):
-        packs.rebuilt_pack(store, "elsewhere", chosen)
+        packs.rebuild_pack(store, "elsewhere", chosen)
 
 
 def test_a_pack_follows_the_conversation_where_it_goes_on(opener: Opener):

@@ -20,7 +20,7 @@ from limpet import (
     TokenBudget,
     errors,
 )
-from limpet.engine.requests import Settings
+from limpet.sessions.requests import Settings
 from tests.acceptance.conversation_steps import Opener, asking, engine_of, user
 from tests.acceptance.stores.test_many_processes import start
 

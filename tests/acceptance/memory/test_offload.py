@@ -14,10 +14,10 @@ from limpet.core.values.events import MessageAddedEvent, SessionOffloadedEvent
 from limpet.core.values.memory_records import Who
 from limpet.engine.jobs import Jobs
 from limpet.engine.offloading import Offloading
-from limpet.engine.requests import Settings
-from limpet.engine.sessions import Sessions
 from limpet.engine.worker import Worker
 from limpet.runtime.engine import Engine
+from limpet.sessions.manager import Sessions
+from limpet.sessions.requests import Settings
 from limpet.testing.faulty import FaultyStore
 from limpet.testing.scribe import Scribe
 from tests.acceptance.conversation_steps import (

@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import Limpet, SessionManager, errors
-from limpet.engine.deferred import Writes
+from limpet.sessions.manager import DeferredWrites
 from limpet.stores.files import FilesStore
 from limpet.stores.port import Append, AppendOutcome
 from tests.acceptance.conversation_steps import (
@@ -168,9 +168,9 @@ def test_what_is_not_yet_saved_is_saved_before_a_session_leaves_memory(
 ):
     """Nothing is committed until somebody waits for it: whoever lets the session go has to."""
     folder = fast_dir / "folder"
-    awaited, settle, commit = threading.Event(), Writes.settle, FilesStore.commit
+    awaited, settle, commit = threading.Event(), DeferredWrites.settle, FilesStore.commit
 
-    def settling(self: Writes, session_id: str | None = None) -> None:
+    def settling(self: DeferredWrites, session_id: str | None = None) -> None:
         if session_id in (None, "leaving"):
             awaited.set()
         settle(self, session_id)
@@ -187,7 +187,7 @@ def test_what_is_not_yet_saved_is_saved_before_a_session_leaves_memory(
             manager.create_session(each).add_message(user("before"))
         manager.save_session()
         leaving = manager.get_session("leaving")
-        monkeypatch.setattr(Writes, "settle", settling)
+        monkeypatch.setattr(DeferredWrites, "settle", settling)
         monkeypatch.setattr(FilesStore, "commit", committing)
         leaving.add_message(user("kept"))
         assert "kept" not in journal()

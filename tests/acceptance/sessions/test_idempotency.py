@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from limpet import Limpet, Message, errors
-from limpet.engine.sessions import Sessions
+from limpet.sessions.manager import Sessions
 from tests.acceptance.conversation_steps import (
     Opener,
     answer,

@@ -13,9 +13,7 @@ import pytest
 import limpet
 from limpet import AsyncLimpet, AsyncSession, Limpet, Session, SessionManager, errors
 from limpet.engine.admin import Admin, Events
-from limpet.engine.aio import AsyncSessions
 from limpet.engine.aio_archive import AsyncArchive, AsyncArchiveTool
-from limpet.engine.aio_index import AsyncStateIndex
 from limpet.engine.aio_log import (
     AsyncAdmin,
     AsyncBetween,
@@ -26,10 +24,12 @@ from limpet.engine.aio_log import (
 from limpet.engine.aio_memory import AsyncMemory
 from limpet.engine.archive import Archive
 from limpet.engine.archive_tool import ArchiveTool
-from limpet.engine.index import StateIndex
 from limpet.engine.memory import Memory
-from limpet.engine.past import Between, Moment, PastSession
-from limpet.engine.sessions import Sessions
+from limpet.frames.async_state_index import AsyncStateIndex
+from limpet.frames.state_index import StateIndex
+from limpet.sessions.async_sessions import AsyncSessions
+from limpet.sessions.manager import Sessions
+from limpet.sessions.time_travel import Between, Moment, PastSession
 from tests.acceptance.conversation_steps import answer, asking, giving, own_texts, user
 
 PAIRS: list[tuple[type, type]] = [

@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import Message, SessionManager, limits
-from limpet.engine.recovering import recovery_id
+from limpet.sessions.recovery import recovery_id
 from limpet.stores.files import FilesStore
 from limpet.stores.port import Rebuilt, StoredEvent, StreamDeriver
 from limpet.stores.sqlite import SQLiteStore, database

@@ -16,8 +16,8 @@ import pytest
 
 import limpet
 from limpet import Message, SessionManager
-from limpet.engine.recovering import recovery_id
-from limpet.engine.requests import Write
+from limpet.sessions.recovery import recovery_id
+from limpet.sessions.requests import Write
 from limpet.stores.files import FilesStore, StoreFiles, session_documents
 from limpet.stores.port import Rebuilt, StreamDeriver
 from limpet.stores.sqlite import database

@@ -9,10 +9,10 @@ import pytest
 
 from limpet import Limpet, Message, Session, WindowPolicy, errors, limits
 from limpet.core.values.context import Fate
-from limpet.engine.requests import Settings
-from limpet.engine.sessions import Sessions
 from limpet.engine.summarizing import Summarizing
 from limpet.engine.worker import Worker
+from limpet.sessions.manager import Sessions
+from limpet.sessions.requests import Settings
 from tests.acceptance.conversation_steps import Opener, answer, engine_of, neighbour, user
 from tests.unit.job_fixtures import Clock, engine_over
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.core.values.erasure_receipt import Receipt
-    from limpet.engine.sessions import Session
+    from limpet.sessions.manager import Session
     from limpet.wiring import Limpet
 
 

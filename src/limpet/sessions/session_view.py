@@ -1,21 +1,27 @@
-"""A session's messages as lazy sequences over the log: nothing is read before it is asked for."""
+"""What all session handles show: the state, its fields, and the messages.
+
+Messages are a lazy sequence over the log: nothing is read before it is asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar, overload
 
+import msgspec
+
 from limpet import errors, limits
 from limpet.core.values.events import MessageAddedEvent
+from limpet.core.values.json_values import EMPTY, Json, thaw
 from limpet.core.values.messages import Message
-from limpet.core.values.session_state import SessionState
+from limpet.core.values.session_state import SessionState, SessionStatus, WindowPolicy
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import messages_of, session_stream, truncated_stream_error
 
 T = TypeVar("T")
 
 
-class Reader:
+class MessageReader:
     """Reads the messages of one session as it was at one state."""
 
     def __init__(self, engine: Engine, tenant: str, state: SessionState) -> None:
@@ -88,7 +94,7 @@ class Reader:
         return self._state.began
 
 
-Again = Callable[[str, errors.Corrupt], Reader]
+ReaderRecovery = Callable[[str, errors.Corrupt], MessageReader]
 """Recovers a session that a reader found damaged, and gives the reader of what there is then; raises if nothing can be done."""
 
 
@@ -99,11 +105,11 @@ class Messages(Sequence[Message]):
     one that is under way, what comes next may be another session's: it raises Corrupt, and the next one is done there.
     """
 
-    def __init__(self, reader: Reader, again: Again | None = None) -> None:
+    def __init__(self, reader: MessageReader, again: ReaderRecovery | None = None) -> None:
         self._reader = reader
         self._again = again
 
-    def _looked(self, look: Callable[[Reader], T]) -> T:
+    def _looked(self, look: Callable[[MessageReader], T]) -> T:
         try:
             return look(self._reader)
         except errors.Corrupt as error:
@@ -138,7 +144,7 @@ class Messages(Sequence[Message]):
                 return
             found, after = self._next(reader, after, min(remaining, limits.READ_CHUNK))
 
-    def _next(self, reader: Reader, after: int, limit: int) -> tuple[list[Message], int]:
+    def _next(self, reader: MessageReader, after: int, limit: int) -> tuple[list[Message], int]:
         try:
             return reader.chunk(after, limit)
         except errors.Corrupt as error:
@@ -153,3 +159,126 @@ class Messages(Sequence[Message]):
 
     def __repr__(self) -> str:
         return f"<Messages {len(self):,}>"
+
+
+class PendingCall(msgspec.Struct, frozen=True):
+    """A tool call without a result: who asked for it and how, so that it can be answered or retried."""
+
+    session_id: str
+    message_id: str
+    call_id: str
+    name: str
+    args: dict[str, Json] = dict(EMPTY)
+
+
+class SessionView:
+    """A light handle on an immutable state. Verbs of the subclasses move it to the next state."""
+
+    __slots__ = ("_engine", "_state", "_tenant")
+
+    def __init__(self, engine: Engine, tenant: str, state: SessionState) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._state = state
+
+    @property
+    def state(self) -> SessionState:
+        """The session's state as this handle last saw it: a frozen value."""
+        return self._state
+
+    @property
+    def id(self) -> str:
+        """The session's id; after a continuation, that of the session where the conversation is now."""
+        return self.state.id
+
+    @property
+    def user_id(self) -> str | None:
+        """Whose session it is."""
+        return self.state.user_id
+
+    @property
+    def title(self) -> str | None:
+        """Its title, if it was given one."""
+        return self.state.title
+
+    @property
+    def metadata(self) -> dict[str, Json]:
+        """A copy of its metadata, with message_count and the links to other sessions."""
+        return thaw(self.state.full_metadata())
+
+    @property
+    def status(self) -> SessionStatus:
+        """Active or ended."""
+        return self.state.status
+
+    @property
+    def version(self) -> int:
+        """How many events it has; give it as expected_version to write only if nothing has changed."""
+        return self.state.version
+
+    @property
+    def generation(self) -> int:
+        """How often it was reset."""
+        return self.state.generation
+
+    @property
+    def created_at(self) -> str:
+        """When this generation of it began, ISO 8601 UTC."""
+        return self.state.created_at
+
+    @property
+    def last_active(self) -> str:
+        """When it last changed, ISO 8601 UTC."""
+        return self.state.last_active
+
+    @property
+    def message_count(self) -> int:
+        """How many messages it has."""
+        return self.state.message_count
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of its messages: counts that were given, estimates where none was."""
+        return self.state.tokens
+
+    @property
+    def policy(self) -> WindowPolicy | None:
+        """How its windows are made and how they shrink, if that was settled."""
+        return self.state.policy
+
+    def _reader(self) -> MessageReader:
+        return self._reader_of(self.state)
+
+    def _reader_of(self, state: SessionState) -> MessageReader:
+        return MessageReader(self._engine, self._tenant, state)
+
+    def _looked(self, look: Callable[[SessionState], T]) -> T:
+        """Return what a look at the session finds. Every look at the log that a blocking verb takes goes this way."""
+        return look(self.state)
+
+    def __len__(self) -> int:
+        return self.message_count
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        state = self._state
+        return (
+            f"<{type(self).__name__} {state.id} {state.message_count:,} messages,"
+            f" {state.tokens:,} tokens, v{state.version}>"
+        )
+
+
+def read_pending_calls(reader: MessageReader, state: SessionState) -> list[PendingCall]:
+    """Return the open calls with their arguments, read from the message that made them."""
+    if not state.open_calls:
+        return []
+    waiting = {call.call_id for call in state.open_calls}
+    found, _ = reader.chunk(state.group - 1, 1)
+    message = found[0]
+    return [
+        PendingCall(state.id, message.id, call.id, call.name, thaw(call.args))
+        for call in message.tool_calls
+        if call.id in waiting
+    ]

@@ -1,4 +1,8 @@
-"""From a frame to its pack and its compaction: ancestry, conversation, counter and content, brought together."""
+"""Assembles, records and rebuilds context packs, and plans the compaction of a frame's handles.
+
+It collects the ancestry, the conversation, the token counter and the content of handles; the
+fitting itself is in `core.windows`.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +34,11 @@ from limpet.core.windows.compaction import CompactionPlan
 from limpet.core.windows.fitter import ContextItem
 from limpet.core.windows.pack import ContextPack, ConversationMoment
 from limpet.core.windows.pack_assembly import PackInput
-from limpet.engine.resolving import Moments, Resolvers, Resolving, living
-from limpet.engine.windows import Asked, Spoken
+from limpet.frames.handle_content import HandleReader, Resolvers, SessionVersions, find_session
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.window_input import CorrectedCounter, WindowInput
+from limpet.sessions.windows import RecordedMessages, WindowOptions
 from limpet.stores import port
 
 if TYPE_CHECKING:
@@ -61,7 +65,7 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.InvalidRequest("strict is True or False.")
 
 
-def named(what: str, handles: Collection[str]) -> frozenset[str]:
+def checked_handle_ids(what: str, handles: Collection[str]) -> frozenset[str]:
     """Return ids of handles as they are hinted at; raise InvalidRequest if they are none."""
     if isinstance(cast("object", handles), (str, bytes)) or not isinstance(
         cast("object", handles), Collection
@@ -70,13 +74,13 @@ def named(what: str, handles: Collection[str]) -> frozenset[str]:
     return frozenset(checked_id("a handle's id", each) for each in handles)
 
 
-class Packing:
+class FramePackAssembler:
     """Makes packs of one tenant's frames."""
 
     def __init__(self, engine: Engine, tenant: str, resolvers: Resolvers) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._resolving = Resolving(engine, tenant, resolvers)
+        self._resolving = HandleReader(engine, tenant, resolvers)
 
     def open_tree(self, frame_id: str) -> TreeState:
         """Return the tree of an open frame; raise FrameNotFound, or InvalidTransition for a closed one."""
@@ -153,7 +157,7 @@ class Packing:
         policy = state.policy if state else None
         if model is None and counter is None and policy is not None:
             model, counter = policy.model, policy.counter
-        asked = Asked(
+        asked = WindowOptions(
             budget=budget, model=model, counter=counter, reserve=limits.PACK_OVERHEAD, within=True,
             least=request.min_compaction,
         )  # fmt: skip
@@ -161,10 +165,11 @@ class Packing:
 
     def _conversation(self, session_id: str) -> SessionState | None:
         """Return the session where a conversation goes on; None if nobody has said anything in it yet."""
-        state = living(self._engine, self._tenant, session_id)
+        state = find_session(self._engine, self._tenant, session_id)
         while state is not None:
             found = (
-                living(self._engine, self._tenant, each) for each in reversed(state.continuations)
+                find_session(self._engine, self._tenant, each)
+                for each in reversed(state.continuations)
             )
             here = state
             following = next((s for s in found if s and rules.is_continuation_of(s, here)), None)
@@ -213,7 +218,7 @@ class Packing:
 
     def _together(self, handles: Sequence[ContextHandle]) -> dict[str, int]:
         """Return which handles point at messages of one tool call, by a number of their own."""
-        groups, moments = _Groups(), Moments(self._engine, self._tenant)
+        groups, moments = _HandleGroups(), SessionVersions(self._engine, self._tenant)
         for handle in handles:
             if handle.handle_type is HandleType.MESSAGE_RANGE and handle.target:
                 target = handle.target
@@ -233,7 +238,7 @@ class Packing:
         return state.id, group[0].version if group else version
 
 
-class _Groups:
+class _HandleGroups:
     """Handles that share a group of messages, directly or through others."""
 
     def __init__(self) -> None:
@@ -261,7 +266,7 @@ class _Groups:
         }
 
 
-def check_talk(engine: Engine, tenant: str, chosen: PackSelection) -> None:
+def check_sessions_exist(engine: Engine, tenant: str, chosen: PackSelection) -> None:
     """Raise NotFound if a session was deleted whose messages are in a recorded pack, said or as evidence."""
     found = list(chosen.sessions)
     talked = chosen.about.get("talked")
@@ -269,14 +274,14 @@ def check_talk(engine: Engine, tenant: str, chosen: PackSelection) -> None:
         moment = msgspec.convert(talked, ConversationMoment)
         found.append((moment.session_id, moment.version))
     for session_id, version in found:
-        if living(engine, tenant, session_id, version) is None:
+        if find_session(engine, tenant, session_id, version) is None:
             raise errors.NotFound(
                 f"the session {session_id!r}, whose messages are in the pack, was deleted.",
                 facts={"session": session_id, "context_hash": chosen.digest},
             )
 
 
-def rebuilt_pack(store: port.Store, tenant: str, chosen: PackSelection) -> ContextPack:
+def rebuild_pack(store: port.Store, tenant: str, chosen: PackSelection) -> ContextPack:
     """Return the pack of a record, byte for byte; raise Corrupt if it can't be made again as it was."""
 
     def texts(hashes: Sequence[str]) -> dict[str, str]:
@@ -284,12 +289,12 @@ def rebuilt_pack(store: port.Store, tenant: str, chosen: PackSelection) -> Conte
         return {key.hex(): content.decode() for key, content in found.items()}
 
     def said(moment: ConversationMoment, first: int, last: int) -> list[Message]:
-        return Spoken(store, tenant, moment).read(first, last)
+        return RecordedMessages(store, tenant, moment).read(first, last)
 
     return recorded_selection.rebuilt_pack(chosen, texts, said)
 
 
-def recorded(
+def find_recorded_pack(
     store: port.Store, tenant: str, frame: Frame, context_hash: str | None, version: int | None
 ) -> PackSelection:
     """Return what was recorded of a frame's pack: at a version of its tree, by hash, or the last; raise NotFound."""

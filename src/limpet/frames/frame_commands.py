@@ -1,4 +1,7 @@
-"""Arguments in, commands about frames out: every check and every default, once for both faces."""
+"""Checks the arguments of frame verbs and builds the commands, for blocking and async callers.
+
+It also makes and parses suspension tokens; only a hash of a token is stored.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from limpet.core.values.messages import checked_id
 
 UNSET = msgspec.UNSET
 
-_GIVEN: Final = re.compile(r"\.[0-9]+\Z")
+_GENERATED_ID: Final = re.compile(r"\.[0-9]+\Z")
 """How the ids of children end that callers leave to Limpet."""
 
 DECISIONS: Final[Mapping[str, Decision]] = {
@@ -45,19 +48,19 @@ DECISIONS: Final[Mapping[str, Decision]] = {
 }
 
 
-def _frame_id(value: str) -> str:
+def _checked_frame_id(value: str) -> str:
     return checked_id("a frame's id", value)
 
 
-def _own_id(value: str) -> str:
+def _checked_own_id(value: str) -> str:
     """Return the id that a caller gives a frame; raise InvalidRequest if it is not for callers."""
-    frame_id = _frame_id(value)
+    frame_id = _checked_frame_id(value)
     if len(frame_id.encode()) > limits.FRAME_ID_BYTES_MAX:
         raise errors.InvalidRequest(
             f"a frame's id has at most {limits.FRAME_ID_BYTES_MAX} bytes.",
             hint="Its children's ids begin with it.",
         )
-    if _GIVEN.search(frame_id):
+    if _GENERATED_ID.search(frame_id):
         raise errors.InvalidRequest(
             "ids that end in a dot and a number are given by Limpet.",
             hint="Choose another frame_id, or leave it out.",
@@ -65,7 +68,7 @@ def _own_id(value: str) -> str:
     return frame_id
 
 
-def _json(what: str, value: Json) -> Json:
+def _bounded_json(what: str, value: Json) -> Json:
     frozen = freeze(value)
     size = len(msgspec.json.encode(frozen))
     if size > limits.FRAME_JSON_BYTES_MAX:
@@ -77,7 +80,7 @@ def _json(what: str, value: Json) -> Json:
     return frozen
 
 
-def _goal(goal: str) -> str:
+def _checked_goal(goal: str) -> str:
     text = bounded_text("a frame's goal", goal, limits.FRAME_TEXT_BYTES_MAX)
     if not text.strip():
         raise errors.InvalidRequest(
@@ -86,18 +89,18 @@ def _goal(goal: str) -> str:
     return text
 
 
-def flag(what: str, value: object) -> bool:
+def checked_flag(what: str, value: object) -> bool:
     """Return a yes or no; raise InvalidRequest if it is neither."""
     if type(value) is not bool:
         raise errors.InvalidRequest(f"{what} is True or False, not {value!r}.")
     return value
 
 
-def _told(what: str, text: str) -> str:
+def _bounded_text(what: str, text: str) -> str:
     return bounded_text(what, text, limits.FRAME_TEXT_BYTES_MAX)
 
 
-class Asking:
+class FrameCommandFactory:
     """Makes commands; ids and secrets come from its factory."""
 
     def __init__(self, factory: ids.Factory) -> None:
@@ -121,13 +124,13 @@ class Asking:
                 hint="For example TokenBudget(total=8_000).",
             )
         return c.PushFrame(
-            frame_id="" if frame_id is None else _own_id(frame_id),
+            frame_id="" if frame_id is None else _checked_own_id(frame_id),
             scope=scope,
-            goal=_goal(goal),
+            goal=_checked_goal(goal),
             budget=cast("TokenBudget", budget),
-            parent_frame_id=None if parent_frame_id is None else _frame_id(parent_frame_id),
-            inputs=_json("the inputs of a frame", inputs),
-            waits=flag("parent_waits", waits),
+            parent_frame_id=None if parent_frame_id is None else _checked_frame_id(parent_frame_id),
+            inputs=_bounded_json("the inputs of a frame", inputs),
+            waits=checked_flag("parent_waits", waits),
             named=frame_id is not None,
         )
 
@@ -141,28 +144,28 @@ class Asking:
     ) -> c.UpdateFrame:
         """A command that changes what is named."""
         return c.UpdateFrame(
-            frame_id=_frame_id(frame_id),
-            goal=goal if goal is UNSET else _goal(goal),
-            inputs=inputs if inputs is UNSET else _json("the inputs of a frame", inputs),
-            status=None if status is None else _status(status),
-            handled=_handled(handled),
+            frame_id=_checked_frame_id(frame_id),
+            goal=goal if goal is UNSET else _checked_goal(goal),
+            inputs=inputs if inputs is UNSET else _bounded_json("the inputs of a frame", inputs),
+            status=None if status is None else _checked_status(status),
+            handled=_checked_frame_ids(handled),
         )
 
     def pop(
         self, frame_id: str, status: FrameStatus, summary: str, reason: str, *, cascade: bool
     ) -> c.PopFrame:
         """A command that closes a frame."""
-        final = _status(status)
+        final = _checked_status(status)
         if not final.final:
             raise errors.InvalidRequest(
                 f"a frame is popped as completed, failed or cancelled, not {final}."
             )
         return c.PopFrame(
-            frame_id=_frame_id(frame_id),
+            frame_id=_checked_frame_id(frame_id),
             final_status=final,
-            result_summary=_told("the summary of a result", summary),
-            reason=_told("a reason", reason),
-            cascade=flag("cascade", cascade),
+            result_summary=_bounded_text("the summary of a result", summary),
+            reason=_bounded_text("a reason", reason),
+            cascade=checked_flag("cascade", cascade),
         )
 
     def spend(
@@ -170,8 +173,8 @@ class Asking:
     ) -> c.SpendTokens:
         """A command that sets tokens aside, or gives them back."""
         return c.SpendTokens(
-            frame_id=_frame_id(frame_id),
-            purpose=_purpose(purpose),
+            frame_id=_checked_frame_id(frame_id),
+            purpose=_checked_purpose(purpose),
             reserve=checked_token_count("amount", reserve),
             release=None if release is None else checked_token_count("amount", release),
         )
@@ -179,8 +182,8 @@ class Asking:
     def use(self, frame_id: str, amount: int, settles: str | None) -> c.SpendTokens:
         """A command that records what was spent."""
         return c.SpendTokens(
-            frame_id=_frame_id(frame_id),
-            purpose="" if settles is None else _purpose(settles),
+            frame_id=_checked_frame_id(frame_id),
+            purpose="" if settles is None else _checked_purpose(settles),
             use=checked_token_count("amount", amount),
             settle=settles is not None,
         )
@@ -193,20 +196,22 @@ class Asking:
             )
         if handle.content_hash is not None:
             raise errors.InvalidRequest("content_hash is set by Limpet.", hint="Give the content.")
-        return c.AddHandle(frame_id=_frame_id(frame_id), handle=handle)
+        return c.AddHandle(frame_id=_checked_frame_id(frame_id), handle=handle)
 
     def removal(self, frame_id: str, handle_id: str) -> c.CompactFrame:
         """A command that takes a handle from a frame."""
         named = checked_id("a handle's id", handle_id)
         return c.CompactFrame(
-            frame_id=_frame_id(frame_id), removed=(named,), strategy=frame_rules.REMOVE_STRATEGY
+            frame_id=_checked_frame_id(frame_id),
+            removed=(named,),
+            strategy=frame_rules.REMOVE_STRATEGY,
         )
 
     def result(self, frame_id: str, result: ResultRef) -> c.AddResult:
         """A command that notes a result."""
         if not isinstance(cast("object", result), ResultRef):
             raise errors.InvalidRequest(f"a result is a ResultRef, not {type(result).__name__}.")
-        return c.AddResult(frame_id=_frame_id(frame_id), result=result)
+        return c.AddResult(frame_id=_checked_frame_id(frame_id), result=result)
 
     def secret(self) -> str:
         """Return 256 random bits as text."""
@@ -217,7 +222,7 @@ class Asking:
         payload: Json, expires_in_s: float | None,
     ) -> c.SuspendFrame:  # fmt: skip
         """A command that suspends a frame."""
-        frame_id, purpose = _frame_id(frame_id), _purpose(purpose)
+        frame_id, purpose = _checked_frame_id(frame_id), _checked_purpose(purpose)
         if expires_in_s is not None and (
             not isinstance(cast("object", expires_in_s), (int, float))
             or isinstance(expires_in_s, bool)
@@ -227,7 +232,7 @@ class Asking:
                 f"expires_in_s is a number of seconds above 0, at most {limits.SUSPENSION_S_MAX:,.0f}, or None.",
                 hint="None is no expiry.",
             )
-        told = _told("a reason", reason)
+        told = _bounded_text("a reason", reason)
         if not told.strip():
             raise errors.InvalidRequest("a frame is suspended for a reason.")
         return c.SuspendFrame(
@@ -236,7 +241,7 @@ class Asking:
             token_hash=token_hash(tenant, frame_id, purpose, secret),
             reason=told,
             purpose=purpose,
-            payload=_json("what a suspension asks about", payload),
+            payload=_bounded_json("what a suspension asks about", payload),
             expires_in_us=None if expires_in_s is None else int(expires_in_s * 1_000_000),
         )
 
@@ -245,8 +250,8 @@ class Asking:
         return c.RevokeSuspension(
             frame_id=found.frame_id,
             suspension_id=found.suspension_id,
-            by=_told("by", by),
-            reason=_told("a reason", reason),
+            by=_bounded_text("by", by),
+            reason=_bounded_text("a reason", reason),
         )
 
     def begin(
@@ -257,7 +262,7 @@ class Asking:
         made = ids.new_id("tol", self._factory)
         named = made if tool_id is None else checked_id("a tool's id", tool_id)
         return c.BeginTool(
-            frame_id=_frame_id(frame_id),
+            frame_id=_checked_frame_id(frame_id),
             tool_id=named,
             name=checked_id("a tool's name", name),
             key=f"idk_{hashlib.sha256(named.encode()).hexdigest()[:32]}",
@@ -265,7 +270,7 @@ class Asking:
             call_id=None if call_id is None else checked_id("a call's id", call_id),
             message_id=None if message_id is None else checked_id("a message's id", message_id),
             summary=bounded_text("a tool's summary", summary, limits.TITLE_BYTES_MAX),
-            intent=flag("intent", intent),
+            intent=checked_flag("intent", intent),
             named=tool_id is not None,
         )
 
@@ -283,36 +288,38 @@ class Asking:
                 facts={"bytes": size, "bytes_max": limits.MESSAGE_BYTES_MAX},
             )
         return c.EndTool(
-            frame_id=_frame_id(frame_id),
+            frame_id=_checked_frame_id(frame_id),
             tool_id=checked_id("a tool's id", tool_id),
             output=kept,
-            is_error=flag("is_error", is_error),
+            is_error=checked_flag("is_error", is_error),
             abandon=abandon,
             max_messages=max_messages,
         )
 
     def retry(self, frame_id: str, tool_id: str) -> c.RetryTool:
         """A command that runs a tool once more."""
-        return c.RetryTool(frame_id=_frame_id(frame_id), tool_id=checked_id("a tool's id", tool_id))
+        return c.RetryTool(
+            frame_id=_checked_frame_id(frame_id), tool_id=checked_id("a tool's id", tool_id)
+        )
 
 
-def _handled(children: Sequence[str]) -> tuple[str, ...]:
+def _checked_frame_ids(children: Sequence[str]) -> tuple[str, ...]:
     if not isinstance(cast("object", children), (list, tuple, set, frozenset)):
         raise errors.InvalidRequest(
             "handled is a list of frames' ids.", hint="For one: handled=[child_id]."
         )
-    return tuple(map(_frame_id, children))
+    return tuple(map(_checked_frame_id, children))
 
 
-def _status(status: FrameStatus) -> FrameStatus:
+def _checked_status(status: FrameStatus) -> FrameStatus:
     return FrameStatus(enum_member("a frame's status", FrameStatus, status))
 
 
-def _purpose(purpose: str) -> str:
+def _checked_purpose(purpose: str) -> str:
     return bounded_text("a purpose", purpose, limits.ID_BYTES_MAX)
 
 
-def begun(frame: Frame, command: c.BeginTool) -> ToolRun:
+def find_tool_run(frame: Frame, command: c.BeginTool) -> ToolRun:
     """Return the tool that a command began, or meant."""
     for tool in reversed(frame.tools):
         same_call = command.call_id is not None and (tool.message_id, tool.call_id) == (
@@ -333,7 +340,7 @@ def token_hash(tenant: str, frame_id: str, purpose: str, secret: str) -> str:
     return hashlib.sha256(bound).hexdigest()
 
 
-def token(standing: Suspension, secret: str) -> SuspensionToken:
+def suspension_token(standing: Suspension, secret: str) -> SuspensionToken:
     """Return the right to end a suspension."""
     return SuspensionToken(
         token_id=f"{standing.suspension_id}.{secret}",
@@ -344,7 +351,7 @@ def token(standing: Suspension, secret: str) -> SuspensionToken:
     )
 
 
-def reissued(
+def reissue_command(
     tenant: str, command: c.SuspendFrame, standing: Suspension, secret: str
 ) -> c.SuspendFrame:
     """Return the command that replaces the token of a suspension."""
@@ -356,7 +363,7 @@ def reissued(
     )
 
 
-def parsed(value: SuspensionToken | str) -> tuple[str, str]:
+def parse_token(value: SuspensionToken | str) -> tuple[str, str]:
     """Return the suspension that a token names, and its secret; raise InvalidSuspensionToken if it is none."""
     text = value.token_id if isinstance(value, SuspensionToken) else value
     if (
@@ -371,7 +378,7 @@ def parsed(value: SuspensionToken | str) -> tuple[str, str]:
     return suspension_id, secret
 
 
-def resumption(
+def resume_command(
     tenant: str,
     found: Suspension,
     secret: str,
@@ -379,18 +386,18 @@ def resumption(
     purpose: str | None,
 ) -> c.EndSuspension:
     """Return the command that uses a token."""
-    wanted = found.purpose if purpose is None else _purpose(purpose)
+    wanted = found.purpose if purpose is None else _checked_purpose(purpose)
     return c.EndSuspension(
         frame_id=found.frame_id,
         suspension_id=found.suspension_id,
         decision=Decision.RESUMED,
         token_hash=token_hash(tenant, found.frame_id, found.purpose, secret),
         purpose=wanted,
-        payload=payload if payload is UNSET else _json("a payload", payload),
+        payload=payload if payload is UNSET else _bounded_json("a payload", payload),
     )
 
 
-def decision(
+def decide_command(
     found: Suspension, how: str, *, by: str, reason: str, payload: Json | msgspec.UnsetType
 ) -> c.EndSuspension:
     """Return the command that decides a suspension."""
@@ -403,13 +410,13 @@ def decision(
         frame_id=found.frame_id,
         suspension_id=found.suspension_id,
         decision=DECISIONS[how],
-        payload=payload if payload is UNSET else _json("a payload", payload),
+        payload=payload if payload is UNSET else _bounded_json("a payload", payload),
         by=checked_id("who decides", by),
-        reason=_told("a reason", reason),
+        reason=_bounded_text("a reason", reason),
     )
 
 
-def decided_before(found: Suspension) -> errors.AlreadyDecided:
+def already_decided(found: Suspension) -> errors.AlreadyDecided:
     """Return the error for a suspension that somebody else has ended."""
     at = ids.iso(found.decided_us) if found.decided_us is not None else None
     who = f" by {found.decided_by}" if found.decided_by else ""

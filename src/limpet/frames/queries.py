@@ -1,4 +1,8 @@
-"""Coming back to frames: an actor's stack and pending work, and what nobody came back to."""
+"""Read access to frames: lists, an actor's stack, pending work, and frames at a past position.
+
+`FrameQueries` also fails frames that are overdue or orphaned. The functions `tree_at`, `frame_at`
+and `pack_at` fold a frame tree up to a position of the log.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import cast
 
+import msgspec
+
 from limpet import errors, limits
-from limpet.core.formats import codec as wire
-from limpet.core.rules import frame_rules, session_rules
-from limpet.core.values import commands as c
-from limpet.core.values import events as e
+from limpet.core.formats import codec
+from limpet.core.rules import frame_fold, frame_rules, session_rules
+from limpet.core.values import commands, events
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.frame_state import (
     ActorResumeState,
@@ -25,14 +30,18 @@ from limpet.core.values.frame_state import (
     ToolStatus,
     TreeState,
 )
+from limpet.core.values.messages import checked_id
+from limpet.core.values.pack_parts import PackSelection
 from limpet.core.values.session_state import SessionState, SessionStatus
-from limpet.engine.requests import Settings
+from limpet.core.windows.pack import ContextPack
+from limpet.frames import packs
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
+from limpet.sessions.requests import Settings
 from limpet.stores import port
 
 
-class Resuming:
+class FrameQueries:
     """Finds open frames of one tenant."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
@@ -71,7 +80,7 @@ class Resuming:
         made = used and self._engine.store.feed(self._tenant, after=used.last - 1, limit=1)
         began = state_cache.decode_tree_event(made[0]).event if made else None
         return (
-            isinstance(began, e.FrameSuspendedEvent)
+            isinstance(began, events.FrameSuspendedEvent)
             and began.suspension_id == standing.suspension_id
             and standing.status is SuspensionStatus.WAITING
         )
@@ -84,22 +93,22 @@ class Resuming:
         checked_limit(limit)
         checked_scope(scope, optional=True)
         working = list(self._open_trees(scope))
-        found = _opened(working, scope)
+        found = _sorted_open_frames(working, scope)
         if not open_only and len(found) < limit:
-            closed = [frame for tree in working for frame in tree.closed if _covers(scope, frame)]
-            closed.sort(key=_age, reverse=True)
+            closed = [frame for tree in working for frame in tree.closed if _in_scope(scope, frame)]
+            closed.sort(key=_creation_order, reverse=True)
             # What left a tree meanwhile is in a row too.
             known = {frame.frame_id for frame in (*found, *closed)}
             rows = (frame for frame in self._shelved(scope) if frame.frame_id not in known)
-            every = heapq.merge(closed, rows, key=_age, reverse=True)
+            every = heapq.merge(closed, rows, key=_creation_order, reverse=True)
             found += itertools.islice(every, limit - len(found))
         return found[:limit]
 
     def _shelved(self, scope: Scope | None) -> Iterator[Frame]:
         """Yield the closed frames of a scope that have rows of their own, the newest first."""
         for row in self._rows(state_cache.FRAME_KIND, owner=scope.actor_id if scope else None):
-            frame = wire.decode_frame(row.document)
-            if not frame.open and _covers(scope, frame):
+            frame = codec.decode_frame(row.document)
+            if not frame.open and _in_scope(scope, frame):
                 yield frame
 
     def _open_trees(self, scope: Scope | None) -> Iterator[TreeState]:
@@ -112,13 +121,13 @@ class Resuming:
 
     def _open_frames(self, scope: Scope | None) -> list[Frame]:
         """Return the open frames of a scope, the deepest first, then the newest."""
-        return _opened(self._open_trees(scope), scope)
+        return _sorted_open_frames(self._open_trees(scope), scope)
 
     def leaves(self, scope: Scope) -> list[Frame]:
         """Return a scope's open frames that have no open child of its own, the deepest first, then the newest."""
         self._engine.check()
         checked_scope(scope)
-        return _leaves(self._open_frames(scope))
+        return _leaf_frames(self._open_frames(scope))
 
     def resume_actor(self, scope: Scope) -> ActorResumeState:
         """Come back to a scope's work after a restart: its stack, and everything that waits.
@@ -131,14 +140,14 @@ class Resuming:
         began = self._engine.now_us()
         found = self._open_frames(scope)
         touched: set[str] = set()
-        for frame in found[:1] + [one for one in found if _runs(one)]:
+        for frame in found[:1] + [one for one in found if _has_running_tool(one)]:
             if frame.root_id not in touched:
                 touched.add(frame.root_id)
                 self._note(scope, frame.frame_id)
         return self._resumed(self._open_frames(scope) if touched else found, began)
 
     def _note(self, scope: Scope, frame_id: str) -> None:
-        command = c.ResumeActor(frame_id=frame_id, scope=scope)
+        command = commands.ResumeActor(frame_id=frame_id, scope=scope)
         with contextlib.suppress(errors.InvalidTransition, errors.FrameNotFound):
             # Somebody may have closed it meanwhile.
             self._engine.run(CommandRequest(tenant=self._tenant, command=command))
@@ -163,7 +172,7 @@ class Resuming:
             current_frame=stack[-1],
             frame_stack=stack,
             pending_work=work,
-            leaves=tuple(frame.frame_id for frame in _leaves(found)),
+            leaves=tuple(frame.frame_id for frame in _leaf_frames(found)),
             recovery_summary=summary,
         )
 
@@ -210,7 +219,7 @@ class Resuming:
 
     def _expire_tree(self, root_id: str, now_us: int, orphaned: tuple[str, ...]) -> list[str]:
         tree = self._engine.trees.current(self._tenant, root_id)
-        command = c.ExpireTree(frame_id=root_id, now_us=now_us, orphaned=orphaned)
+        command = commands.ExpireTree(frame_id=root_id, now_us=now_us, orphaned=orphaned)
         try:
             self._engine.run(CommandRequest(tenant=self._tenant, command=command))
         except (errors.InvalidTransition, errors.FrameNotFound):
@@ -221,49 +230,49 @@ class Resuming:
             found += [
                 fact.event.frame_id
                 for fact in map(state_cache.decode_tree_event, page)
-                if _expired(fact)
+                if _is_expiry(fact)
             ]
             after = page[-1].version
         return found
 
 
-def _expired(fact: state_cache.TreeEvent) -> bool:
+def _is_expiry(fact: state_cache.TreeEvent) -> bool:
     match fact.event:
-        case e.FramePoppedEvent(reason=reason):
+        case events.FramePoppedEvent(reason=reason):
             return reason in (
                 frame_rules.REASON_OVERDUE,
                 frame_rules.REASON_ORPHANED,
                 frame_rules.REASON_PARENT_CLOSED,
             )
-        case e.FrameUpdatedEvent(suspension=changed):
+        case events.FrameUpdatedEvent(suspension=changed):
             return changed is not None
         case _:
             return False
 
 
-def _covers(scope: Scope | None, frame: Frame) -> bool:
+def _in_scope(scope: Scope | None, frame: Frame) -> bool:
     return scope is None or scope.covers(frame.scope)
 
 
-def _age(frame: Frame) -> tuple[int, str]:
+def _creation_order(frame: Frame) -> tuple[int, str]:
     return frame.created_us, frame.frame_id
 
 
-def _opened(working: Iterable[TreeState], scope: Scope | None) -> list[Frame]:
+def _sorted_open_frames(working: Iterable[TreeState], scope: Scope | None) -> list[Frame]:
     """Return the open frames of a scope in some trees, the deepest first, then the newest."""
     frames = (frame for tree in working for frame in tree.frames.values())
     return sorted(
-        (frame for frame in frames if _covers(scope, frame)),
-        key=lambda frame: (frame.depth, *_age(frame)),
+        (frame for frame in frames if _in_scope(scope, frame)),
+        key=lambda frame: (frame.depth, *_creation_order(frame)),
         reverse=True,
     )
 
 
-def _runs(frame: Frame) -> bool:
+def _has_running_tool(frame: Frame) -> bool:
     return any(tool.status is ToolStatus.STARTED for tool in frame.tools)
 
 
-def _leaves(found: list[Frame]) -> list[Frame]:
+def _leaf_frames(found: list[Frame]) -> list[Frame]:
     parents = {frame.parent_frame_id for frame in found}
     return [frame for frame in found if frame.frame_id not in parents]
 
@@ -282,3 +291,100 @@ def checked_scope(scope: Scope | None, *, optional: bool = False) -> None:
             f"a scope is a Scope, not {type(scope).__name__}.",
             hint='For example Scope(actor_id="planner").',
         )
+
+
+class FrameDifference(msgspec.Struct, frozen=True):
+    """A frame at two moments; None where it was not there. `changed` names the fields that differ."""
+
+    before: Frame | None
+    after: Frame | None
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The names of the fields that differ; all of them if it was not there at one of the moments."""
+        names = [
+            "context_handles" if name == "handle_pages" else name
+            for name in Frame.__struct_fields__
+        ]
+        return tuple(
+            name
+            for name in names
+            if getattr(self.before, name, None) != getattr(self.after, name, None)
+        )
+
+
+class PastTree(msgspec.Struct, frozen=True):
+    """A tree as it was: its open frames, those that were closed, and the last pack of each frame."""
+
+    tree: TreeState
+    closed: dict[str, Frame]
+    packs: dict[str, PackSelection]
+
+    def frame(self, frame_id: str) -> Frame | None:
+        """Return a frame as it was, open or closed; None if it was not there."""
+        return self.tree.frames.get(frame_id) or self.closed.get(frame_id)
+
+
+def tree_at(engine: Engine, tenant: str, frame_id: str, position: int) -> PastTree:
+    """Return the tree of a frame when the log was at a position; raise FrameNotFound if it was not there.
+
+    Cost: the events of the tree up to there.
+    """
+    engine.check()
+    root = engine.trees.root(tenant, checked_id("a frame's id", frame_id))
+    stream = state_cache.tree_stream(root or "")
+    until = engine.store.version(tenant, stream, position=position) if root else 0
+    tree, after = None, 0
+    closed: dict[str, Frame] = {}
+    seen: dict[str, PackSelection] = {}
+    while after < until:
+        page = engine.store.read(tenant, stream, after=after, until=until, limit=limits.READ_CHUNK)
+        if not page:
+            raise errors.Corrupt(f"the log of {stream} ends before version {until:,}.")
+        for fact in map(state_cache.decode_tree_event, page):
+            tree = frame_fold.evolve(tree, fact.event, version=fact.version, time_us=fact.time_us)
+            if isinstance(fact.event, events.FramePoppedEvent):
+                closed[fact.event.frame_id] = tree.closed[-1]
+            if isinstance(fact.event, events.FrameUpdatedEvent) and fact.event.pack is not None:
+                seen[fact.event.frame_id] = fact.event.pack
+        after = page[-1].version
+    if tree is None or (frame_id not in tree.frames and frame_id not in closed):
+        raise errors.FrameNotFound(
+            f"there was no frame {frame_id!r} at position {position:,}.",
+            facts={"frame": frame_id, "position": position},
+        )
+    return PastTree(tree, closed, seen)
+
+
+def frame_at(engine: Engine, tenant: str, frame_id: str, position: int) -> Frame:
+    """Return a frame as it was, open or closed; raise FrameNotFound if it was not there."""
+    found = tree_at(engine, tenant, frame_id, position).frame(frame_id)
+    assert found is not None, "its tree was found by it"
+    return found
+
+
+def pack_at(engine: Engine, tenant: str, frame_id: str, position: int) -> ContextPack:
+    """Return what the model of a frame had seen last by then, byte for byte; raise NotFound if nothing was."""
+    chosen = tree_at(engine, tenant, frame_id, position).packs.get(frame_id)
+    if chosen is None:
+        raise errors.NotFound(
+            f"no pack of the frame {frame_id!r} was recorded by position {position:,}.",
+            facts={"frame": frame_id, "position": position},
+        )
+    packs.check_sessions_exist(engine, tenant, chosen)
+    return packs.rebuild_pack(engine.store, tenant, chosen)
+
+
+def frame_difference(
+    engine: Engine, tenant: str, frame_id: str, first: int, last: int
+) -> FrameDifference:
+    """Return a frame at two positions; raise FrameNotFound if it was there at neither."""
+    found: list[Frame | None] = []
+    for position in (first, last):
+        try:
+            found.append(frame_at(engine, tenant, frame_id, position))
+        except errors.FrameNotFound:
+            found.append(None)
+    if found == [None, None]:
+        return FrameDifference(None, frame_at(engine, tenant, frame_id, last))
+    return FrameDifference(*found)

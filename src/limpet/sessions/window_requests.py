@@ -1,4 +1,8 @@
-"""Requests that make a session's windows smaller: a policy, a cut on demand, a summary of what is out."""
+"""Requests that change a session's windows.
+
+They set a policy, trim a session to a budget, or put a summary in the place of messages that cuts
+have taken out.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ from limpet.core.values.json_values import checked_text
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SUMMARY_LANGUAGES, SessionState, Summary, WindowPolicy
 from limpet.core.windows import summary as summaries
-from limpet.engine.messages import Reader
-from limpet.engine.requests import checked_policy
 from limpet.runtime import window_input
+from limpet.sessions.requests import checked_policy
+from limpet.sessions.session_view import MessageReader
 
 Summarizer = Callable[[Sequence[Message], str | None], str]
 """Makes one text of some messages and the summary before them."""
@@ -26,13 +30,15 @@ AsyncSummarizer = Callable[[Sequence[Message], str | None], Awaitable[str]]
 """The same, awaited."""
 
 
-def setting(tenant: str, state: SessionState, policy: WindowPolicy | None) -> c.CommandRequest:
+def policy_request(
+    tenant: str, state: SessionState, policy: WindowPolicy | None
+) -> c.CommandRequest:
     """A request that settles a session's policy."""
     command = c.UpdateSession(session_id=state.id, policy=checked_policy(policy))
     return c.CommandRequest(tenant=tenant, command=command)
 
 
-def policy_for(
+def trim_policy(
     policy: WindowPolicy | None,
     budget: int | None,
     model: str | None,
@@ -59,13 +65,13 @@ def policy_for(
     return made
 
 
-def trimming(tenant: str, state: SessionState, policy: WindowPolicy) -> c.CommandRequest:
+def trim_request(tenant: str, state: SessionState, policy: WindowPolicy) -> c.CommandRequest:
     """A request that cuts a session down to a policy's budget."""
     command = c.TrimSession(session_id=state.id, policy=policy)
     return c.CommandRequest(tenant=tenant, command=command)
 
 
-class Out(msgspec.Struct, frozen=True):
+class UnsummarizedMessages(msgspec.Struct, frozen=True):
     """Messages of a session that cuts have taken out and no summary stands for, and the summary before.
 
     For a summary that somebody writes (`known` is the last such), one that was taken out of what was said is none.
@@ -144,7 +150,9 @@ class Out(msgspec.Struct, frozen=True):
         ).text  # fmt: skip
 
 
-def out(reader: Reader, state: SessionState, *, written: bool) -> Out | None:
+def unsummarized_messages(
+    reader: MessageReader, state: SessionState, *, written: bool
+) -> UnsummarizedMessages | None:
     """Return what could be summarised of a session, by somebody who writes it or not; None if nothing could."""
     known = state.written if written else state.summary
     after = known.last if known else 0
@@ -156,17 +164,17 @@ def out(reader: Reader, state: SessionState, *, written: bool) -> Out | None:
         for m in found
         if m.category not in ALWAYS_VISIBLE_CATEGORIES and not has_high_priority(m.metadata)
     ]
-    return Out(state, said, known, last) if said else None
+    return UnsummarizedMessages(state, said, known, last) if said else None
 
 
-def unwritten(state: SessionState) -> bool:
+def needs_written_summary(state: SessionState) -> bool:
     """Whether messages may be out that no written summary stands for."""
     last = state.cut.first - 1 if state.cut else 0
     return (state.written.last if state.written else 0) < last
 
 
-def expanded(
-    reader: Reader, state: SessionState, first: Summary | int | None, last: int | None
+def expand_summary(
+    reader: MessageReader, state: SessionState, first: Summary | int | None, last: int | None
 ) -> list[Message]:
     """Return the messages of a summary, or of a range of numbers."""
     if first is None or isinstance(first, Summary):
@@ -193,7 +201,7 @@ def author_of(summarizer: object) -> str:
     return str(named or type(summarizer).__name__)[: limits.ID_BYTES_MAX // 4]
 
 
-def check_summarizer(
+def checked_summary_language(
     summarizer: object, language: str | None, policy: WindowPolicy | None = None
 ) -> str:
     """Return the language of a summary; raise if these can't make one: before messages are read, and a model is asked.
@@ -211,7 +219,7 @@ def check_summarizer(
     return chosen
 
 
-def checked_summary(text: object) -> str:
+def checked_summary_text(text: object) -> str:
     """Return the text that a summariser gave; raise if it is none, or too long to be kept."""
     if not isinstance(text, str):
         raise errors.InvalidRequest(

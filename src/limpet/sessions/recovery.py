@@ -1,8 +1,8 @@
-"""A session whose part of the log is damaged: whatever is left of it, in a session of its own.
+"""Recovers sessions whose part of the log is damaged.
 
-First what can be made again from another copy is made again, once; then the session is as it was. Else there is one
-recovery session for each damaged original. It names it, and holds what the session's file says, or the backup of
-that file, and every message of the log that still verifies. The damaged data stays as it is.
+First the store is rebuilt from another copy of the log, if it has one. Otherwise each damaged
+session gets one recovery session. It names the original and holds the content of the session file
+or its backup, and every message of the log that verifies. Damaged data is not changed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from limpet.core.values.events import (
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import EndReason, SessionState
-from limpet.engine.session import Session
 from limpet.runtime import event_reader, projections
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import decode_session_events, session_stream
+from limpet.sessions.session import Session
 from limpet.stores.port import StoredEvent
 
 if TYPE_CHECKING:
-    from limpet.engine.session_files import SessionFiles
-    from limpet.engine.sessions import Sessions
+    from limpet.sessions.manager import Sessions
+    from limpet.sessions.session_files import SessionFiles
 
-DONE: Final = "recovery"
+COMPLETE_KEY: Final = "recovery"
 """The key of a recovery session's metadata that says that it is complete, and how."""
 
-REPLACED: Final = "recovered_to"
+RECOVERED_TO_KEY: Final = "recovered_to"
 """The key of a damaged session's metadata that names its recovery session, as far as it can still be said there."""
 
 
@@ -49,7 +49,7 @@ def recovery_id(session_id: str) -> str:
     return f"recovery_{hashlib.sha256(session_id.encode(errors='surrogatepass')).hexdigest()[:24]}"
 
 
-class Recovering:
+class SessionRecovery:
     """Recovers sessions of one tenant."""
 
     def __init__(
@@ -63,14 +63,14 @@ class Recovering:
     def finished(self, session_id: str) -> bool:
         """Whether a damaged session has its recovery session: then no other copy was of use, and none is looked at again."""
         present = self._present(recovery_id(session_id))
-        return present is not None and DONE in present.metadata
+        return present is not None and COMPLETE_KEY in present.metadata
 
     def replacement(self, state: SessionState) -> SessionState | None:
         """Return the recovery session of one that says that it has one; None if that is gone, or not complete."""
-        if state.metadata.get(REPLACED) != recovery_id(state.id):
+        if state.metadata.get(RECOVERED_TO_KEY) != recovery_id(state.id):
             return None
         present = self._present(recovery_id(state.id))
-        return present.state if present is not None and DONE in present.metadata else None
+        return present.state if present is not None and COMPLETE_KEY in present.metadata else None
 
     def is_sound(self, session_id: str) -> bool:
         """Whether everything of a session can be read. Reads all of it."""
@@ -90,7 +90,7 @@ class Recovering:
         """Return the recovery session of a damaged one, which is begun the first time."""
         made = recovery_id(session_id)
         present = self._present(made)
-        if present is not None and DONE in present.metadata:
+        if present is not None and COMPLETE_KEY in present.metadata:
             return present
         document, messages = self._kept(session_id)
         log = self._log(session_id)
@@ -105,10 +105,10 @@ class Recovering:
             "messages": len(whole), "from": source, "damaged_events": log.damaged,
             "erased_events": log.erased,
         }  # fmt: skip
-        recovered = self._sessions.update_session(made, metadata={DONE: done})
+        recovered = self._sessions.update_session(made, metadata={COMPLETE_KEY: done})
         # It may have ended, or be damaged where its state is made from. Nothing goes on in it then.
         with contextlib.suppress(errors.Corrupt, errors.Refused):
-            self._sessions.update_session(session_id, metadata={REPLACED: made})
+            self._sessions.update_session(session_id, metadata={RECOVERED_TO_KEY: made})
         return recovered
 
     def _present(self, session_id: str) -> Session | None:
@@ -143,9 +143,9 @@ class Recovering:
         found = self._files.kept(self._tenant, session_id) if self._files else None
         return found or ({}, [])
 
-    def _log(self, session_id: str) -> _Log:
+    def _log(self, session_id: str) -> _SalvageResult:
         """Return what the log still says of a session's present generation."""
-        found = _Log()
+        found = _SalvageResult()
         for event in event_reader.salvage_stream(
             self._engine.store, self._tenant, session_stream(session_id)
         ):
@@ -155,7 +155,7 @@ class Recovering:
                 self._take(found, event)
         return found
 
-    def _take(self, found: _Log, stored: StoredEvent) -> None:
+    def _take(self, found: _SalvageResult, stored: StoredEvent) -> None:
         found.erased += stored.erased
         try:
             (fact,) = decode_session_events(self._engine.store, self._tenant, (stored,))
@@ -167,7 +167,7 @@ class Recovering:
             found.take(fact.event)
 
 
-class _Log(msgspec.Struct):
+class _SalvageResult(msgspec.Struct):
     """What those events of a session say that can be read: messages and title, and how many others there are.
 
     Of one that was erased there are at most words that stand in for it: that is no damage.

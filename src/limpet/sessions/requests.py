@@ -1,6 +1,6 @@
-"""What both faces of a session manager share: arguments in, requests and queries out.
+"""Checks the arguments of session verbs and makes requests and queries of them.
 
-Blocking and async verbs differ only in who waits; every check and every default is here, once.
+Blocking and async verbs share these checks and defaults.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def checked_policy(policy: WindowPolicy | None) -> WindowPolicy | None:
     return policy
 
 
-def _usage(window: Window | None, usage: int | None) -> ReportedUsage | None:
+def _checked_usage(window: Window | None, usage: int | None) -> ReportedUsage | None:
     if usage is None:
         return None
     if type(cast("object", usage)) is not int or not 1 <= usage <= limits.TOKENS_MAX:
@@ -104,7 +104,7 @@ def _usage(window: Window | None, usage: int | None) -> ReportedUsage | None:
     return None if window.exact or plain < 1 else ReportedUsage(counter, plain, usage)
 
 
-class Requests:
+class SessionRequests:
     """Makes requests of one tenant."""
 
     def __init__(self, settings: Settings, factory: ids.Factory) -> None:
@@ -185,7 +185,7 @@ class Requests:
             window=None
             if window is None
             else recorded_selection.window_selection(window, self._settings.tenant, session_id),
-            usage=_usage(window, usage),
+            usage=_checked_usage(window, usage),
         )
         return self._request(command, key, expected_version)
 
@@ -245,7 +245,7 @@ class Requests:
             fork_id=checked_id(
                 "a session's id", ids.new_session_id(self._factory) if new_id is None else new_id
             ),
-            at=None if at is None else _message(at),
+            at=None if at is None else _checked_message_reference(at),
             version=version,
             user_id=user_id if user_id is None else checked_id("a user's id", user_id),
             title=title,
@@ -259,7 +259,7 @@ class Requests:
     ) -> c.CommandRequest:
         """A request that takes a session back to a message."""
         named = checked_id("a session's id", session_id)
-        command = c.RewindSession(session_id=named, at=_message(at))
+        command = c.RewindSession(session_id=named, at=_checked_message_reference(at))
         return self._request(command, key, expected_version)
 
     def continue_(self, session_id: str, *, key: str | None) -> c.CommandRequest:
@@ -303,16 +303,16 @@ class Requests:
             kind=projections.SESSION_KIND,
             owner=user_id,
             status=status,
-            since_us=microseconds(active_after),
-            until_us=microseconds(active_before),
+            since_us=moment_us(active_after),
+            until_us=moment_us(active_before),
             terms=_filter_terms(EMPTY if metadata is None else metadata),
-            after=_from_cursor(cursor) if cursor is not None else None,
+            after=_decode_cursor(cursor) if cursor is not None else None,
             offset=offset,
             limit=limit,
         )
 
 
-def _message(at: str | int) -> str | int:
+def _checked_message_reference(at: str | int) -> str | int:
     """Return a message's id, or its number in the conversation."""
     if isinstance(cast("object", at), str):
         return checked_id("a message's id", cast("str", at))
@@ -337,7 +337,7 @@ def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     return made
 
 
-def microseconds(moment: When | None) -> int | None:
+def moment_us(moment: When | None) -> int | None:
     """Return a moment as microseconds since 1970; raise InvalidRequest if it is none."""
     if moment is None:
         return None
@@ -352,16 +352,16 @@ def microseconds(moment: When | None) -> int | None:
         ) from error
 
 
-def cutoff(now: When | None, clock: Callable[[], int], idle_s: float) -> int:
+def idle_cutoff_us(now: When | None, clock: Callable[[], int], idle_s: float) -> int:
     """Return the moment before which a session's last activity makes it idle."""
     if not isinstance(cast("object", idle_s), (int, float)) or not 0 <= idle_s < math.inf:
         raise errors.InvalidRequest("idle_s is a number of seconds, 0 or more.")
-    moment = microseconds(now)
+    moment = moment_us(now)
     idle_us = int(min(idle_s * 1_000_000, NUMBER_MAX))
     return max((clock() if moment is None else moment) - idle_us, -NUMBER_MAX)
 
 
-def idle(before_us: int) -> port.Query:
+def idle_sessions_query(before_us: int) -> port.Query:
     """A page of active sessions whose last activity is not after a moment."""
     return port.Query(
         kind=projections.SESSION_KIND,
@@ -377,9 +377,9 @@ class Page(list[dict[str, Json]]):
     next_cursor: str | None = None
 
 
-def page(rows: Sequence[port.Projection], limit: int) -> Page:
+def session_page(rows: Sequence[port.Projection], limit: int) -> Page:
     """Return a listing page from its projections, of which there may be one more than asked for."""
-    made = Page(_shown(row) for row in rows[:limit])
+    made = Page(_listed_session(row) for row in rows[:limit])
     if len(rows) > limit:
         last = rows[limit - 1]
         place = msgspec.json.encode((last.time_us, last.id))
@@ -387,25 +387,25 @@ def page(rows: Sequence[port.Projection], limit: int) -> Page:
     return made
 
 
-def _shown(row: port.Projection) -> dict[str, Json]:
+def _listed_session(row: port.Projection) -> dict[str, Json]:
     info = codec.decode_info(
         row.document, id=row.id, user_id=row.owner or None, active_us=row.time_us
     )
     return info.to_dict()
 
 
-def _from_cursor(cursor: str) -> tuple[int, str]:
+def _decode_cursor(cursor: str) -> tuple[int, str]:
     try:
         data = base64.urlsafe_b64decode(cursor.encode())
         time_us, id_ = msgspec.json.decode(data, type=tuple[int, str])
     except (ValueError, AttributeError, msgspec.MsgspecError) as error:
-        raise _no_cursor() from error
+        raise _invalid_cursor() from error
     if abs(time_us) > NUMBER_MAX:
-        raise _no_cursor()
+        raise _invalid_cursor()
     return time_us, id_
 
 
-def _no_cursor() -> errors.InvalidRequest:
+def _invalid_cursor() -> errors.InvalidRequest:
     return errors.InvalidRequest(
         "that is not a cursor of a listing.", hint="Take it from next_cursor of the page before."
     )

@@ -1,4 +1,4 @@
-"""From a session to a window: the newest messages, what must be there beside them, and a counter."""
+"""Makes windows of sessions; finds and rebuilds windows that were recorded with answers."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Self, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values import ids
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.context import CompactionLevel, WindowSelection
+from limpet.core.values.events import MessageAddedEvent, WindowRecordedEvent
 from limpet.core.values.json_values import EMPTY, Json
 from limpet.core.values.messages import Message, checked_id
 from limpet.core.values.session_state import CounterCorrection, SessionState, Summary, WindowPolicy
-from limpet.core.windows import recorded_selection
-from limpet.core.windows import window as windows
+from limpet.core.windows import recorded_selection, window
 from limpet.core.windows.pack import ConversationMoment
 from limpet.core.windows.window import Window
-from limpet.engine import shrinking
-from limpet.engine.handles import Handle
-from limpet.engine.shrinking import AsyncSummarizer, Summarizer
 from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch
-from limpet.runtime.state_cache import messages_of, session_stream
+from limpet.runtime.state_cache import decode_session_events, messages_of, session_stream
 from limpet.runtime.window_input import CorrectedCounter, WindowInput, counter_of
+from limpet.sessions import window_requests
+from limpet.sessions.session_view import SessionView
+from limpet.sessions.window_requests import AsyncSummarizer, Summarizer
 from limpet.stores import port
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _is_counter(value: object) -> bool:
     return all(callable(getattr(value, verb, None)) for verb in ("text", "message", "tools"))
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller wants a window to be: `reserve` and `tools` are taken off its budget.
 
     `within`: the reserve is for the tools too.
@@ -56,7 +57,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     shares: Mapping[str, float] = EMPTY
 
     def __post_init__(self) -> None:
-        windows.checked_window_budget(self.budget)
+        window.checked_window_budget(self.budget)
         model, counter = cast("object", self.model), self.counter
         if model is not None and not isinstance(model, str):
             raise errors.InvalidRequest(f"model is a name, not {type(model).__name__}.")
@@ -92,7 +93,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class WindowArguments(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller said about a window; what is None is as the session's policy has it."""
 
     budget: int | None
@@ -103,7 +104,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     least: CompactionLevel
     stable: bool
 
-    def by(self, policy: WindowPolicy | None) -> Asked:
+    def by(self, policy: WindowPolicy | None) -> WindowOptions:
         """Return what that means under a policy."""
         if policy is None:
             if self.budget is None:
@@ -111,12 +112,12 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
                     "a window needs a budget: the session has no policy.",
                     hint="For example window(8_000), or set_policy(WindowPolicy(budget=8_000)).",
                 )
-            return Asked(
+            return WindowOptions(
                 budget=self.budget, model=self.model, counter=self.counter, tools=self.tools,
                 reserve=0 if self.reserve is None else self.reserve, least=self.least, stable=self.stable,
             )  # fmt: skip
         own = self.model is None and self.counter is None
-        return Asked(
+        return WindowOptions(
             budget=policy.budget if self.budget is None else self.budget,
             model=policy.model if own else self.model,
             counter=policy.counter if own else self.counter,
@@ -129,13 +130,15 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def of_session(engine: Engine, tenant: str, state: SessionState, wish: Wish) -> Window:
+def make_session_window(
+    engine: Engine, tenant: str, state: SessionState, wish: WindowArguments
+) -> Window:
     """Return the window of a session as it was at a state."""
     engine.check()
     asked = wish.by(state.policy)
     measure = asked.measure(state.corrections)
     parts = WindowInput(engine.tails.of(tenant, state), state, measure, asked.budget)
-    made = windows.fit_window(
+    made = window.fit_window(
         parts.upto(stable=asked.stable, shared=bool(asked.shares)), asked.budget, count=measure.count, counted=measure.counted,
         least=asked.least, shares=asked.shares, known=parts.known,
     )  # fmt: skip
@@ -145,7 +148,9 @@ def of_session(engine: Engine, tenant: str, state: SessionState, wish: Wish) -> 
     )  # fmt: skip
 
 
-def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str) -> Window:
+def rebuild_message_window(
+    engine: Engine, tenant: str, state: SessionState, message_id: str
+) -> Window:
     """Return the window that was recorded with a message of a session."""
     engine.check()
     stream = session_stream(state.id)
@@ -162,11 +167,11 @@ def of_message(engine: Engine, tenant: str, state: SessionState, message_id: str
             facts={"message": message_id},
         )
     chosen = found[1].selection
-    spoken = Spoken(engine.store, tenant, chosen)
+    spoken = RecordedMessages(engine.store, tenant, chosen)
     return recorded_selection.rebuilt_window(chosen, spoken.count(), spoken.read, tenant=tenant)
 
 
-class Spoken:
+class RecordedMessages:
     """Messages of a session as they were numbered when a window or a pack was recorded."""
 
     def __init__(
@@ -201,7 +206,7 @@ class Spoken:
         return messages[: last - first + 1]
 
 
-class Windowed(Handle):
+class WindowVerbs(SessionView):
     """A handle that makes windows, for blocking callers."""
 
     __slots__ = ()
@@ -225,22 +230,28 @@ class Windowed(Handle):
         A `stable` window keeps its beginning for many appends, so that providers can cache it; otherwise
         it is as full as can be. Raises ContextOverflow if what must be there does not fit.
         """
-        wish = Wish(
+        wish = WindowArguments(
             budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
             least=min_compaction, stable=stable,
         )  # fmt: skip
-        return self._looked(lambda state: of_session(self._engine, self._tenant, state, wish))
+        return self._looked(
+            lambda state: make_session_window(self._engine, self._tenant, state, wish)
+        )
 
     def window_of(self, message_id: str) -> Window:
         """Return what the model had seen that said a message, byte for byte, if it was recorded with it.
 
         Raises MessageNotFound, or NotFound if no window was.
         """
-        return self._looked(lambda state: of_message(self._engine, self._tenant, state, message_id))
+        return self._looked(
+            lambda state: rebuild_message_window(self._engine, self._tenant, state, message_id)
+        )
 
     def set_policy(self, policy: WindowPolicy | None) -> Self:
         """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
-        self._state = self._engine.run(shrinking.setting(self._tenant, self.state, policy)).state
+        self._state = self._engine.run(
+            window_requests.policy_request(self._tenant, self.state, policy)
+        ).state
         return self
 
     def trimmed(
@@ -257,9 +268,11 @@ class Windowed(Handle):
         Nothing is deleted: this handle stays as it is, and every message can still be read. What is not
         given is as the session's policy has it.
         """
-        policy = shrinking.policy_for(self.policy, budget, model, counter, summary)
+        policy = window_requests.trim_policy(self.policy, budget, model, counter, summary)
         made = copy.copy(self)
-        made._state = self._engine.run(shrinking.trimming(self._tenant, self.state, policy)).state
+        made._state = self._engine.run(
+            window_requests.trim_request(self._tenant, self.state, policy)
+        ).state
         return made
 
     def summarize(
@@ -275,17 +288,17 @@ class Windowed(Handle):
         summariser fails. It begins with the words of `language` (else the summariser's own, else the
         policy's, else English), or with the policy's `summary_prefix`.
         """
-        language = shrinking.check_summarizer(summarizer, language, self.policy)
+        language = window_requests.checked_summary_language(summarizer, language, self.policy)
         out = self._looked(
-            lambda state: shrinking.out(
+            lambda state: window_requests.unsummarized_messages(
                 self._reader_of(state), state, written=summarizer is not None
             )
         )
         if out is not None:
             text, author = None, ""
             if summarizer is not None:
-                text = shrinking.checked_summary(summarizer(out.messages, out.before))
-                author = shrinking.author_of(summarizer)
+                text = window_requests.checked_summary_text(summarizer(out.messages, out.before))
+                author = window_requests.author_of(summarizer)
             request = out.summarized(self._tenant, text, language, author)
             self._state = self._engine.run(request).state
         return self
@@ -296,11 +309,11 @@ class Windowed(Handle):
         Raises NotFound if there is no summary of messages here, InvalidRequest for numbers that there are not.
         """
         return self._looked(
-            lambda state: shrinking.expanded(self._reader_of(state), state, first, last)
+            lambda state: window_requests.expand_summary(self._reader_of(state), state, first, last)
         )
 
 
-class AsyncWindowed(Handle):
+class AsyncWindowVerbs(SessionView):
     """The same, awaited."""
 
     __slots__ = ()
@@ -320,26 +333,30 @@ class AsyncWindowed(Handle):
 
         The arguments are those of the blocking verb.
         """
-        wish = Wish(
+        wish = WindowArguments(
             budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
             least=min_compaction, stable=stable,
         )  # fmt: skip
         # Imported here: asyncio takes longer to import than all of Limpet.
         import asyncio  # noqa: PLC0415
 
-        return await asyncio.to_thread(of_session, self._engine, self._tenant, self.state, wish)
+        return await asyncio.to_thread(
+            make_session_window, self._engine, self._tenant, self.state, wish
+        )
 
     async def window_of(self, message_id: str) -> Window:
         """Return what the model had seen that said a message, byte for byte, if it was recorded with it."""
         import asyncio  # noqa: PLC0415
 
         return await asyncio.to_thread(
-            of_message, self._engine, self._tenant, self.state, message_id
+            rebuild_message_window, self._engine, self._tenant, self.state, message_id
         )
 
     async def set_policy(self, policy: WindowPolicy | None) -> Self:
         """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
-        self._state = await self._answered(shrinking.setting(self._tenant, self.state, policy))
+        self._state = await self._answered(
+            window_requests.policy_request(self._tenant, self.state, policy)
+        )
         return self
 
     async def trimmed(
@@ -351,9 +368,11 @@ class AsyncWindowed(Handle):
         summary: str | None = None,
     ) -> Self:
         """Return a new handle on the session, whose windows of up to `budget` tokens begin later."""
-        policy = shrinking.policy_for(self.policy, budget, model, counter, summary)
+        policy = window_requests.trim_policy(self.policy, budget, model, counter, summary)
         made = copy.copy(self)
-        made._state = await self._answered(shrinking.trimming(self._tenant, self.state, policy))
+        made._state = await self._answered(
+            window_requests.trim_request(self._tenant, self.state, policy)
+        )
         return made
 
     async def summarize(
@@ -368,18 +387,21 @@ class AsyncWindowed(Handle):
         """
         import asyncio  # noqa: PLC0415
 
-        language = shrinking.check_summarizer(summarizer, language, self.policy)
+        language = window_requests.checked_summary_language(summarizer, language, self.policy)
         out = await asyncio.to_thread(
-            shrinking.out, self._reader(), self.state, written=summarizer is not None
+            window_requests.unsummarized_messages,
+            self._reader(),
+            self.state,
+            written=summarizer is not None,
         )
         if out is not None:
             text, author = None, ""
             if summarizer is not None:
                 said = await asyncio.to_thread(summarizer, out.messages, out.before)
-                text = shrinking.checked_summary(
+                text = window_requests.checked_summary_text(
                     await said if isinstance(said, Awaitable) else said
                 )
-                author = shrinking.author_of(summarizer)
+                author = window_requests.author_of(summarizer)
             request = await asyncio.to_thread(out.summarized, self._tenant, text, language, author)
             self._state = await self._answered(request)
         return self
@@ -390,10 +412,174 @@ class AsyncWindowed(Handle):
         """Return the messages that a summary stands for (None: the live one), or those from number to number."""
         import asyncio  # noqa: PLC0415
 
-        return await asyncio.to_thread(shrinking.expanded, self._reader(), self.state, first, last)
+        return await asyncio.to_thread(
+            window_requests.expand_summary, self._reader(), self.state, first, last
+        )
 
     async def _answered(self, request: CommandRequest) -> SessionState:
         import asyncio  # noqa: PLC0415
 
         answer = await asyncio.to_thread(self._engine.run, request)
         return answer.state
+
+
+class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the log says of a recorded window; `window_of(message_id)` makes the window itself again.
+
+    `version` is the number of its event in the session, `answer` that of the message that followed it,
+    which has this id and this `number` in the conversation. `seen` is the version of the session
+    `session_id` that the window shows, `messages` how many it has.
+    """
+
+    version: int
+    recorded_at: str
+    message_id: str
+    number: int
+    session_id: str
+    seen: int
+    messages: int
+    budget: int
+    tokens: int
+    counter: str
+    exact: bool
+    level: CompactionLevel
+    digest: str
+
+    @property
+    def answer(self) -> int:
+        """The number of the answer's event."""
+        return self.version + 1
+
+
+class _RecordedWindowSearch(SessionEventSearch):
+    """One session's events, looked through for recorded windows."""
+
+    def at(self, version: int) -> RecordedWindow | None:
+        """Return the window that was recorded with this event; None if it holds none."""
+        found = self.read(version - 1, version + 1)
+        if len(found) < 2 or found[0].kind != WindowRecordedEvent.kind:
+            return None
+        window, said = (
+            fact.event for fact in decode_session_events(self._store, self._tenant, found)
+        )
+        if not isinstance(window, WindowRecordedEvent) or not isinstance(said, MessageAddedEvent):
+            return None
+        chosen, answer = window.selection, found[1]
+        began = 0
+        if version > self.state.began:
+            began = self.state.ordinal_began
+        elif chosen.session_id == self.state.id:
+            began = chosen.began
+        return RecordedWindow(
+            version=version, recorded_at=ids.iso(found[0].time_us), message_id=said.message.id,
+            number=answer.ordinal - began, session_id=chosen.session_id, seen=chosen.version,
+            messages=len(chosen.sizes), budget=chosen.budget, tokens=chosen.tokens, counter=chosen.counter,
+            exact=chosen.exact, level=chosen.level, digest=chosen.digest,
+        )  # fmt: skip
+
+    def near(self, version: int) -> tuple[int | None, int | None]:
+        """Return the events of the nearest recorded windows before and after one."""
+        low, end = self.floor(), self.state.version
+        place = min(max(version, low), end)
+        before = self.versions(WindowRecordedEvent.kind, low, place, newest=True)
+        after = self.versions(WindowRecordedEvent.kind, place, end, newest=False)
+        return next(before, None), next(after, None)
+
+
+def _checked_event_number(name: str, version: int) -> int:
+    if type(cast("object", version)) is not int or version < 1:
+        raise errors.InvalidRequest(f"{name} is the number of an event: an int, 1 or more.")
+    return version
+
+
+def find_recorded_window(
+    engine: Engine, tenant: str, state: SessionState, version: int
+) -> RecordedWindow:
+    """Return the window that was recorded with an event: its own, or that of a message said with it."""
+    engine.check()
+    log = _RecordedWindowSearch(engine.store, tenant, state)
+    if _checked_event_number("version", version) <= state.version:
+        behind = log.recorded_for(version)
+        found = log.at(version) or (log.at(behind[0]) if behind else None)
+        if found is not None and found.version > log.floor():
+            return found
+        what = f"no window was recorded with event {version:,}."
+    else:
+        what = f"the session has no event {version:,}; its last is {state.version:,}."
+    before, after = log.near(version)
+    near = [f"{event:,}" for event in (before, after) if event is not None]
+    hint = "Give it along when adding an answer: add_message(reply, window=window)."
+    if near:
+        hint = f"The nearest that have one: {', '.join(near)}."
+    raise errors.WindowNotFound(
+        what, hint=hint, facts={"version": version, "before": before, "after": after}
+    )
+
+
+def list_recorded_windows(
+    engine: Engine, tenant: str, state: SessionState, limit: int, before: int | None
+) -> list[RecordedWindow]:
+    """Return recorded windows, newest first."""
+    if type(cast("object", limit)) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
+        raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
+    end = state.version
+    if before is not None:
+        end = min(end, _checked_event_number("before", before) - 1)
+    engine.check()
+    log = _RecordedWindowSearch(engine.store, tenant, state)
+    made: list[RecordedWindow] = []
+    for version in log.versions(WindowRecordedEvent.kind, log.floor(), end, newest=True):
+        found = log.at(version)
+        if found is not None:
+            made.append(found)
+        if len(made) == limit:
+            break
+    return made
+
+
+class RecordedWindowVerbs(WindowVerbs):
+    """A handle that finds recorded windows, for blocking callers."""
+
+    __slots__ = ()
+
+    def recorded_windows(
+        self, limit: int = limits.RECORDED_PAGE, *, before: int | None = None
+    ) -> list[RecordedWindow]:
+        """Return what was recorded of windows, newest first; those before an event, if one is given."""
+        return self._looked(
+            lambda state: list_recorded_windows(self._engine, self._tenant, state, limit, before)
+        )
+
+    def recorded_window(self, version: int) -> RecordedWindow:
+        """Return what was recorded with an event: the window's own, or that of the answer right after it.
+
+        Raises WindowNotFound, which names the nearest events that have one.
+        """
+        return self._looked(
+            lambda state: find_recorded_window(self._engine, self._tenant, state, version)
+        )
+
+
+class AsyncRecordedWindowVerbs(AsyncWindowVerbs):
+    """The same, awaited."""
+
+    __slots__ = ()
+
+    async def recorded_windows(
+        self, limit: int = limits.RECORDED_PAGE, *, before: int | None = None
+    ) -> list[RecordedWindow]:
+        """Return what was recorded of windows, newest first; those before an event, if one is given."""
+        # Imported here: asyncio takes longer to import than all of Limpet.
+        import asyncio  # noqa: PLC0415
+
+        return await asyncio.to_thread(
+            list_recorded_windows, self._engine, self._tenant, self.state, limit, before
+        )
+
+    async def recorded_window(self, version: int) -> RecordedWindow:
+        """Return what was recorded with an event: the window's own, or that of the answer right after it."""
+        import asyncio  # noqa: PLC0415
+
+        return await asyncio.to_thread(
+            find_recorded_window, self._engine, self._tenant, self.state, version
+        )

@@ -1,4 +1,4 @@
-"""Sessions as they were: read-only handles, and moments of the tenant's whole log."""
+"""Sessions at earlier versions as read-only handles; a tenant's state at a log position."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from limpet.core.values.messages import Message, checked_id
 from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.core.windows.pack import ContextPack
 from limpet.core.windows.window import Window
-from limpet.engine import past_frames
-from limpet.engine.handles import PendingCall, pending
-from limpet.engine.messages import Messages, Reader
-from limpet.engine.past_frames import FrameDifference
-from limpet.engine.recordings import Recalling
-from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
+from limpet.frames import queries
+from limpet.frames.queries import FrameDifference
 from limpet.runtime import event_reader
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, session_stream
+from limpet.sessions.requests import UNKNOWN_OUTCOME, MessageLike
+from limpet.sessions.session_view import MessageReader, Messages, PendingCall, read_pending_calls
+from limpet.sessions.windows import RecordedWindowVerbs
 
 if TYPE_CHECKING:
-    from limpet.engine.session import Session
-    from limpet.engine.sessions import Sessions
-    from limpet.engine.shrinking import Summarizer
+    from limpet.sessions.manager import Sessions
+    from limpet.sessions.session import Session
+    from limpet.sessions.window_requests import Summarizer
 
 
-def refuse(*_: object) -> NoReturn:
+def refuse_change(*_: object) -> NoReturn:
     """Refuse to change the past."""
     raise errors.PastIsReadOnly(
         "a session as it was can't be changed.", hint="Go on from there in a fork: past.fork()."
     )
 
 
-def at_version(engine: Engine, tenant: str, state: SessionState, version: int) -> SessionState:
+def state_at_version(
+    engine: Engine, tenant: str, state: SessionState, version: int
+) -> SessionState:
     """Return what a session was at a version; raise NotFound if it was not there."""
     engine.check()
     if type(cast("object", version)) is not int or version < 1:
@@ -46,14 +47,14 @@ def at_version(engine: Engine, tenant: str, state: SessionState, version: int) -
     return event_reader.fold_at_version(engine.store, engine.states, tenant, state, version)
 
 
-def at_position(engine: Engine, tenant: str, session_id: str, position: int) -> SessionState:
+def state_at_position(engine: Engine, tenant: str, session_id: str, position: int) -> SessionState:
     """Return what a session was when the log was at a position; raise SessionNotFound if it was not there."""
     engine.check()
     named = checked_id("a session's id", session_id)
     state = rules.existing_state(engine.states.current(tenant, named), named)
     version = engine.store.version(tenant, session_stream(named), position=position)
     try:
-        return at_version(engine, tenant, state, version)
+        return state_at_version(engine, tenant, state, version)
     except (errors.NotFound, errors.InvalidRequest) as error:
         raise errors.SessionNotFound(
             f"there was no session {named!r} at position {position:,}.",
@@ -68,7 +69,7 @@ def checked_position(position: int) -> int:
     return position
 
 
-class PastSession(Recalling):
+class PastSession(RecordedWindowVerbs):
     """A session as it was at one of its versions. It is read as any other, and changed never."""
 
     __slots__ = ("_manager",)
@@ -84,7 +85,7 @@ class PastSession(Recalling):
 
     def pending_calls(self) -> list[PendingCall]:
         """Return the tool calls that had no result yet."""
-        return pending(self._reader(), self.state)
+        return read_pending_calls(self._reader(), self.state)
 
     def fork(
         self,
@@ -101,7 +102,7 @@ class PastSession(Recalling):
 
     def set_policy(self, policy: WindowPolicy | None) -> NoReturn:
         """Refuse: what was can't be changed."""
-        refuse(policy)
+        refuse_change(policy)
 
     def trimmed(
         self,
@@ -112,13 +113,13 @@ class PastSession(Recalling):
         summary: str | None = None,
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        refuse(budget, model, counter, summary)
+        refuse_change(budget, model, counter, summary)
 
     def summarize(
         self, summarizer: Summarizer | None = None, *, language: str | None = None
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        refuse(summarizer, language)
+        refuse_change(summarizer, language)
 
     def add_message(
         self,
@@ -130,7 +131,7 @@ class PastSession(Recalling):
         usage: int | None = None,
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        refuse(message, key, expected_version, window, usage)
+        refuse_change(message, key, expected_version, window, usage)
 
     def add_messages(
         self,
@@ -142,19 +143,19 @@ class PastSession(Recalling):
         usage: int | None = None,
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        refuse(messages, key, expected_version, window, usage)
+        refuse_change(messages, key, expected_version, window, usage)
 
     def close_pending_calls(
         self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        refuse(call_ids, outcome)
+        refuse_change(call_ids, outcome)
 
     def rewind(
         self, at: str | int, *, key: str | None = None, expected_version: int | None = None
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
-        refuse(at, key, expected_version)
+        refuse_change(at, key, expected_version)
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -167,17 +168,17 @@ class Difference(msgspec.Struct, frozen=True):
     added: tuple[Message, ...]
 
 
-def difference(
+def message_difference(
     engine: Engine, tenant: str, before: SessionState | None, after: SessionState | None
 ) -> Difference:
     """Return how a session's messages differ in two of its states; None: it was not there."""
-    common = _common(engine, tenant, before, after) if before and after else 0
-    gone = Reader(engine, tenant, before).slice(slice(common, None)) if before else []
-    new = Reader(engine, tenant, after).slice(slice(common, None)) if after else []
+    common = _common_messages(engine, tenant, before, after) if before and after else 0
+    gone = MessageReader(engine, tenant, before).slice(slice(common, None)) if before else []
+    new = MessageReader(engine, tenant, after).slice(slice(common, None)) if after else []
     return Difference(tuple(gone), tuple(new))
 
 
-def _common(engine: Engine, tenant: str, before: SessionState, after: SessionState) -> int:
+def _common_messages(engine: Engine, tenant: str, before: SessionState, after: SessionState) -> int:
     """Return how many messages two states of a session begin with alike, which are the same events."""
     if before.began != after.began:
         return 0
@@ -221,18 +222,18 @@ class Between:
         """Return the messages by which a session differs; raise SessionNotFound if it was never there."""
         before, after = self._at(session_id, self._first), self._at(session_id, self._last)
         if before is None and after is None:
-            at_position(self._engine, self._tenant, session_id, self._last)
-        return difference(self._engine, self._tenant, before, after)
+            state_at_position(self._engine, self._tenant, session_id, self._last)
+        return message_difference(self._engine, self._tenant, before, after)
 
     def frame(self, frame_id: str) -> FrameDifference:
         """Return a frame at both moments; raise FrameNotFound if it was there at neither."""
-        return past_frames.frame_difference(
+        return queries.frame_difference(
             self._engine, self._tenant, frame_id, self._first, self._last
         )
 
     def _at(self, session_id: str, position: int) -> SessionState | None:
         try:
-            return at_position(self._engine, self._tenant, session_id, position)
+            return state_at_position(self._engine, self._tenant, session_id, position)
         except errors.SessionNotFound:
             return None
 
@@ -250,20 +251,20 @@ class Moment:
 
     def session(self, session_id: str) -> PastSession:
         """Return a session as it was; raise SessionNotFound if it was not there, or was deleted since."""
-        state = at_position(self._engine, self._tenant, session_id, self.position)
+        state = state_at_position(self._engine, self._tenant, session_id, self.position)
         return PastSession(self._manager, self._engine, self._tenant, state)
 
     def tree(self, frame_id: str) -> TreeState:
         """Return the open frames of a frame's tree as they were; raise FrameNotFound if it was not there."""
-        return past_frames.tree_at(self._engine, self._tenant, frame_id, self.position).tree
+        return queries.tree_at(self._engine, self._tenant, frame_id, self.position).tree
 
     def frame(self, frame_id: str) -> Frame:
         """Return a frame as it was, open or closed; raise FrameNotFound if it was not there."""
-        return past_frames.frame_at(self._engine, self._tenant, frame_id, self.position)
+        return queries.frame_at(self._engine, self._tenant, frame_id, self.position)
 
     def pack(self, frame_id: str) -> ContextPack:
         """Return what the model of a frame had seen last by then; raise NotFound if no pack was recorded."""
-        return past_frames.pack_at(self._engine, self._tenant, frame_id, self.position)
+        return queries.pack_at(self._engine, self._tenant, frame_id, self.position)
 
     def diff(self, other: Moment) -> Between:
         """Return what differs from here to another moment of the same log, be it later or earlier."""

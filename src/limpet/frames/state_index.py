@@ -1,24 +1,31 @@
-"""The state index for blocking callers: frames, their accounts, handles, tools and suspensions.
+"""StateIndex: the verbs on frames for blocking callers.
 
-Verbs that change a frame take an optional idempotency `key`: repeated with the same key, a verb has one
-effect. What a verb returns is on disk.
+Verbs that change a frame take an optional idempotency `key`: a call repeated with the same key has
+one effect. A verb returns after its change is durable. The verbs of context packs are here, too.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.formats import codec as wire
+from limpet.core.formats import codec
 from limpet.core.rules.frame_rules import is_suspension_open
-from limpet.core.values import commands as c
-from limpet.core.values import ids
+from limpet.core.values import commands, ids
 from limpet.core.values.budget import TokenBudget
 from limpet.core.values.commands import CommandRequest
-from limpet.core.values.context import ContextHandle, ResultRef
+from limpet.core.values.context import (
+    CompactionLevel,
+    CompactionResult,
+    CompactionStrategy,
+    ContextHandle,
+    HandleType,
+    ResultRef,
+)
 from limpet.core.values.frame_state import (
     Frame,
     FrameStatus,
@@ -31,28 +38,158 @@ from limpet.core.values.frame_state import (
 )
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import checked_id
-from limpet.engine import asking
-from limpet.engine.contexts import Contexts
-from limpet.engine.requests import Settings, When, microseconds
-from limpet.engine.resolving import bound
-from limpet.engine.resuming import checked_limit, checked_scope
+from limpet.core.values.pack_parts import BriefContext
+from limpet.core.windows.pack import ContextPack
+from limpet.frames import frame_commands, packs
+from limpet.frames.handle_content import Resolver, bind_to_version
+from limpet.frames.packs import FramePackAssembler, PackRequest
+from limpet.frames.queries import FrameQueries, checked_limit, checked_scope
 from limpet.runtime import state_cache
 from limpet.runtime.commit_queue import CommandResult
 from limpet.runtime.engine import Engine
+from limpet.sessions.requests import Settings, When, moment_us
+
+if TYPE_CHECKING:
+    from limpet import tokens
+
+
+class FrameContextOperations(FrameQueries):
+    """Assembles what a model sees of a frame's work.
+
+    `resolvers` finds the content of handles that point outside: `resolvers[HandleType.URL] = fn`, from a
+    handle to text. Handles into the log, and those that came with their content, need none.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        super().__init__(engine, settings)
+        self.resolvers: dict[HandleType, Resolver] = {}
+        self._packing = FramePackAssembler(engine, self._tenant, self.resolvers)
+
+    def assemble_context_pack(
+        self,
+        scope: Scope,
+        *,
+        frame_id: str | None = None,
+        role: str = "",
+        budget_tokens: int | None = None,
+        include_handles: Sequence[str] = (),
+        exclude_handles: Sequence[str] = (),
+        min_compaction: CompactionLevel = CompactionLevel.NONE,
+        system_prompt: str = "",
+        invariants: Sequence[str] = (),
+        working_context: Json = None,
+        available_tools: Sequence[str] = (),
+        model: str | None = None,
+        counter: str | tokens.Counter | None = None,
+        overflow: str = "raise",
+        strict: bool = False,
+        record: bool = True,
+    ) -> ContextPack:
+        """Return what a model should see for a frame: the one named, or the top of the scope's stack.
+
+        A brief context, the frames from the root down, the scope's conversation, and content of the frame's
+        own handles, fitted into `budget_tokens`; without it, into what the frame has left and its limits
+        allow. `include_handles` go in before others, within three quarters of the room;
+        `exclude_handles` stay out, even critical ones. With `strict`, a budget above what the frame has
+        left is refused. With overflow="flag" what is critical comes back even where it exceeds the budget.
+        The pack is recorded with the frame, unless it is the one recorded last; pack_of gives it back.
+        Raises FrameNotFound, BudgetTooSmall, InsufficientTokens, HandleUnresolved, ContextOverflow.
+        """
+        self._engine.check()
+        checked_scope(scope)
+        request = PackRequest(
+            brief=BriefContext(
+                role=role, system_prompt=system_prompt, invariants=cast("tuple[str, ...]", invariants),
+                working_context=working_context, available_tools=cast("tuple[str, ...]", available_tools),
+            ),
+            budget_tokens=budget_tokens,
+            include_handles=packs.checked_handle_ids("include_handles", include_handles),
+            exclude_handles=packs.checked_handle_ids("exclude_handles", exclude_handles),
+            min_compaction=min_compaction, model=model, counter=counter, overflow=overflow,
+            strict=strict,
+        )  # fmt: skip
+        target = self._target(scope) if frame_id is None else checked_id("a frame's id", frame_id)
+        made = self._packing.assemble(scope, target, request)
+        frame = self._engine.trees.find(self._tenant, target)
+        if record and (frame is None or frame.context_hash != made.context_hash):
+            command = self._packing.recording(made)
+            self._engine.run(CommandRequest(tenant=self._tenant, command=command))
+        return made
+
+    def _target(self, scope: Scope) -> str:
+        leaves = self.leaves(scope)
+        if not leaves:
+            raise errors.FrameNotFound(
+                "No active frame: nothing is on the scope's stack.",
+                hint="Push a frame first, or name one with frame_id.",
+                facts={"actor": scope.actor_id},
+            )
+        return leaves[0].frame_id
+
+    def pack_of(
+        self, frame_id: str, context_hash: str | None = None, *, version: int | None = None
+    ) -> ContextPack:
+        """Return a pack that was recorded, its messages byte for byte: the frame's last, or by its hash, or by its event.
+
+        `version` is that of the event in the frame's tree. Nothing is decided anew, and no resolver is
+        asked. Raises FrameNotFound, NotFound, Corrupt.
+        """
+        self._engine.check()
+        frame = self._engine.trees.find(self._tenant, checked_id("a frame's id", frame_id))
+        if frame is None:
+            raise state_cache.unknown_frame_error(frame_id)
+        store = self._engine.store
+        chosen = packs.find_recorded_pack(store, self._tenant, frame, context_hash, version)
+        packs.check_sessions_exist(self._engine, self._tenant, chosen)
+        return packs.rebuild_pack(store, self._tenant, chosen)
+
+    def compact_context(
+        self,
+        frame_id: str,
+        target_budget: int,
+        strategy: CompactionStrategy = CompactionStrategy.PRIORITY_BASED,
+    ) -> CompactionResult:
+        """Let a frame go of handles until those that are left have `target_budget` tokens, by a strategy.
+
+        Critical and pinned handles stay, and a tool's call stays or goes with its result; `target_met` says
+        whether it was enough. Sizes are those of the handles: what the frame has spent stays spent. The
+        level is none if nothing changed, critical if only critical handles are left, else light from three
+        quarters on of the tokens that are left, moderate from a half on, aggressive below; with a summary
+        moderate at least. Raises FrameNotFound, and InvalidRequest for a custom strategy that drops what
+        must stay.
+        """
+        self._engine.check()
+        request = PackRequest(brief=BriefContext())
+        checked_id("a frame's id", frame_id)
+        for tries_left in reversed(range(limits.RETRIES_MAX)):
+            planned = self._packing.planned(frame_id, target_budget, strategy, request)
+            if planned.command is None:
+                return planned.result
+            try:
+                self._engine.run(CommandRequest(tenant=self._tenant, command=planned.command))
+            except errors.Conflict:
+                if not tries_left:
+                    raise
+            else:
+                return planned.result
+        raise AssertionError("the last try returns or raises")
+
+    get_context_pack = assemble_context_pack
+
 
 UNSET = msgspec.UNSET
 
 
-class StateIndex(Contexts):
+class StateIndex(FrameContextOperations):
     """Frames of one tenant: pushed, changed, suspended, resumed and popped."""
 
     def __init__(
         self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM_FACTORY
     ) -> None:
         super().__init__(engine, settings)
-        self._asking = asking.Asking(factory)
+        self._asking = frame_commands.FrameCommandFactory(factory)
 
-    def _run(self, command: c.FrameCommand, key: str | None = None) -> CommandResult:
+    def _run(self, command: commands.FrameCommand, key: str | None = None) -> CommandResult:
         if key is not None:
             key = checked_id("an idempotency key", key)
         return self._engine.run(CommandRequest(tenant=self._tenant, command=command, key=key))
@@ -181,7 +318,7 @@ class StateIndex(Contexts):
         target says so by the version "at". Raises DuplicateHandle if another one has its id.
         """
         self._engine.check()
-        command = bound(self._engine, self._tenant, self._asking.handle(frame_id, handle))
+        command = bind_to_version(self._engine, self._tenant, self._asking.handle(frame_id, handle))
         return self._run(command, key).frame
 
     def remove_handle(self, frame_id: str, handle_id: str, *, key: str | None = None) -> Frame:
@@ -218,10 +355,10 @@ class StateIndex(Contexts):
         if answer.replayed:
             if standing is None or not self._still_waits(standing, key):
                 raise errors.AlreadyDecided("the suspension was ended meanwhile.")
-            again = asking.reissued(self._tenant, command, standing, secret)
+            again = frame_commands.reissue_command(self._tenant, command, standing, secret)
             standing = self._run(again).frame.suspension
         assert standing is not None, "a frame that was just suspended is"
-        return asking.token(standing, secret)
+        return frame_commands.suspension_token(standing, secret)
 
     def resume_frame(
         self,
@@ -236,11 +373,11 @@ class StateIndex(Contexts):
         `purpose` given must be the one that the frame was suspended for. Raises InvalidSuspensionToken for
         a token that is unknown, used, revoked or of elsewhere; SuspensionExpired.
         """
-        suspension_id, secret = asking.parsed(token)
+        suspension_id, secret = frame_commands.parse_token(token)
         found = self._suspension(suspension_id)
         if found is None:
             raise errors.InvalidSuspensionToken
-        command = asking.resumption(self._tenant, found, secret, payload, purpose)
+        command = frame_commands.resume_command(self._tenant, found, secret, payload, purpose)
         return self._run(command, key).frame
 
     def decide_suspension(
@@ -259,11 +396,13 @@ class StateIndex(Contexts):
         AlreadyDecided (with who and when), SuspensionExpired.
         """
         found = self.get_suspension(suspension_id)
-        command = asking.decision(found, decision, by=by, reason=reason, payload=payload)
+        command = frame_commands.decide_command(
+            found, decision, by=by, reason=reason, payload=payload
+        )
         try:
             return self._run(command, key).frame
         except (errors.AlreadyDecided, errors.InvalidTransition) as error:
-            raise asking.decided_before(self.get_suspension(suspension_id)) from error
+            raise frame_commands.already_decided(self.get_suspension(suspension_id)) from error
 
     def get_suspension(self, suspension_id: str) -> Suspension:
         """Return a suspension, waiting or ended. Raises SuspensionNotFound."""
@@ -277,7 +416,7 @@ class StateIndex(Contexts):
 
     def _suspension(self, suspension_id: str) -> Suspension | None:
         row = self._engine.store.find(self._tenant, state_cache.SUSPENSION_KIND, suspension_id)
-        return wire.decode_suspension(row.document) if row else None
+        return codec.decode_suspension(row.document) if row else None
 
     def list_suspensions(
         self, scope: Scope | None = None, *, waiting: bool = True, limit: int = 100
@@ -291,7 +430,7 @@ class StateIndex(Contexts):
             lookup=state_cache.ROW_WAITING if waiting else None,
             owner=scope.actor_id if scope else None,
         )
-        every = (wire.decode_suspension(row.document) for row in rows)
+        every = (codec.decode_suspension(row.document) for row in rows)
         now = self._engine.now_us()
         found = (
             one
@@ -331,7 +470,7 @@ class StateIndex(Contexts):
             frame_id, name, effect=effect, call_id=call_id, message_id=message_id, tool_id=tool_id,
             summary=summary, intent=intent,
         )  # fmt: skip
-        return asking.begun(self._run(command, key).frame, command)
+        return frame_commands.find_tool_run(self._run(command, key).frame, command)
 
     def end_tool(
         self,
@@ -347,7 +486,7 @@ class StateIndex(Contexts):
 
     def _ended(
         self, frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool = False
-    ) -> c.EndTool:
+    ) -> commands.EndTool:
         return self._asking.end(
             frame_id, tool_id, output, is_error=is_error, abandon=abandon,
             max_messages=self._settings.max_messages_per_session,
@@ -371,7 +510,7 @@ class StateIndex(Contexts):
         if how == "retry" and output is not None:
             raise errors.InvalidRequest("a tool that is retried has no output yet.")
         if how == "retry":
-            command: c.FrameCommand = self._asking.retry(frame_id, tool_id)
+            command: commands.FrameCommand = self._asking.retry(frame_id, tool_id)
         elif how == "result":
             command = self._ended(frame_id, tool_id, output, is_error=is_error)
         elif how == "abandon":
@@ -388,7 +527,7 @@ class StateIndex(Contexts):
         Time that a frame, or anything below it, is suspended does not count.
         """
         self._engine.check()
-        given = microseconds(now)
+        given = moment_us(now)
         return self._expire(self._engine.now_us() if given is None else given)
 
     add_handle = add_context_handle

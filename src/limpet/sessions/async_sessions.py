@@ -1,7 +1,7 @@
-"""Sessions for async callers: the same verbs as `sessions`, awaited.
+"""Sessions for async callers: the verbs of `sessions.manager`, awaited.
 
-Writes go through the engine's commit queue and wake the awaiting task; reads, which may touch the
-disk, run in a thread. Cancelling an awaiting task does not undo what it submitted.
+Writes go through the commit queue and wake the awaiting task. Reads, which may touch the disk, run
+in a thread. Cancelling a task does not undo what it submitted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,23 @@ from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
 from limpet.core.windows.window import Window
-from limpet.engine import past
 from limpet.engine.aio_log import AsyncMessages, AsyncPastSession
-from limpet.engine.handles import PendingCall
-from limpet.engine.recordings import AsyncRecalling
-from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Requests, Settings, When
-from limpet.engine.session import Session, checked_session
-from limpet.engine.sessions import Sessions
 from limpet.runtime.asyncio_bridge import AsyncioChannel
 from limpet.runtime.commit_queue import CommandResult
 from limpet.runtime.engine import Engine
+from limpet.sessions import time_travel
+from limpet.sessions.manager import Sessions
+from limpet.sessions.requests import (
+    UNKNOWN_OUTCOME,
+    MessageLike,
+    Page,
+    SessionRequests,
+    Settings,
+    When,
+)
+from limpet.sessions.session import Session, checked_session
+from limpet.sessions.session_view import PendingCall
+from limpet.sessions.windows import AsyncRecordedWindowVerbs
 
 if TYPE_CHECKING:
     from limpet.engine.bootstrapping import Bootstrap
@@ -48,7 +55,7 @@ class AsyncSessions:
     ) -> None:
         self._engine = engine
         self._settings = settings
-        self._requests = Requests(settings, factory)
+        self._requests = SessionRequests(settings, factory)
         self._blocking = Sessions(engine, settings, factory, bootstrap)
         self._bootstraps = bootstrap is not None
         self._loops: dict[int, AsyncioChannel] = {}
@@ -327,7 +334,7 @@ class AsyncSessions:
         return await self.in_thread(lambda: self._blocking.chain_tokens(session_id))
 
 
-class AsyncSession(AsyncRecalling):
+class AsyncSession(AsyncRecordedWindowVerbs):
     """A handle on one session, for async callers."""
 
     __slots__ = ("_manager",)
@@ -403,7 +410,7 @@ class AsyncSession(AsyncRecalling):
     async def at(self, version: int) -> AsyncPastSession:
         """Return the session as it was at one of its versions, rewound since or not; read-only."""
         there = await asyncio.to_thread(
-            past.at_version, self._engine, self._tenant, self.state, version
+            time_travel.state_at_version, self._engine, self._tenant, self.state, version
         )
         return AsyncPastSession(self._manager, self._engine, self._tenant, there)
 

@@ -1,4 +1,7 @@
-"""The stateless form: message lists in, message lists out. Nothing is stored; inputs are not changed."""
+"""The stateless form: message lists in, message lists out.
+
+Nothing is stored, and inputs are not changed.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ from limpet.core.windows import profile_prompt
 from limpet.core.windows import summary as summaries
 from limpet.core.windows import window as windows
 from limpet.core.windows.window import Window, WindowMessage
-from limpet.engine.requests import MessageLike
-from limpet.engine.shrinking import (
+from limpet.sessions.requests import MessageLike
+from limpet.sessions.window_requests import (
     AsyncSummarizer,
     Summarizer,
-    check_summarizer,
-    checked_summary,
+    checked_summary_language,
+    checked_summary_text,
 )
-from limpet.engine.windows import Asked
+from limpet.sessions.windows import WindowOptions
 
 if TYPE_CHECKING:
     from limpet import tokens
@@ -50,7 +53,7 @@ class StateManager:
         keep_system: bool = True,
         summary_prefix: str | None = None,
     ) -> None:
-        self._asked = Asked(budget=limit, model=model, counter=counter)
+        self._asked = WindowOptions(budget=limit, model=model, counter=counter)
         self._measure = self._asked.measure()
         self._keep_system = keep_system
         self._prefix = None if summary_prefix is None else checked_summary_prefix(summary_prefix)
@@ -62,20 +65,23 @@ class StateManager:
 
     def count(self, messages: Iterable[MessageLike]) -> int:
         """Return the tokens of a list, including the overhead of a request."""
-        return sum(map(self._measure.count, _accepted(messages))) + self._measure.counted.overhead
+        return (
+            sum(map(self._measure.count, _accept_messages(messages)))
+            + self._measure.counted.overhead
+        )
 
     def fits(self, messages: Iterable[MessageLike], message: MessageLike) -> bool:
         """Return whether a list stays within the limit with one more message."""
-        return self.count((*_accepted(messages), message)) <= self.limit
+        return self.count((*_accept_messages(messages), message)) <= self.limit
 
     def add(self, messages: Sequence[MessageLike], message: MessageLike) -> list[Message]:
         """Return the list with one more message; its oldest part is dropped if it would exceed the limit.
 
         Raises a PairingError if the message may not follow, ContextOverflow if it can't fit.
         """
-        said = _accepted(messages)
+        said = _accept_messages(messages)
         new = intake.accept(message)
-        call_pairs.check_message(*_calls(said), new)
+        call_pairs.check_message(*_open_calls(said), new)
         return list(self.window([*said, new]).messages)
 
     def bootstrap(
@@ -92,7 +98,7 @@ class StateManager:
         """
         words = profile_prompt.checked_language(language)
         known = profile_prompt.fit_profile(profile, "", budget=tokens, language=words)
-        return list(with_profile_prompt(_accepted(messages), known))
+        return list(with_profile_prompt(_accept_messages(messages), known))
 
     def truncate(self, messages: Iterable[MessageLike]) -> list[Message]:
         """Return the list without its oldest part, within the limit."""
@@ -110,7 +116,7 @@ class StateManager:
         measure = msgspec.structs.replace(
             self._asked, tools=tools, reserve=reserve, least=min_compaction
         ).measure()
-        said = enumerate(_accepted(messages), 1)
+        said = enumerate(_accept_messages(messages), 1)
         pieces = [
             WindowMessage(number, message, measure.count(message)) for number, message in said
         ]
@@ -137,13 +143,13 @@ class StateManager:
         these messages and the text of the earlier summary (or None) and returns the new text; without one, sentences are
         extracted.
         """
-        language = check_summarizer(summarizer, language)
+        language = checked_summary_language(summarizer, language)
         early = self._early(list(messages), language)
         if early is None:
-            return _accepted(messages)
+            return _accept_messages(messages)
         text = None
         if summarizer is not None:
-            text = checked_summary(summarizer(early.messages, early.before))
+            text = checked_summary_text(summarizer(early.messages, early.before))
         return self.truncate(early.replaced(list(messages), text))
 
     async def summarize_async(
@@ -157,15 +163,15 @@ class StateManager:
 
         If the summarised messages changed meanwhile, the summary is dropped.
         """
-        language = check_summarizer(summarizer, language)
+        language = checked_summary_language(summarizer, language)
         early = self._early(list(messages), language)
         if early is None:
-            return _accepted(messages)
-        text = checked_summary(await summarizer(early.messages, early.before))
+            return _accept_messages(messages)
+        text = checked_summary_text(await summarizer(early.messages, early.before))
         return self.truncate(early.replaced(list(messages), text))
 
-    def _early(self, given: Sequence[MessageLike], language: str) -> _Early | None:
-        said = _accepted(given)
+    def _early(self, given: Sequence[MessageLike], language: str) -> _EarlierTurns | None:
+        said = _accept_messages(given)
         if self.count(said) <= self.limit:
             return None
         first = 1 if said[0].role == "system" and not self._is_summary(said[0]) else 0
@@ -179,7 +185,7 @@ class StateManager:
         asked = [at for at in range(stop, len(said)) if said[at].role == "user"]
         stop = asked[0] if asked else stop
         chars = int(self.limit * limits.SUMMARY_SHARE) * 2
-        made = _Early(
+        made = _EarlierTurns(
             given, said, first=first, stop=stop, chars=chars, language=language, prefix=self._prefix
         )
         return made if made.messages else None
@@ -188,7 +194,7 @@ class StateManager:
         return summaries.is_summary(message, self._prefix)
 
 
-class _Early:
+class _EarlierTurns:
     """The earlier turns of a list: what is summarised, and what stays among it."""
 
     def __init__(
@@ -221,7 +227,7 @@ class _Early:
     def replaced(self, now: Sequence[MessageLike], text: str | None) -> list[Message]:
         """Return the present list with the summary in place of its messages."""
         if list(now[: self._stop]) != list(self._given[: self._stop]):
-            return _accepted(now)
+            return _accept_messages(now)
         known = Summary(0, 0, self.before, "") if self.before else None
         made = summaries.summarise_messages(
             self.messages,
@@ -235,17 +241,17 @@ class _Early:
             words = summaries.with_prefix(text, self._language, self._prefix)
             made = msgspec.structs.replace(made, text=words)
         stay = [self._said[at] for at in self._stay]
-        newest = _accepted(now[self._stop :])
+        newest = _accept_messages(now[self._stop :])
         return [*self._said[: self._first], made.message(), *stay, *newest]
 
 
-def _accepted(messages: Iterable[MessageLike]) -> list[Message]:
+def _accept_messages(messages: Iterable[MessageLike]) -> list[Message]:
     if not isinstance(cast("object", messages), Iterable) or isinstance(messages, (str, Mapping)):
         raise errors.InvalidRequest("messages come in a list.")
     return [intake.accept(message) for message in messages]
 
 
-def _calls(messages: Sequence[Message]) -> tuple[tuple[OpenCall, ...], tuple[str, ...]]:
+def _open_calls(messages: Sequence[Message]) -> tuple[tuple[OpenCall, ...], tuple[str, ...]]:
     open_calls, answered = tuple[OpenCall, ...](), tuple[str, ...]()
     for message in messages:
         open_calls, answered = call_pairs.calls_after(open_calls, answered, message)

@@ -1,4 +1,4 @@
-"""A handle on one session, for blocking callers."""
+"""The handle on one session for blocking callers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import SessionState
 from limpet.core.windows.window import Window
-from limpet.engine import handles
-from limpet.engine.handles import PendingCall
-from limpet.engine.messages import Messages, Reader
-from limpet.engine.past import PastSession, at_version
-from limpet.engine.recordings import Recalling
-from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike
 from limpet.runtime.engine import Engine
+from limpet.sessions import session_view
+from limpet.sessions.requests import UNKNOWN_OUTCOME, MessageLike
+from limpet.sessions.session_view import MessageReader, Messages, PendingCall
+from limpet.sessions.time_travel import PastSession, state_at_version
+from limpet.sessions.windows import RecordedWindowVerbs
 
 if TYPE_CHECKING:
-    from limpet.engine.sessions import Sessions
+    from limpet.sessions.manager import Sessions
 
 T = TypeVar("T")
 
@@ -33,11 +32,11 @@ def checked_session(value: T | None, kind: type[T]) -> T | None:
     return value
 
 
-Recover = Callable[[str, errors.Corrupt], SessionState]
+StateRecovery = Callable[[str, errors.Corrupt], SessionState]
 """Recovers a session in which damage was met; returns its state, or that of its recovery session. Raises if it is not damaged."""
 
 
-class Session(Recalling):
+class Session(RecordedWindowVerbs):
     """A handle on one session. `add_message` appends and moves the handle to the new state.
 
     One that `recover` was given for has what its reads find damaged recovered, and moves to the state of what there
@@ -52,7 +51,7 @@ class Session(Recalling):
         engine: Engine,
         tenant: str,
         state: SessionState,
-        recover: Recover | None = None,
+        recover: StateRecovery | None = None,
     ) -> None:
         super().__init__(engine, tenant, state)
         self._manager = manager
@@ -68,7 +67,7 @@ class Session(Recalling):
             self._state = self._recover(self._state.id, error)
         return look(self._state)
 
-    def _read_again(self, session_id: str, error: errors.Corrupt) -> Reader:
+    def _read_again(self, session_id: str, error: errors.Corrupt) -> MessageReader:
         assert self._recover is not None, "given along only where there is one"
         self._state = self._recover(session_id, error)
         return self._reader()
@@ -154,7 +153,7 @@ class Session(Recalling):
 
     def at(self, version: int) -> PastSession:
         """Return the session as it was at one of its versions, rewound since or not; read-only."""
-        there = at_version(self._engine, self._tenant, self.state, version)
+        there = state_at_version(self._engine, self._tenant, self.state, version)
         return PastSession(self._manager, self._engine, self._tenant, there)
 
     def reload(self) -> Session:
@@ -175,7 +174,7 @@ class Session(Recalling):
         return self._looked(lambda state: self._pending(self._manager.last(state)))
 
     def _pending(self, last: SessionState) -> list[PendingCall]:
-        return handles.pending(self._reader_of(last), last)
+        return session_view.read_pending_calls(self._reader_of(last), last)
 
     def close_pending_calls(
         self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME

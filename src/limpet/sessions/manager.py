@@ -1,4 +1,9 @@
-"""Sessions for blocking callers: the manager of many. The handle on one is in `session`."""
+"""The session manager for blocking callers, and its deferred writes.
+
+A deferred write is submitted at once and in order. Only the wait for its commit is postponed: until
+`save_session`, eviction, a read, or the next call after the save interval. Its error is raised by
+the next call on its session.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +15,96 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.rules import continuation
-from limpet.core.rules import session_rules as rules
+from limpet.core.rules import continuation, session_rules
 from limpet.core.values import ids
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
 from limpet.core.windows.window import Window
-from limpet.engine import deferred, requests
-from limpet.engine.handles import PendingCall
-from limpet.engine.requests import UNKNOWN_OUTCOME, MessageLike, Page, Settings, When
-from limpet.engine.session import Session, checked_session
 from limpet.runtime import event_reader
-from limpet.runtime.commit_queue import CommandResult
+from limpet.runtime.commit_queue import CommandResult, Ticket
 from limpet.runtime.engine import Engine
+from limpet.sessions import requests
+from limpet.sessions.requests import UNKNOWN_OUTCOME, MessageLike, Page, Settings, When
+from limpet.sessions.session import Session, checked_session
+from limpet.sessions.session_view import PendingCall
 
 if TYPE_CHECKING:
     from limpet.engine.bootstrapping import Bootstrap
+
+
+class DeferredWrites:
+    """Tickets under way, by session."""
+
+    def __init__(self, engine: Engine, interval_s: float) -> None:
+        self._engine = engine
+        self._interval_us = int(interval_s * 1e6)
+        self._changed = threading.Condition()
+        self._under_way: dict[str, list[Ticket]] = {}
+        self._failed: dict[str, list[BaseException]] = {}
+        self._waited_us = 0
+
+    def add(self, request: CommandRequest) -> None:
+        """Submit a request. Raises instead, once, if an earlier one of its session was refused."""
+        session_id = request.session_id
+        now = self._engine.now_us()
+        if self._interval_us and now - self._waited_us > self._interval_us:
+            self._waited_us = now
+            self.settle()
+        self._raise(session_id)
+        with self._changed:
+            ticket = Ticket(request, self)
+            self._engine.submit(ticket)
+            self._under_way.setdefault(session_id, []).append(ticket)
+        self._engine.start()
+
+    def deliver(self, tickets: Sequence[Ticket]) -> None:
+        """Wake whoever waits for these."""
+        assert all(ticket.settled for ticket in tickets)
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, session_id: str) -> None:
+        """Wait for the writes of one session; raise the first error among them, once."""
+        self.settle(session_id)
+        self._raise(session_id)
+
+    def wait_all(self) -> None:
+        """Wait for every write; raise the first error among them, once."""
+        self.settle()
+        for session_id in list(self._failed):
+            self._raise(session_id)
+
+    def settle(self, session_id: str | None = None) -> None:
+        """Wait for the writes of one session, or all; errors are kept for whoever asks for the session."""
+        if not self._under_way:
+            return
+        self._engine.start()
+        with self._changed:
+            chosen = list(self._under_way) if session_id is None else [session_id]
+            tickets = [ticket for place in chosen for ticket in self._under_way.get(place, ())]
+            self._changed.wait_for(lambda: all(ticket.settled for ticket in tickets))
+            for place in chosen:
+                self._remove(place, tickets)
+
+    def _remove(self, session_id: str, settled: list[Ticket]) -> None:
+        present = self._under_way.pop(session_id, [])
+        left = [ticket for ticket in present if ticket not in settled]
+        if left:
+            self._under_way[session_id] = left
+        errors = [t.error for t in present if t in settled and t.error is not None]
+        if errors:
+            self._failed.setdefault(session_id, []).extend(errors)
+
+    def _raise(self, session_id: str) -> None:
+        failed = self._failed.pop(session_id, None) if self._failed else None
+        if failed:
+            if len(failed) > 1:
+                failed[0].add_note(
+                    f"{len(failed) - 1} more deferred write(s) were refused after it"
+                )
+            raise failed[0]
 
 
 class Sessions:
@@ -47,8 +124,8 @@ class Sessions:
         self._engine = engine
         self._settings = settings
         self._bootstrap = bootstrap
-        self._requests = requests.Requests(settings, factory)
-        self._deferred = deferred.Writes(engine, settings.auto_save_interval)
+        self._requests = requests.SessionRequests(settings, factory)
+        self._deferred = DeferredWrites(engine, settings.auto_save_interval)
         self._books = threading.Lock()
         self.current_session: Session | None = None
         self.sessions: OrderedDict[str, Session] = OrderedDict()
@@ -128,7 +205,7 @@ class Sessions:
 
     def get_session(self, session_id: str) -> Session:
         """Return the session by that id; raise SessionNotFound if there is none. Changes no current session."""
-        return self._handle(rules.existing_state(self._find(session_id), session_id))
+        return self._handle(session_rules.existing_state(self._find(session_id), session_id))
 
     def _find(self, session_id: str) -> SessionState | None:
         self._engine.check()
@@ -209,7 +286,7 @@ class Sessions:
         rows = self._engine.store.query(
             self._settings.tenant, msgspec.structs.replace(query, limit=query.limit + 1)
         )
-        return requests.page(rows, limit)
+        return requests.session_page(rows, limit)
 
     def add_messages(
         self,
@@ -331,10 +408,12 @@ class Sessions:
         """End every session that nobody touched for `idle_s` seconds; return their ids."""
         self._engine.check()
         self._deferred.settle()
-        cutoff = requests.cutoff(now, self._engine.now_us, idle_s)
+        cutoff = requests.idle_cutoff_us(now, self._engine.now_us, idle_s)
         seen, ended = set[str](), list[str]()
         while True:
-            rows = self._engine.store.query(self._settings.tenant, requests.idle(cutoff))
+            rows = self._engine.store.query(
+                self._settings.tenant, requests.idle_sessions_query(cutoff)
+            )
             fresh = [row.id for row in rows if row.id not in seen]
             if not fresh:
                 return ended
@@ -380,7 +459,7 @@ class Sessions:
         outcome: str = UNKNOWN_OUTCOME,
     ) -> Session:
         """Close open calls (None: all) with an error result that says so; the session goes on."""
-        state = self.last(rules.existing_state(self._find(session_id), session_id))
+        state = self.last(session_rules.existing_state(self._find(session_id), session_id))
         message = self._requests.closing(state.open_calls, call_ids, outcome)
         if message is None:
             return self._handle(state)
@@ -388,7 +467,7 @@ class Sessions:
 
     def session_chain(self, session_id: str) -> list[Session]:
         """Return every session of the conversation, first to last, each once."""
-        state = rules.existing_state(self._find(session_id), session_id)
+        state = session_rules.existing_state(self._find(session_id), session_id)
         chain = [state]
         while before := self._before(chain[0]):
             chain.insert(0, before)
@@ -398,11 +477,11 @@ class Sessions:
 
     def _before(self, state: SessionState) -> SessionState | None:
         found = self._find(state.continued_from) if state.continued_from else None
-        return found if found and rules.is_continuation_of(state, found) else None
+        return found if found and session_rules.is_continuation_of(state, found) else None
 
     def _following(self, state: SessionState) -> SessionState | None:
         found = (self._find(session_id) for session_id in reversed(state.continuations))
-        return next((part for part in found if rules.is_continuation_of(part, state)), None)
+        return next((part for part in found if session_rules.is_continuation_of(part, state)), None)
 
     def chain_tokens(self, session_id: str) -> int:
         """Return the tokens of the whole conversation; what was carried over counts once."""

@@ -1,4 +1,8 @@
-"""From handles to their content: in the log, beside it, or wherever a caller's resolver finds it."""
+"""Reads the content that context handles point to.
+
+Content comes from the log, from blobs, or from a resolver that the caller registered for a handle
+type. An exception of a resolver means that the handle has no content now.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,12 @@ from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
 from limpet.core.windows.pack_assembly import HandleContent
 from limpet.core.windows.summary import message_text
-from limpet.engine.messages import Reader
 from limpet.runtime import event_reader, state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch
 from limpet.runtime.message_cache import LoggedMessage
 from limpet.runtime.state_cache import decode_session_events, messages_of, session_stream
+from limpet.sessions.session_view import MessageReader
 from limpet.stores import port
 from limpet.stores.erasure import is_notice
 
@@ -34,7 +38,7 @@ Resolver = Callable[[ContextHandle], str]
 Resolvers = MutableMapping[HandleType, Resolver]
 
 
-def living(
+def find_session(
     engine: Engine, tenant: str, session_id: str, version: int | None = None
 ) -> SessionState | None:
     """Return a session that was not deleted, and in which the event at a version was not; else None."""
@@ -47,7 +51,7 @@ def living(
     return None if gone else state
 
 
-def bound(engine: Engine, tenant: str, command: c.AddHandle) -> c.AddHandle:
+def bind_to_version(engine: Engine, tenant: str, command: c.AddHandle) -> c.AddHandle:
     """Return a command whose handle stays with the messages that have its numbers now.
 
     A session that is not there yet has no version to be bound to. Raises InvalidRequest for a bad version.
@@ -61,11 +65,11 @@ def bound(engine: Engine, tenant: str, command: c.AddHandle) -> c.AddHandle:
                 f"{TARGET_VERSION_KEY!r} in a handle's target is a version of the session: a whole number from 1 on."
             )
         return command
-    state = living(engine, tenant, handle.target["session_id"])
+    state = find_session(engine, tenant, handle.target["session_id"])
     return command if state is None else msgspec.structs.replace(command, at=state.version)
 
 
-class Moments:
+class SessionVersions:
     """Sessions as handles see them, each looked up once."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
@@ -85,7 +89,7 @@ class Moments:
         return self._known[key]
 
     def _found(self, session_id: str, at: int | None) -> SessionState | None:
-        state = living(self._engine, self._tenant, session_id)
+        state = find_session(self._engine, self._tenant, session_id)
         if state is None or at is None or max(state.began, state.rebased) <= at <= state.version:
             return state
         try:
@@ -96,16 +100,16 @@ class Moments:
             return None
 
 
-class _Known:
+class _FetchCache:
     """What is looked up once for all handles that are asked for together."""
 
-    def __init__(self, blobs: Mapping[bytes, bytes], moments: Moments) -> None:
+    def __init__(self, blobs: Mapping[bytes, bytes], moments: SessionVersions) -> None:
         self.blobs = blobs
         self.moments = moments
         self.tails: dict[tuple[str, int], list[LoggedMessage]] = {}
 
 
-class Resolving:
+class HandleReader:
     """Finds the content of handles of one tenant."""
 
     def __init__(self, engine: Engine, tenant: str, resolvers: Resolvers) -> None:
@@ -118,11 +122,11 @@ class Resolving:
         """Return the content of handles by their ids; `must`: raise HandleUnresolved if there is none."""
         kept = [bytes.fromhex(h.content_hash) for h in handles if h.content_hash is not None]
         blobs = self._store.blobs(self._tenant, set(kept)) if kept else {}
-        known = _Known(blobs, Moments(self._engine, self._tenant))
+        known = _FetchCache(blobs, SessionVersions(self._engine, self._tenant))
         found: dict[str, HandleContent] = {}
         for handle in handles:
             try:
-                content = _bounded(handle, self._content(handle, known, limits.HANDLE_CHAIN_MAX))
+                content = _check_size(handle, self._content(handle, known, limits.HANDLE_CHAIN_MAX))
             except errors.HandleUnresolved as error:
                 why = str(error.facts["why"])
                 if must and error.facts["handle"] == handle.handle_id:
@@ -134,7 +138,7 @@ class Resolving:
                 found[handle.handle_id] = content
         return found
 
-    def _content(self, handle: ContextHandle, known: _Known, steps: int) -> HandleContent:
+    def _content(self, handle: ContextHandle, known: _FetchCache, steps: int) -> HandleContent:
         if handle.content is not None:
             return HandleContent(handle.content)
         if handle.content_hash is not None:
@@ -151,7 +155,7 @@ class Resolving:
             case _:
                 return HandleContent(self._asked(handle))
 
-    def _blob(self, handle: ContextHandle, name: str, known: _Known | None = None) -> str:
+    def _blob(self, handle: ContextHandle, name: str, known: _FetchCache | None = None) -> str:
         key = bytes.fromhex(name)
         found = known.blobs.get(key) if known else None
         if found is None:
@@ -166,7 +170,7 @@ class Resolving:
         resolver = self._resolvers.get(handle.handle_type)
         if resolver is None:
             raise unresolved(handle, f"no resolver is registered for the type {handle.handle_type}")
-        with _Asked(handle):
+        with _ResolverCall(handle):
             text = cast("object", resolver(handle))
         if not isinstance(text, str):
             raise unresolved(handle, f"its resolver gave {type(text).__name__}, not text")
@@ -175,7 +179,7 @@ class Resolving:
         except errors.BadEncoding as error:
             raise unresolved(handle, "its resolver gave text that no encoding can carry") from error
 
-    def _event(self, handle: ContextHandle, known: _Known, steps: int) -> HandleContent:
+    def _event(self, handle: ContextHandle, known: _FetchCache, steps: int) -> HandleContent:
         position = cast("int", handle.target["position"])
         found = self._store.feed(self._tenant, after=max(0, position - 1), limit=1)
         if not found or found[0].position != position or found[0].payload is None:
@@ -191,12 +195,12 @@ class Resolving:
         if not isinstance(event, MessageAddedEvent):
             raise unresolved(handle, f"an event of kind {event.kind} has no text")
         session_id = found[0].stream.removeprefix(session_stream(""))
-        if living(self._engine, self._tenant, session_id, found[0].version) is None:
+        if find_session(self._engine, self._tenant, session_id, found[0].version) is None:
             raise unresolved(handle, f"the session of event {position:,} was deleted")
-        return HandleContent(spoken([event.message]), session=(session_id, found[0].version))
+        return HandleContent(messages_text([event.message]), session=(session_id, found[0].version))
 
     def _followed(
-        self, handle: ContextHandle, other: ContextHandle, known: _Known, steps: int
+        self, handle: ContextHandle, other: ContextHandle, known: _FetchCache, steps: int
     ) -> HandleContent:
         if not steps:
             raise unresolved(
@@ -216,7 +220,7 @@ class Resolving:
             case _:
                 raise unresolved(handle, f"an event of kind {event.kind} has no text")
 
-    def _messages(self, handle: ContextHandle, known: _Known) -> HandleContent:
+    def _messages(self, handle: ContextHandle, known: _FetchCache) -> HandleContent:
         target, at = handle.target, handle.at
         session_id, first, last = target["session_id"], target["first"], target["last"]
         state = known.moments.of(session_id, at)
@@ -232,10 +236,10 @@ class Resolving:
                 handle, f"at most {limits.BATCH_MESSAGES_MAX:,} messages are one handle"
             )
         said = self._numbered(state, first, last, known)
-        return HandleContent(spoken(said), session=(session_id, state.version))
+        return HandleContent(messages_text(said), session=(session_id, state.version))
 
     def _numbered(
-        self, state: SessionState, first: int, last: int, known: _Known
+        self, state: SessionState, first: int, last: int, known: _FetchCache
     ) -> Sequence[Message]:
         key = (state.id, state.version)
         if key not in known.tails:
@@ -245,7 +249,7 @@ class Resolving:
         if tail and tail[0].number <= first:
             at = first - tail[0].number
             return [said.message for said in tail[at : at + last - first + 1]]
-        return Reader(self._engine, self._tenant, state).slice(slice(first - 1, last))
+        return MessageReader(self._engine, self._tenant, state).slice(slice(first - 1, last))
 
     def _output(self, handle: ContextHandle) -> HandleContent:
         frame_id, tool_id = handle.target["frame_id"], handle.target["tool_id"]
@@ -269,18 +273,20 @@ class Resolving:
     def _ended(self, handle: ContextHandle, event: e.FrameUpdatedEvent) -> HandleContent:
         """Return a tool's output, wherever it was put."""
         if event.output_hash is not None:
-            return HandleContent(_plain(msgspec.json.decode(self._blob(handle, event.output_hash))))
+            return HandleContent(
+                _output_text(msgspec.json.decode(self._blob(handle, event.output_hash)))
+            )
         if event.recorded_in is None:
-            return HandleContent(_plain(event.output))
+            return HandleContent(_output_text(event.output))
         session_id, message_id = event.recorded_in
         stream = session_stream(session_id)
         version = self._store.find_claim(self._tenant, stream, message_id)
-        alive = living(self._engine, self._tenant, session_id, version) is not None
+        alive = find_session(self._engine, self._tenant, session_id, version) is not None
         found = self._read(stream, version) if alive else None
         for message in messages_of(self._store, self._tenant, [found] if found else []):
             for result in message.tool_results:
                 if event.tool is None or result.tool_call_id == event.tool.call_id:
-                    return HandleContent(_plain(result.result), session=(session_id, version))
+                    return HandleContent(_output_text(result.result), session=(session_id, version))
         raise unresolved(handle, "the message with the tool's result is not there")
 
     def _finding(self, handle: ContextHandle) -> str:
@@ -297,12 +303,12 @@ class Resolving:
         return "\n".join(lines)
 
 
-def spoken(messages: Sequence[Message]) -> str:
+def messages_text(messages: Sequence[Message]) -> str:
     """Return what messages say, each after the role that said it."""
     return "\n".join(f"{message.role}: {message_text(message)}" for message in messages)
 
 
-def _plain(output: Json) -> str:
+def _output_text(output: Json) -> str:
     """Return a tool's output as text: that of its parts, or its JSON."""
     return (
         message_text(Message("user", output))
@@ -311,7 +317,7 @@ def _plain(output: Json) -> str:
     )
 
 
-def _bounded(handle: ContextHandle, content: HandleContent) -> HandleContent:
+def _check_size(handle: ContextHandle, content: HandleContent) -> HandleContent:
     size = len(content.text or "")
     if size > limits.MESSAGE_BYTES_MAX:
         raise unresolved(handle, f"it has {size:,} characters")
@@ -327,7 +333,7 @@ def unresolved(handle: ContextHandle, why: str) -> errors.HandleUnresolved:
     )
 
 
-class _Asked:
+class _ResolverCall:
     """Whatever a caller's resolver raises means that a handle has no content now; the cause is kept."""
 
     def __init__(self, handle: ContextHandle) -> None:

@@ -1,9 +1,8 @@
-"""One readable file for each session, beside the log that it is made from.
+"""One readable JSON file for each session, derived from the log.
 
-A file is written when its session is saved, in intervals, and at the end. Whoever saves after each message does not
-have the whole session written each time: once it is long, its file waits until there is an eighth more to say, or for
-the next interval. A file says which version of its session it shows, so that anybody can tell whether it lags. Damage
-in the log keeps the files of those sessions from being written that rest on it, and no others.
+A file is written on save, in intervals and on close. On save, the file of a long session is written
+only if an eighth of its messages are new. A file names the version of the session that it shows.
+Damage in the log stops only the files of the affected sessions.
 """
 
 from __future__ import annotations
@@ -20,38 +19,38 @@ from limpet import errors
 from limpet.core.values.json_values import Json, thaw
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
-from limpet.engine.messages import Messages, Reader
 from limpet.runtime import event_reader
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, session_stream
+from limpet.sessions.session_view import MessageReader, Messages
 from limpet.stores.port import ReadableDocuments
 
 _log = logging.getLogger("limpet.files")
 
-FORMAT: Final = 1
-INDEX: Final = "index"
-SMALL: Final = 64
+FORMAT_VERSION: Final = 1
+INDEX_NAME: Final = "index"
+SMALL_COUNT: Final = 64
 """Messages of a session, or sessions of an index, that are written at once however little is new."""
 
 POSITION_MAX: Final = (1 << 62) - 1
 """Above what any log reaches, and what every store can be asked for."""
 
-DEFAULT: Final = "default"
+DEFAULT_TENANT: Final = "default"
 """The tenant whose sessions have their files under their own ids."""
 
 
-class _Index(msgspec.Struct, kw_only=True):
+class _FileIndex(msgspec.Struct, kw_only=True):
     """What the list of sessions says: up to which position each tenant's files were written, and a row for each file."""
 
     positions: dict[str, Annotated[int, msgspec.Meta(ge=0, le=POSITION_MAX)]] = {}
     sessions: dict[str, dict[str, Any]] = {}
 
 
-def _index_of(document: Mapping[str, Json] | None) -> _Index:
+def _parse_index(document: Mapping[str, Json] | None) -> _FileIndex:
     """Return a list that was read; an empty one if it is none of ours: it is made again, as all these files are."""
     with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(document or {}, _Index)
-    return _Index()
+        return msgspec.convert(document or {}, _FileIndex)
+    return _FileIndex()
 
 
 class SessionFiles:
@@ -64,7 +63,7 @@ class SessionFiles:
         self._new: dict[tuple[str, str], None] = {}
         self._damaged: dict[tuple[str, str], None] = {}
         self._told: set[tuple[str, str]] = set()
-        self._index = _Index()
+        self._index = _FileIndex()
         self._seal: bytes | None = None
         self._books = threading.RLock()
         self._stop = threading.Event()
@@ -91,7 +90,7 @@ class SessionFiles:
             state = self._engine.states.current(tenant, session_id)
             name = self._name(tenant, session_id)
             count = 0 if state is None or state.gone else state.message_count
-            little = count > SMALL and count - self._shown.get(name, 0) < count // 8
+            little = count > SMALL_COUNT and count - self._shown.get(name, 0) < count // 8
             if little and self._documents.has(name):
                 return
             with self._documents.turn():
@@ -156,13 +155,13 @@ class SessionFiles:
             )
 
     def _name(self, tenant: str, session_id: str) -> str:
-        return self._documents.name(session_id, "" if tenant == DEFAULT else tenant)
+        return self._documents.name(session_id, "" if tenant == DEFAULT_TENANT else tenant)
 
-    def _read_index(self) -> _Index:
+    def _read_index(self) -> _FileIndex:
         # Another process may have written it, or somebody removed it; else it is as it was when last seen.
-        seal = self._documents.seal(INDEX)
+        seal = self._documents.seal(INDEX_NAME)
         if seal is None or seal != self._seal:
-            self._index, self._seal = _index_of(self._documents.get(INDEX)), seal
+            self._index, self._seal = _parse_index(self._documents.get(INDEX_NAME)), seal
         return self._index
 
     def _sessions(self) -> dict[str, dict[str, Json]]:
@@ -180,15 +179,15 @@ class SessionFiles:
                 state, name = self._state(tenant, session_id), self._name(tenant, session_id)
                 rows.pop(name, None)
                 if state is not None:
-                    rows[name] = _row(tenant, state)
+                    rows[name] = _index_row(tenant, state)
         known = {**self._positions(), **positions}
         document: dict[str, Json] = {
-            "limpet": "sessions", "format": FORMAT, "positions": known, "sessions": {**rows},
+            "limpet": "sessions", "format": FORMAT_VERSION, "positions": known, "sessions": {**rows},
         }  # fmt: skip
-        self._documents.put(INDEX, document)
+        self._documents.put(INDEX_NAME, document)
         self._index, self._seal = (
-            _Index(positions=known, sessions=rows),
-            self._documents.seal(INDEX),
+            _FileIndex(positions=known, sessions=rows),
+            self._documents.seal(INDEX_NAME),
         )
         self._new = {}
 
@@ -214,10 +213,10 @@ class SessionFiles:
     def _document(self, tenant: str, state: SessionState) -> dict[str, Json]:
         store, stream = self._engine.store, session_stream(state.id)
         last = store.read(tenant, stream, after=state.version - 1, until=state.version)
-        messages = Messages(Reader(self._engine, tenant, state))
+        messages = Messages(MessageReader(self._engine, tenant, state))
         return {
             "limpet": "session",
-            "format": FORMAT,
+            "format": FORMAT_VERSION,
             "tenant": tenant,
             "stream": stream,
             "version": state.version,
@@ -272,7 +271,7 @@ class SessionFiles:
         self.sweep()
 
 
-def _row(tenant: str, state: SessionState) -> dict[str, Json]:
+def _index_row(tenant: str, state: SessionState) -> dict[str, Json]:
     """Return what the list says of a session."""
     return {
         "tenant": tenant, "id": state.id, "title": state.title or state.preview,

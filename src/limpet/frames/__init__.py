@@ -1,0 +1,1 @@
+"""Frames: units of work with a goal, a token budget, tools and suspensions."""

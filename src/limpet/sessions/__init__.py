@@ -1,0 +1,1 @@
+"""Sessions: manager, handles, windows, time travel, recovery, and the stateless form."""
